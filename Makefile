@@ -1,0 +1,38 @@
+# make study: the main job on the embedded corpus · make test: everything · make check: the quick half, before each commit
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+
+.PHONY: study test check docs fix clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/ready: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,test]'
+	@touch $@
+
+study: .venv/installed
+	$(BIN)/trisect study quick --out study
+
+test: .venv/ready
+	$(BIN)/ruff check src tests tools
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: .venv/ready
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/property tests/golden
+
+docs: .venv/ready
+	$(BIN)/python tools/docs.py
+
+fix: .venv/ready
+	$(BIN)/ruff check --fix src tests tools
+	$(BIN)/ruff format src tests tools
+
+clean:
+	rm -rf .venv build dist study

@@ -1,0 +1,1 @@
+"""The words that every wing speaks; imports nothing of ours from outside core."""

@@ -1,0 +1,156 @@
+"""Claim: a source's sentence as effects, directions and margins, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+DIRECTIONS = ("above", "below", "within")
+
+
+@dataclass(frozen=True)
+class LossChange:
+    """What an edit does to the final loss: edited minus baseline of the same seed, nats, mean over `sites`.
+
+    `absolute` takes each site's change without its sign before the mean.
+    """
+
+    edit: str
+    sites: tuple[str, ...]
+    split: str
+    label: str | None = None
+    absolute: bool = False
+
+
+@dataclass(frozen=True)
+class LearnedFraction:
+    """(L_init − L) / (L_init − L_baseline) of attacked runs, mean over `sites`: 0 untrained, 1 as the baseline."""
+
+    label: str
+    sites: tuple[str, ...]
+    split: str
+
+
+@dataclass(frozen=True)
+class SiteMean:
+    """A measure of the trained baseline's sites (criticality, rewind_area, midstage_area), mean over `sites`."""
+
+    measure: str
+    sites: tuple[str, ...]
+    split: str = "train"
+    absolute: bool = False
+
+
+@dataclass(frozen=True)
+class RewindRise:
+    """Rise of the loss with a site's initial weights (α = 0), as a share of the final loss; mean over `sites`."""
+
+    sites: tuple[str, ...]
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class CurveDistance:
+    """D(x, y): mean over layers, labels and epochs of |curve_x − curve_y|, x and y being attacked components.
+
+    Curves are losses by epoch in nats; `standardised` stretches each to the range 0 to 1 first.
+    """
+
+    pair: tuple[str, str]
+    layers: tuple[int, ...]
+    labels: tuple[str, ...]
+    split: str = "train"
+    standardised: bool = False
+
+
+Leaf: TypeAlias = LossChange | LearnedFraction | SiteMean | RewindRise | CurveDistance
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A weighted sum of effects: a contrast has the weights 1 and −1, a slope over layers sums to 0."""
+
+    terms: tuple[tuple[float, Leaf], ...]
+
+
+Effect: TypeAlias = Leaf | Combination
+
+
+@dataclass(frozen=True)
+class Part:
+    """One effect with what is claimed of it: above `bound`, below `bound`, or within ±`bound`.
+
+    `reason` says why the bound is where it is. A part that does not decide is shown and never enters the verdict.
+    """
+
+    name: str
+    effect: Effect
+    direction: str
+    bound: float
+    unit: str
+    reason: str
+    decides: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.direction in DIRECTIONS
+        assert self.direction != "within" or self.bound > 0
+
+    @property
+    def margin(self) -> float:
+        """The size of the bound, 0 or more."""
+        return abs(self.bound)
+
+    @property
+    def sentence(self) -> str:
+        """The part in words and numbers, for example `POS at k@1, train loss < −0.02 nats`."""
+        sign = {"above": "> ", "below": "< ", "within": "within ±"}[self.direction]
+        bound = f"{self.bound:g}".replace("-", "−")
+        return f"{self.name} {sign}{bound} {self.unit}"
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The effects that this part's effect is made of."""
+        if isinstance(self.effect, Combination):
+            yield from (leaf for _, leaf in self.effect.terms)
+        else:
+            yield self.effect
+
+    def speaks_of_validation(self) -> bool:
+        """Whether this part is about a validation loss that an earlier epoch could turn round."""
+        return any(isinstance(leaf, (LossChange, LearnedFraction)) and leaf.split == "valid" for leaf in self.leaves())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a source and the parts that must all hold for it; `where` says where it stands there."""
+
+    id: str
+    sentence: str
+    where: str
+    parts: tuple[Part, ...]
+
+    def deciding(self) -> tuple[Part, ...]:
+        """The parts that the verdict rests on."""
+        return tuple(part for part in self.parts if part.decides)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source: how to cite it, and its claims, which are one family for Holm's correction."""
+
+    key: str
+    title: str
+    authors: str
+    citation: str
+    claims: tuple[Claim, ...]
+
+
+def plain(value: object) -> object:
+    """A claim, a part or an effect as JSON-ready data; every effect names its kind."""
+    if isinstance(value, (Source, Claim, Part)):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Effect):
+        return {"kind": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, tuple):
+        return [plain(v) for v in value]
+    return value

@@ -1,0 +1,37 @@
+"""Errors: one root and its children, each saying what you gave, what there is, and what to do."""
+
+from __future__ import annotations
+
+
+class TrisectError(Exception):
+    """Root of all errors that bad input can cause; the message has three parts.
+
+    `given` quotes what was given, `known` says what there is, `todo` says what to do next.
+    """
+
+    def __init__(self, given: str, known: str, todo: str) -> None:
+        super().__init__(given, known, todo)
+        self.given, self.known, self.todo = given, known, todo
+
+    def __str__(self) -> str:
+        return f"{self.given}\n  {self.known}\n  {self.todo}"
+
+
+class SiteError(TrisectError):
+    """A site is misspelt, empty, or not in the model."""
+
+
+class SpecError(TrisectError):
+    """An experiment, a model, a preset or a machine is stated wrongly."""
+
+
+class CorpusError(TrisectError):
+    """A text, a label column or a pipeline cannot be used."""
+
+
+class StudyError(TrisectError):
+    """A study's folder is in use, belongs to another study, or cannot be written."""
+
+
+class DamagedFileError(StudyError):
+    """A file that trisect wrote no longer holds what was written."""

@@ -1,0 +1,150 @@
+"""Site: where in a model — stack . component @ layer . head — with one spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trisect.core.errors import SiteError
+
+COMPONENTS = ("q", "k", "v", "o", "attn", "ffn")
+HEADED = ("q", "k", "v", "o")
+STACKS = ("enc", "dec", "cross")
+GRAMMAR = (
+    "A site reads [stack.][pre.]component@layer[.hHEAD]: components are "
+    + ", ".join(COMPONENTS)
+    + " joined by '+', layers and heads count from 1 and are numbers, spans such as 1-3, lists such as 1,4-5, or 'all'"
+)
+EXAMPLES = "Write for example k@3, q+k@1-2, v@all, v@2.h4, cross.v@4 or pre.k@3."
+
+_SHAPE = re.compile(
+    r"(?:(?P<stack>enc|dec|cross)\.)?(?P<pre>pre\.)?(?P<parts>[a-z+]+)@(?P<layers>[^.]+)(?:\.h(?P<heads>[^.]+))?"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Site:
+    """A frozen address: components at layers, and possibly heads; `None` for layers means all of them.
+
+    A Site is a place. Whether its weights or its representations are meant is decided by what is done there:
+    freezing and rewinding act on weights, attacking on what enters the dot product. `pre` names the projection's
+    own output, before rotary positions. Layers and heads count from 1.
+    """
+
+    components: tuple[str, ...]
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None = None
+    stack: str = ""
+    pre: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [c for c in self.components if c not in COMPONENTS]
+        if unknown or not self.components:
+            raise _error(f"{self.components!r} as components", f"unknown: {unknown}" if unknown else "none given")
+        object.__setattr__(self, "components", tuple(c for c in COMPONENTS if c in self.components))
+        for name in ("layers", "heads"):
+            numbers = getattr(self, name)
+            if numbers is None:
+                continue
+            if not numbers or min(numbers) < 1:
+                raise _error(f"{numbers!r} as {name}", f"{name} count from 1")
+            object.__setattr__(self, name, tuple(sorted(set(numbers))))
+        if self.stack not in ("", *STACKS):
+            raise _error(f"{self.stack!r} as stack", f"stacks are {', '.join(STACKS)}, or none")
+        if self.heads is not None and (bad := [c for c in self.components if c not in HEADED]):
+            raise _error(f"heads of {'+'.join(bad)}", f"only {', '.join(HEADED)} have heads")
+        if self.pre and (bad := [c for c in self.components if c not in ("q", "k", "v")]):
+            raise _error(f"pre.{'+'.join(bad)}", "only q, k and v have a projection's output of their own")
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """Read one spelling of a site; `str` of the result is the canonical one.
+
+        Raises SiteError when the text is not a site.
+        """
+        match = _SHAPE.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise _error(f"{text!r}", "not of that form")
+        parts = match["parts"].split("+")
+        if unknown := [p for p in parts if p not in COMPONENTS]:
+            raise _error(f"{text!r}", f"{unknown[0]!r} is no component")
+        heads = None if match["heads"] is None else _numbers(match["heads"], text)
+        return cls(tuple(parts), _numbers(match["layers"], text), heads, match["stack"] or "", bool(match["pre"]))
+
+    def __str__(self) -> str:
+        stack = f"{self.stack}." if self.stack else ""
+        heads = "" if self.heads is None else f".h{_spell(self.heads)}"
+        layers = "all" if self.layers is None else _spell(self.layers)
+        return f"{stack}{'pre.' if self.pre else ''}{'+'.join(self.components)}@{layers}{heads}"
+
+    def resolve(self, layers: int, heads: int, kv_heads: int | None = None, stacks: Iterable[str] = ("",)) -> Site:
+        """This site with its layers counted out in a model of that shape.
+
+        Raises SiteError when any part of it lies outside the model: an empty selection is never silent.
+        """
+        shape = f"The model has layers 1-{layers} and heads 1-{heads}"
+        if self.stack not in stacks:
+            have = ", ".join(s or "one unnamed stack" for s in stacks)
+            raise SiteError(
+                f"The site '{self}' names the stack {self.stack!r}.",
+                f"The model has {have}.",
+                "Name a stack that it has.",
+            )
+        if self.layers is not None and self.layers[-1] > layers:
+            raise SiteError(
+                f"The site '{self}' lies outside the model: layer {self.layers[-1]}.",
+                f"{shape}.",
+                "Choose a layer in that range.",
+            )
+        for component in self.components if self.heads else ():
+            have = kv_heads if kv_heads is not None and component in ("k", "v") else heads
+            if self.heads and self.heads[-1] > have:
+                raise SiteError(
+                    f"The site '{self}' names head {self.heads[-1]} of {component}.",
+                    f"{shape}; {component} has heads 1-{have}.",
+                    "Choose a head in that range.",
+                )
+        counted = self.layers or tuple(range(1, layers + 1))
+        return Site(self.components, counted, self.heads, self.stack, self.pre)
+
+    def parts(self) -> tuple[Site, ...]:
+        """The single-component, single-layer sites that make up this resolved site."""
+        if self.layers is None:
+            raise SiteError(
+                f"The site '{self}' has no layer numbers yet.",
+                "'all' is counted out against a model.",
+                "Call resolve first.",
+            )
+        return tuple(Site((c,), (n,), self.heads, self.stack, self.pre) for n in self.layers for c in self.components)
+
+
+def _numbers(text: str, site: str) -> tuple[int, ...] | None:
+    if text == "all":
+        return None
+    numbers: list[int] = []
+    for piece in text.split(","):
+        span = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", piece)
+        if span is None:
+            raise _error(f"{site!r}", f"{piece!r} is neither a number nor a span")
+        first, last = int(span[1]), int(span[2] or span[1])
+        if first < 1:
+            raise _error(f"{site!r}", "layers and heads count from 1")
+        if last < first:
+            raise _error(f"{site!r}", f"the span {piece!r} is reversed")
+        numbers.extend(range(first, last + 1))
+    return tuple(numbers)
+
+
+def _spell(numbers: tuple[int, ...]) -> str:
+    spans: list[list[int]] = []
+    for n in numbers:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _error(given: str, why: str) -> SiteError:
+    return SiteError(f"{given} is not a site: {why}.", f"{GRAMMAR}.", EXAMPLES)

@@ -1,0 +1,109 @@
+"""Tidy tables: the columns of each, atomic Parquet, damage named."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from trisect.core.errors import DamagedFileError
+from trisect.core.files import replace_file
+
+TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "runs": {
+        "run": TEXT,
+        "edit": TEXT,  # none, attack, freeze
+        "site": TEXT,
+        "label": TEXT,
+        "strength": REAL,
+        "seed": WHOLE,
+        "epochs": WHOLE,
+        "status": TEXT,  # finished, diverged
+        "diverged_step": WHOLE,
+        "parameters": WHOLE,
+        "corpus": TEXT,
+        "device": TEXT,
+        "wall_seconds": REAL,
+        "versions": TEXT,
+        "claims_hash": TEXT,
+    },
+    "metrics": {"run": TEXT, "epoch": WHOLE, "split": TEXT, "name": TEXT, "value": REAL},
+    "sites": {
+        "subject": TEXT,
+        "site": TEXT,
+        "measure": TEXT,
+        "at": REAL,  # alpha, epoch, or null
+        "split": TEXT,
+        "value": REAL,
+        "n": WHOLE,
+    },
+    "claims": {
+        "source": TEXT,
+        "claim": TEXT,
+        "part": TEXT,  # null in the row of the whole claim
+        "sentence": TEXT,
+        "effect": REAL,
+        "low": REAL,
+        "high": REAL,
+        "low_family": REAL,
+        "high_family": REAL,
+        "margin": REAL,
+        "bound": REAL,  # the margin with its sign: the line that the effect is claimed to be above or below of
+        "direction": TEXT,  # above, below, within
+        "unit": TEXT,
+        "margin_reason": TEXT,
+        "decides": pl.Boolean,  # false where a part is shown and does not enter the verdict
+        "p": REAL,
+        "p_holm": REAL,
+        "n": WHOLE,
+        "verdict": TEXT,  # supported, refuted, inconclusive
+        "reason": TEXT,  # why it is inconclusive or cannot be tested, else null
+        "spread": REAL,
+        "seeds_needed": WHOLE,
+        "effect_best_valid": REAL,
+        "effect_matched_train": REAL,
+        "early_stopping": pl.Boolean,
+        "above_unigram": REAL,  # of a learned fraction: the same, counted from the unigram loss
+        "diverged": WHOLE,
+        "runs": TEXT,
+    },
+}
+
+
+def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows as the table of that name: its columns and no others, sorted so that the order of work leaves no trace."""
+    schema = SCHEMAS[name]
+    rows = list(rows)
+    unknown = {key for row in rows for key in row} - set(schema)
+    assert not unknown, f"columns not in {name}: {unknown}"
+    table = pl.DataFrame([{c: row.get(c) for c in schema} for row in rows], schema=schema, orient="row")
+    return table if name == "claims" else table.sort(list(schema), nulls_last=True)
+
+
+def write_table(folder: Path, name: str, table: pl.DataFrame) -> Path:
+    """Write `folder/NAME.parquet` whole or not at all."""
+    path = folder / f"{name}.parquet"
+    content = io.BytesIO()
+    table.write_parquet(content)
+    replace_file(path, lambda scratch: scratch.write_bytes(content.getvalue()))
+    return path
+
+
+def read_table(folder: Path, name: str) -> pl.DataFrame:
+    """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, unreadable or has other columns."""
+    path = folder / f"{name}.parquet"
+    todo = f"Delete {path} and call 'trisect report' on the study: tables are made anew from its runs."
+    try:
+        table = pl.read_parquet(path)
+    except Exception as error:
+        raise DamagedFileError(f"The table {path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
+    if dict(table.schema) != dict(pl.Schema(SCHEMAS[name])):
+        raise DamagedFileError(
+            f"The table {path} has other columns than '{name}'.", f"It has {', '.join(table.columns)}.", todo
+        )
+    return table

@@ -1,0 +1,23 @@
+import contextlib
+from unittest import mock
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def monkeypatch_block():
+    """A context in which the decoder holds at most that many logits at once."""
+
+    @contextlib.contextmanager
+    def limit(block):
+        with mock.patch("trisect.lm.loss.BLOCK", block):
+            yield
+
+    return limit
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tests share two cores; sums in one thread also come out the same on every machine."""
+    torch.set_num_threads(1)

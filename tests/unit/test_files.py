@@ -1,0 +1,97 @@
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.files import canonical, digest, read_json, replace_file, write_json
+from trisect.core.tables import SCHEMAS, frame, read_table, write_table
+from trisect.lm.snapshots import read_snapshot, write_snapshot
+
+
+def test_canonical_text_knows_no_order_and_no_nan():
+    assert canonical({"b": 1, "a": [1.5, None, True]}) == '{"a":[1.5,null,true],"b":1}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical(float("nan"))
+    assert digest("x") == digest(b"x") != digest("y")
+
+
+def test_json_comes_back_bit_for_bit(tmp_path):
+    numbers = np.random.default_rng(0).normal(size=200).tolist()
+    write_json(tmp_path / "a" / "x.json", {"numbers": numbers})
+    assert read_json(tmp_path / "a" / "x.json", "Delete it.")["numbers"] == numbers
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"body": 1}', '{"body": 1, "checksum": "0"}'])
+def test_json_that_is_not_whole_is_damaged(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(DamagedFileError, match=r"x\.json") as caught:
+        read_json(tmp_path / "x.json", "Delete it.")
+    assert caught.value.todo == "Delete it."
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def fail(scratch):
+        scratch.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StudyError, match="could not be written") as caught:
+        replace_file(path, fail)
+    assert caught.value.known == "The disk is full."
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="could not be written") as caught:
+        write_json(tmp_path / "file" / "x.json", 1)
+    assert "The system says" in caught.value.known
+
+
+@pytest.mark.parametrize("harm", ["byte in tensors", "byte in note", "cut"])
+def test_snapshots_come_back_whole_or_not_at_all(tmp_path, harm):
+    path = tmp_path / "x.safetensors"
+    tensors = {"a": torch.arange(6, dtype=torch.float64).view(2, 3), "empty": torch.zeros(0), "step": torch.tensor(3.0)}
+    write_snapshot(path, tensors, {"epoch": 3})
+    found = read_snapshot(path, "Delete it.")
+    assert found.note == {"epoch": 3}
+    assert all(torch.equal(found.tensors[n], t) for n, t in tensors.items())
+    content = bytearray(path.read_bytes())
+    if harm == "cut":
+        content = content[:-4]
+    else:
+        place = -3 if harm == "byte in tensors" else content.index(b"epoch")
+        content[place] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(DamagedFileError, match=r"x\.safetensors"):
+        read_snapshot(path, "Delete it.")
+
+
+def test_rows_become_the_same_table_in_any_order(tmp_path):
+    rows = [
+        {"run": r, "epoch": e, "split": "train", "name": "loss_nats", "value": float(e)} for r in "ab" for e in range(3)
+    ]
+    table = frame("metrics", rows)
+    assert table.equals(frame("metrics", rows[::-1]))
+    assert frame("metrics", []).schema == table.schema
+    write_table(tmp_path, "metrics", table)
+    assert read_table(tmp_path, "metrics").equals(table)
+
+
+def test_what_is_missing_stays_missing():
+    row = frame("sites", [{"subject": "x", "measure": "unigram_loss_nats", "value": 1.0}]).row(0, named=True)
+    assert row["site"] is None
+    assert row["at"] is None
+
+
+def test_tables_with_other_columns_are_refused(tmp_path):
+    pl.DataFrame({"run": ["a"]}).write_parquet(tmp_path / "runs.parquet")
+    with pytest.raises(DamagedFileError, match="has other columns than 'runs'"):
+        read_table(tmp_path, "runs")
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        read_table(tmp_path, "metrics")
+    assert set(SCHEMAS) == {"runs", "metrics", "sites", "claims"}
