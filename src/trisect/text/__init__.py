@@ -1,0 +1,1 @@
+"""Texts in: corpora as token ids with aligned labels."""

@@ -1,0 +1,329 @@
+"""Annotate: spaCy labels for a raw text, one per token, by several processes, in shards that survive a stop."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from trisect.core.errors import CorpusError, DamagedFileError, StudyError
+from trisect.core.files import read_json, write_json
+from trisect.core.spec import Machine
+from trisect.text import readers, store
+from trisect.text.corpus import Corpus, Split
+from trisect.text.tagger import COLUMNS
+
+SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
+LONGEST = 1_000  # words shown to the pipeline at once; a longer paragraph is shown in pieces
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Shard:
+    path: Path
+    texts: Sequence[Sequence[str]]
+    tokens: int
+
+
+class _Worker:
+    """One tagging process, with one thread of its own."""
+
+    def __init__(self, pipeline: str, columns: Sequence[str]) -> None:
+        self.pipeline = pipeline
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `stop`
+        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-m", "trisect.text.tagger", pipeline, ",".join(columns)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            encoding="utf-8",
+            env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1"},
+        )
+
+    def hear(self) -> dict[str, Any]:
+        """The next answer; raises CorpusError when the process is gone."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._log.seek(0)
+        last = (self._log.read().decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
+        raise CorpusError(
+            f"The process that runs the spaCy pipeline '{self.pipeline}' ended before its work was done.",
+            f"Its last words: {last}",
+            "Call the same command again: it goes on from the last whole shard. With little memory, use fewer workers.",
+        )
+
+    def tag(self, shard: _Shard) -> None:
+        """Have a shard tagged and written; returns when it is on the disk."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # what `hear` finds next says why
+            print(json.dumps({"path": str(shard.path), "texts": shard.texts}), file=self._process.stdin, flush=True)
+        self.hear()
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing; who waits for its answer is told."""
+        self._process.kill()
+
+    def stop(self) -> None:
+        """End the process and close what leads to it."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.wait()
+        self._log.close()
+
+
+def annotate(
+    source: Path,
+    pipeline: str | Path,
+    out: Path,
+    reader: str | None = None,
+    placeholder: str = "Unk",
+    workers: int | None = None,
+    progress: Progress | None = None,
+    columns: Sequence[str] = ("pos", "dep"),
+) -> Corpus:
+    """Label the raw text `source` with a spaCy pipeline and write the corpus folder `out`; call again to go on.
+
+    Words are split first and tagged as they stand, with their case; `<unk>` is shown as `placeholder` and gets no
+    label (science A1). `workers` processes (null: one a core) tag shards of 20,000 words; `progress` is told
+    (tokens done, tokens in all), by one thread at a time. Raises CorpusError for a text, a pipeline or a folder
+    that cannot be used.
+    """
+    source, out = Path(source), Path(out)
+    _check(placeholder, workers, columns)
+    if (out / "corpus.json").is_file() and not any((out / name).exists() for name in ("annotation.json", ".shards")):
+        raise _other(out, "It was not made by annotating.")
+    kind = readers.reader(source, reader)
+    files = kind.find(source)
+    crew = workers or min(Machine().cores(), 1 + sum(p.stat().st_size for p in files.values()) // (5 * SHARD))
+    with ExitStack() as stack:
+        team = []
+        for _ in range(crew):
+            team.append(_Worker(str(pipeline), columns))
+            stack.callback(team[-1].stop)
+        about = _hello(team)
+        statement = _statement(kind, files, placeholder, columns, about)
+        if (finished := _finished(out, statement)) is not None:
+            return finished
+        stack.enter_context(_locked(out))
+        _prepare(out / ".shards", statement)
+        text = readers.read(source, kind.name)
+        shards = _shards(kind, files, out / ".shards", placeholder)
+        _tag(team, shards, sum(len(s.tokens) for s in text.splits.values()), progress)
+        notes = (*kind.notes, *_notes(kind, text, placeholder, about["pipeline"], columns))
+        _merge(text, kind, out / ".shards", columns, notes).save(out)
+        write_json(out / "annotation.json", statement)
+        shutil.rmtree(out / ".shards")
+    return Corpus.load(out)
+
+
+def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> None:
+    if importlib.util.find_spec("spacy") is None:
+        todo = "Install the extra: pip install 'trisect[annotate]'"
+        raise CorpusError(
+            "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra.", todo
+        )
+    if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:
+        known = "It is shown to the tagger in place of <unk>: one word, without white space."
+        raise CorpusError(f"The placeholder is {placeholder!r}.", known, "Use for example Unk.")
+    if workers is not None and workers < 1:
+        raise CorpusError(
+            f"{workers} workers were asked for.", "At least one process must do the work.", "Give 1 or more."
+        )
+    unknown = [c for c in columns if c not in COLUMNS]
+    if unknown or not columns:
+        given = f"{unknown[0]!r} is not a column that spaCy gives." if columns else "No columns were asked for."
+        raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
+
+
+def _hello(team: Sequence[_Worker]) -> dict[str, Any]:
+    about = {}
+    for worker in team:
+        about = worker.hear()
+        if "problem" in about:
+            raise CorpusError(*about["problem"])
+    return about
+
+
+def _statement(
+    kind: readers.Reader, files: Mapping[str, Path], placeholder: str, columns: Sequence[str], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that the labels depend on; shards and results of another statement are never taken for ours."""
+    source = {}
+    for split, path in files.items():
+        with path.open("rb") as file:
+            source[split] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return {
+        "format": 1,
+        "source": source,
+        "reader": kind.name,
+        "placeholder": placeholder,
+        "columns": list(columns),
+        "pipeline": about["pipeline"],
+        "pipeline_digest": about["digest"],
+        "sizes": [SHARD, LONGEST],
+    }
+
+
+def _finished(out: Path, statement: Mapping[str, Any]) -> Corpus | None:
+    """The corpus that an earlier call finished, null while there is none; raises CorpusError for another's."""
+    if not (out / "corpus.json").is_file() or (out / ".shards").is_dir():
+        return None
+    path = out / "annotation.json"
+    body = read_json(path, f"Delete {out} and annotate again.")
+    if body == statement:
+        return Corpus.load(out)
+    other = [key for key in statement if body.get(key) != statement[key]]
+    raise _other(out, f"It differs in {', '.join(other)}.")
+
+
+def _other(out: Path, known: str) -> CorpusError:
+    return CorpusError(f"{out} already holds another corpus.", known, "Choose another folder, or delete this one.")
+
+
+def _locked(out: Path) -> FileLock:
+    folder = out / ".shards"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock")
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        known = "Another process is annotating into it."
+        raise CorpusError(f"{out} is in use.", known, "Wait until that is done, or choose another folder.") from error
+    except OSError as error:
+        raise StudyError(f"{out} cannot be written.", f"The system says: {error}", "Choose another folder.") from error
+    return lock
+
+
+def _prepare(folder: Path, statement: Mapping[str, Any]) -> None:
+    """Keep the shards of the same statement, remove those of another."""
+    key = folder / "statement.json"
+    try:
+        same = key.is_file() and read_json(key, "") == statement
+    except DamagedFileError:
+        same = False
+    if not same:
+        for path in folder.glob("*.json"):
+            path.unlink()
+        write_json(key, statement)
+
+
+def _shards(kind: readers.Reader, files: Mapping[str, Path], folder: Path, placeholder: str) -> Iterator[_Shard]:
+    """The text in pieces of about 20,000 words; where they are cut depends on the text alone."""
+    for split, path in files.items():
+        number, tokens, texts = 0, 0, []
+        for paragraph in kind.paragraphs(path):
+            words = [placeholder if word.lower() in kind.hidden else word for word in paragraph.words]
+            texts += [words[i : i + LONGEST] for i in range(0, len(words), LONGEST)]
+            tokens += len(words)
+            if tokens >= SHARD:
+                yield _Shard(_shard_path(folder, split, number), texts, tokens)
+                number, tokens, texts = number + 1, 0, []
+        if texts:
+            yield _Shard(_shard_path(folder, split, number), texts, tokens)
+
+
+def _shard_path(folder: Path, split: str, number: int) -> Path:
+    return folder / f"{split}-{number:06d}.json"
+
+
+def _whole(shard: _Shard) -> bool:
+    if not shard.path.is_file():
+        return False
+    try:
+        body = read_json(shard.path, "")
+    except DamagedFileError:
+        return False
+    return all(len(ids) == shard.tokens for ids in body["ids"].values())
+
+
+def _tag(team: Sequence[_Worker], shards: Iterator[_Shard], total: int, progress: Progress | None) -> None:
+    """Give the shards that are not there yet to whichever worker is free."""
+    turn, done = threading.Lock(), 0
+
+    def report(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        if progress is not None:
+            progress(done, total)
+
+    def work(worker: _Worker) -> None:
+        while True:
+            with turn:
+                shard = next(shards, None)
+                if shard is None:
+                    return
+                if _whole(shard):
+                    report(shard.tokens)
+                    continue
+            worker.tag(shard)
+            with turn:
+                report(shard.tokens)
+
+    with ThreadPoolExecutor(len(team)) as pool:
+        jobs = [pool.submit(work, worker) for worker in team]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            for worker in team:
+                worker.kill()
+            raise
+
+
+def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[str], notes: tuple[str, ...]) -> Corpus:
+    """The text with the shards' labels beside its tokens; hidden words and words left out by the pipeline get -1."""
+    hidden = np.array([word in kind.hidden for word in text.vocabulary])
+    classes = {column: readers.Ids(2**15 - 1) for column in columns}
+    splits = {}
+    for name, split in text.splits.items():
+        grown = {column: store.GrowingArray(np.int16) for column in columns}
+        number, n = 0, len(split.tokens)
+        while (start := len(grown[columns[0]])) < n:
+            body = read_json(_shard_path(folder, name, number), f"Delete {folder} and call the same command again.")
+            for column in columns:
+                ids = np.array(body["ids"][column])
+                lookup = np.array([classes[column][c] if c else -1 for c in body["classes"][column]], np.int16)
+                grown[column].append(np.where(hidden[split.tokens[start : start + len(ids)]], -1, lookup[ids]))
+            number += 1
+        splits[name] = Split(split.tokens, {column: ids.finish() for column, ids in grown.items()})
+    labels = {column: ids.names for column, ids in classes.items()}
+    for column in columns:
+        if not labels[column]:
+            known = f"The column '{column}' would be empty."
+            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", known, "Use another pipeline.")
+    return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
+
+
+def _notes(
+    kind: readers.Reader, text: Corpus, placeholder: str, pipeline: str, columns: Sequence[str]
+) -> tuple[str, ...]:
+    what = " and ".join(COLUMNS[c] for c in columns)
+    notes = [f"The {what} of each token is that of the spaCy pipeline {pipeline}, shown the tokens with their case."]
+    for word in sorted(kind.hidden & set(text.vocabulary)):
+        train = text.splits["train"].tokens
+        share = store.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
+        notes.append(f"{word} ({share:.1%} of train) was shown to the tagger as '{placeholder}' and carries no label.")
+    return tuple(notes)

@@ -1,0 +1,270 @@
+"""Corpus: token ids, aligned labels, splits and a fingerprint; windows addressed by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trisect.core.errors import CorpusError, DamagedFileError
+from trisect.core.files import canonical, digest, read_json, write_json
+from trisect.core.spec import Text
+from trisect.text import store
+
+SPLITS = ("train", "valid", "test")
+UNKNOWN = "<unk>"
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a text: token ids [n], and for each label column a class per token [n], -1 where there is none."""
+
+    tokens: np.ndarray
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def first(self, n: int | None) -> Split:
+        """The first `n` tokens (all of them for null), without copying."""
+        return Split(self.tokens[:n], {name: ids[:n] for name, ids in self.labels.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A text as numbers. `labels` maps each column to its class names, `notes` are sentences for the report.
+
+    The fingerprint (16 hex digits) covers ids, labels, vocabulary and class names; not name, notes or folder.
+    Arrays may be mapped files, so that a corpus larger than memory works. Make one with `Corpus.make`.
+    """
+
+    name: str
+    vocabulary: tuple[str, ...]
+    labels: Mapping[str, tuple[str, ...]]
+    splits: Mapping[str, Split]
+    notes: tuple[str, ...]
+    fingerprint: str
+
+    @classmethod
+    def make(
+        cls,
+        name: str,
+        vocabulary: tuple[str, ...],
+        labels: Mapping[str, tuple[str, ...]],
+        splits: Mapping[str, Split],
+        notes: tuple[str, ...] = (),
+    ) -> Corpus:
+        """A corpus with its fingerprint; raises CorpusError without a train or valid split of two tokens or more."""
+        for split in SPLITS:
+            if split == "test" and split not in splits:
+                continue
+            n = len(splits[split].tokens) if split in splits else 0
+            if n < 2:
+                found = (
+                    f"Its splits are {', '.join(f'{s} ({len(splits[s].tokens)} tokens)' for s in splits) or 'none'}."
+                )
+                todo = "Give a text with at least two tokens in train and in valid (and in test, if there is one)."
+                raise CorpusError(f"The {split} split of '{name}' has {_tokens(n)}.", found, todo)
+        for part in splits.values():
+            assert part.tokens.dtype == np.int32
+            assert all(len(v) == len(part.tokens) and v.dtype == np.int16 for v in part.labels.values())
+            assert set(part.labels) == set(labels)
+        splits = {split: splits[split] for split in SPLITS if split in splits}
+        mark = _fingerprint(vocabulary, labels, _checksums(splits))
+        return cls(name, tuple(vocabulary), dict(labels), splits, tuple(notes), mark)
+
+    def cut(self, text: Text) -> Corpus:
+        """The text as an experiment uses it: a token budget per split, and rare types turned into <unk>.
+
+        The vocabulary is the cut train split's types with at least `min_count` occurrences, by falling count, then
+        by token. Everything else becomes <unk>, also types that only valid or test have; labels stay as they are.
+        """
+        budget = {"train": text.train_tokens, "valid": text.valid_tokens}
+        parts = {name: split.first(budget.get(name)) for name, split in self.splits.items()}
+        size = len(self.vocabulary)
+        seen = {name: store.counts(split.tokens, size) for name, split in parts.items()}
+        vocabulary, lookup = _choose(self.vocabulary, seen, text.min_count)
+        parts = {name: Split(store.mapped(split.tokens, lookup), split.labels) for name, split in parts.items()}
+        return Corpus.make(self.name, vocabulary, self.labels, parts, self.notes + _cut_notes(self, text, seen))
+
+    def column(self, label: str) -> tuple[str, ...]:
+        """The class names of a label column; raises CorpusError when there is none, or fewer than two in train."""
+        if label not in self.labels:
+            known = f"It has {', '.join(sorted(self.labels))}." if self.labels else "It has no label columns at all."
+            todo = "Use a column that there is, or make some with 'trisect corpus annotate'."
+            raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", known, todo)
+        names = self.labels[label]
+        present = np.flatnonzero(store.counts(self.splits["train"].labels[label], len(names)))
+        if len(present) < 2:
+            found = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
+            given = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
+            raise CorpusError(given, found, "Use a column with at least two classes: there is nothing to tell apart.")
+        return names
+
+    def save(self, folder: Path) -> Path:
+        """Write the corpus folder: arrays first, `corpus.json` last, so that half of it is never read as whole."""
+        folder = Path(folder)
+        with suppress(OSError):  # a place that cannot be written is named by the first array's own error
+            (folder / "corpus.json").unlink()
+        for path, array in _files(folder, self.splits).items():
+            store.write_array(path, array)
+        body = {
+            "format": FORMAT,
+            "name": self.name,
+            "vocabulary": list(self.vocabulary),
+            "labels": {name: list(classes) for name, classes in self.labels.items()},
+            "lengths": {name: len(split.tokens) for name, split in self.splits.items()},
+            "checksums": _checksums(self.splits),
+            "notes": list(self.notes),
+            "fingerprint": self.fingerprint,
+        }
+        write_json(folder / "corpus.json", body)
+        return folder
+
+    @classmethod
+    def load(cls, folder: Path) -> Corpus:
+        """Map a corpus folder and check every byte of it once; raises CorpusError or DamagedFileError."""
+        folder = Path(folder)
+        path = folder / "corpus.json"
+        if not path.is_file():
+            found = (
+                "A corpus folder holds corpus.json; this one does not."
+                if folder.is_dir()
+                else "There is no such folder."
+            )
+            raise CorpusError(f"{folder} is not a corpus folder.", found, "Give a folder that 'trisect corpus' wrote.")
+        todo = f"Delete {folder} and read or annotate the text again."
+        body = read_json(path, todo)
+        if body["format"] != FORMAT:
+            raise DamagedFileError(f"{path} has format {body['format']}.", f"This version reads format {FORMAT}.", todo)
+        labels = {name: tuple(classes) for name, classes in body["labels"].items()}
+        splits = {name: _read_split(folder, name, labels, n, todo) for name, n in body["lengths"].items()}
+        found = _checksums(splits)
+        for file, value in body["checksums"].items():
+            if found.get(file) != value:
+                raise DamagedFileError(f"{folder / file} is damaged.", "Its content does not match its checksum.", todo)
+        splits = {name: splits[name] for name in SPLITS if name in splits}
+        vocabulary = tuple(body["vocabulary"])
+        return cls(
+            body["name"], vocabulary, labels, splits, tuple(body["notes"]), _fingerprint(vocabulary, labels, found)
+        )
+
+
+class Batch(NamedTuple):
+    """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    labels: dict[str, np.ndarray]
+
+
+def steps(split: Split, columns: int, window: int) -> int:
+    """How many windows the split gives: its rows less one (nothing follows the last row), over `window`, rounded up.
+
+    Raises CorpusError when there are fewer than two rows.
+    """
+    return -(-(_rows(split, columns) - 1) // window)
+
+
+def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> Batch:
+    """Window number `step` of the split laid out as `columns` columns of n // columns rows (science A1).
+
+    Column b holds the tokens b*rows .. (b+1)*rows - 1. The last window may be shorter.
+    """
+    rows, start = _rows(split, columns), step * window
+    stop = min(start + window, rows - 1)
+    if not 0 <= start < stop:
+        raise IndexError(f"step {step} of {steps(split, columns, window)}")
+
+    def rows_of(array: np.ndarray, shift: int) -> np.ndarray:
+        grid = array[: columns * rows].reshape(columns, rows)
+        return grid[:, start + shift : stop + shift].astype(np.int64)
+
+    following = {name: rows_of(split.labels[name], 1) for name in labels}
+    return Batch(rows_of(split.tokens, 0), rows_of(split.tokens, 1), following)
+
+
+def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:
+    """A fixed sample of whole windows, evenly spread over the split, of about `tokens` tokens; all steps for null."""
+    full = (_rows(split, columns) - 1) // window
+    if tokens is None or not full:
+        return tuple(range(steps(split, columns, window)))
+    n = min(full, max(1, round(tokens / (columns * window))))
+    return tuple((2 * i + 1) * full // (2 * n) for i in range(n))
+
+
+def unigram_loss(corpus: Corpus, split: str) -> float:
+    """Nats per token of the split under the train split's word frequencies, one added to each count."""
+    size = len(corpus.vocabulary)
+    train = store.counts(corpus.splits["train"].tokens, size) + 1
+    here = store.counts(corpus.splits[split].tokens, size)
+    return float(-(here * np.log(train / train.sum())).sum() / here.sum())
+
+
+def _rows(split: Split, columns: int) -> int:
+    n = len(split.tokens)
+    if n < 2 * columns:
+        known = f"{columns} columns need at least {2 * columns} tokens: a word and a next word in each."
+        raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")
+    return n // columns
+
+
+def _tokens(n: int) -> str:
+    return "1 token" if n == 1 else f"{n:,} tokens"
+
+
+def _choose(
+    vocabulary: tuple[str, ...], seen: Mapping[str, np.ndarray], least: int
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The kept types in their new order, and the new id of every old one (int32)."""
+    train = seen["train"]
+    keep = train >= least
+    ids = {vocabulary[i]: int(train[i]) for i in np.flatnonzero(keep)}
+    used = sum(seen.values()) > 0
+    if (used & ~keep).any():
+        ids[UNKNOWN] = ids.get(UNKNOWN, 0) + int(train[~keep].sum())
+    order = sorted(ids, key=lambda word: (-ids[word], word))
+    place = {word: i for i, word in enumerate(order)}
+    lookup = np.array([place[w] if keep[i] else place.get(UNKNOWN, -1) for i, w in enumerate(vocabulary)], np.int32)
+    return tuple(order), lookup
+
+
+def _cut_notes(corpus: Corpus, text: Text, seen: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    notes = []
+    for split, budget in (("train", text.train_tokens), ("valid", text.valid_tokens)):
+        whole = len(corpus.splits[split].tokens)
+        if budget is not None and budget < whole:
+            notes.append(f"Only the first {budget:,} of {whole:,} {split} tokens are used.")
+    if text.min_count > 1:
+        rare = seen["train"][seen["train"] < text.min_count].sum() / seen["train"].sum()
+        notes.append(
+            f"Types seen fewer than {text.min_count} times in train ({rare:.1%} of its tokens) become {UNKNOWN}."
+        )
+    return tuple(notes)
+
+
+def _files(folder: Path, splits: Mapping[str, Split]) -> dict[Path, np.ndarray]:
+    files = {}
+    for name, split in splits.items():
+        files[folder / f"{name}.npy"] = split.tokens
+        files |= {folder / f"{name}.{label}.npy": ids for label, ids in split.labels.items()}
+    return files
+
+
+def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
+    return {path.name: store.checksum(array) for path, array in _files(Path(), splits).items()}
+
+
+def _fingerprint(
+    vocabulary: tuple[str, ...], labels: Mapping[str, tuple[str, ...]], checksums: Mapping[str, str]
+) -> str:
+    content: dict[str, Any] = {"vocabulary": list(vocabulary), "labels": {k: list(v) for k, v in labels.items()}}
+    return digest(canonical({**content, "checksums": dict(checksums)}), 8)
+
+
+def _read_split(folder: Path, name: str, labels: Mapping[str, tuple[str, ...]], n: int, todo: str) -> Split:
+    tokens = store.read_array(folder / f"{name}.npy", np.int32, n, todo)
+    columns = {label: store.read_array(folder / f"{name}.{label}.npy", np.int16, n, todo) for label in labels}
+    return Split(tokens, columns)

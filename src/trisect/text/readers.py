@@ -1,0 +1,284 @@
+"""Readers: WikiText folders, CoNLL-U treebanks and plain text, one paragraph at a time, into a Corpus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trisect.core.errors import CorpusError
+from trisect.core.spec import Text
+from trisect.text import store
+from trisect.text.corpus import SPLITS, UNKNOWN, Corpus, Split
+from trisect.text.grammar import embedded
+
+LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
+_APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
+_BREAK = re.compile("<br />", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Words with their case kept, and for each label column one class name a word (null where there is none)."""
+
+    words: Sequence[str]
+    labels: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one kind of folder is read. `files` lists, for each split, the patterns that its file's name may have.
+
+    `hidden` are (lower-cased) words that stand for words left out, so that they carry no label.
+    """
+
+    name: str
+    files: Mapping[str, tuple[str, ...]]
+    columns: tuple[str, ...]
+    hidden: frozenset[str]
+    notes: tuple[str, ...]
+    paragraphs: Callable[[Path], Iterator[Paragraph]]
+
+    def find(self, folder: Path) -> dict[str, Path]:
+        """The file of each split; raises CorpusError when train or valid has none, or a split has several."""
+        if not folder.is_dir():
+            raise CorpusError(f"There is no folder {folder}.", "A corpus is a folder.", "Check the path.")
+        found = {}
+        for split in SPLITS:
+            paths = sorted({path for pattern in self.files[split] for path in folder.glob(pattern) if path.is_file()})
+            if len(paths) > 1:
+                known = f"Found {', '.join(p.name for p in paths)}."
+                raise CorpusError(f"{folder} has several {split} files.", known, "Keep one of them in the folder.")
+            if not paths and split != "test":
+                there = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
+                known = f"Looked for {' or '.join(self.files[split])}; the folder holds {there}."
+                raise CorpusError(
+                    f"{folder} has no {split} split.",
+                    known,
+                    f"Add that file, or name a reader other than '{self.name}'.",
+                )
+            if paths:
+                found[split] = paths[0]
+        return found
+
+
+def basic_english(line: str) -> list[str]:
+    """Words of a line with their case kept; lower-casing each gives the `basic_english` tokens, one for one.
+
+    ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (science A1).
+    """
+    bare = line.replace('"', "")
+    return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file; a line beyond 2^20 characters comes in pieces, broken at white space if possible.
+
+    Raises CorpusError naming the file when it cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            rest = ""
+            while piece := file.readline(LINE):
+                line, rest = rest + piece, ""
+                if not line.endswith("\n") and len(piece) == LINE:
+                    at = max(line.rfind(" "), line.rfind("\t")) + 1 or len(line)
+                    line, rest = line[:at], line[at:]
+                yield line
+            if rest:
+                yield rest
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(
+            f"{path} cannot be read.", f"The system says: {error}", "Give a readable UTF-8 text file."
+        ) from error
+
+
+def _english(path: Path) -> Iterator[Paragraph]:
+    for line in lines(path):
+        if words := basic_english(line):
+            yield Paragraph(words)
+
+
+def _conllu(path: Path) -> Iterator[Paragraph]:
+    rows: list[list[str]] = []
+    for number, line in enumerate(lines(path), 1):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            if rows:
+                yield _sentence(rows)
+            rows = []
+        elif not line.startswith("#"):
+            cells = line.split("\t")
+            if len(cells) != 10:
+                raise CorpusError(
+                    f"{path}, line {number}: {line[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}.",
+                    "A CoNLL-U word has 10 columns with tabs between them.",
+                    "Mend that line.",
+                )
+            if not re.fullmatch(r"\d+([-.]\d+)?", cells[0]):
+                known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
+                raise CorpusError(f"{path}, line {number}: {cells[0]!r} is not a word's id.", known, "Mend that line.")
+            if cells[0].isdigit():
+                rows.append(cells)
+    if rows:
+        yield _sentence(rows)
+
+
+def _sentence(rows: list[list[str]]) -> Paragraph:
+    def column(i: int) -> list[str | None]:
+        return [None if row[i] == "_" else row[i] for row in rows]
+
+    return Paragraph([row[1] for row in rows], {"pos": column(3), "dep": column(7)})
+
+
+_RULES = (
+    "Words are split by the basic_english rules and lower-cased; empty lines are dropped and there is no "
+    "end-of-line token."
+)
+
+WIKITEXT = Reader(
+    "wikitext",
+    {s: (f"{s}.txt", f"{s}.tokens", f"wiki.{s}.tokens", f"wiki.{s}.raw") for s in SPLITS},
+    (),
+    frozenset((UNKNOWN,)),
+    (_RULES,),
+    _english,
+)
+CONLLU = Reader(
+    "conllu",
+    {
+        "train": ("train.conllu", "*[-_.]train.conllu"),
+        "valid": ("valid.conllu", "dev.conllu", "*[-_.]dev.conllu", "*[-_.]valid.conllu"),
+        "test": ("test.conllu", "*[-_.]test.conllu"),
+    },
+    ("pos", "dep"),
+    frozenset(),
+    (
+        "The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out; "
+        "part of speech and relation are the treebank's.",
+    ),
+    _conllu,
+)
+PLAIN = Reader("plain", {s: (f"{s}.txt",) for s in SPLITS}, (), frozenset(), (_RULES,), _english)
+
+READERS = (WIKITEXT, CONLLU, PLAIN)
+
+
+def reader(folder: Path, name: str | None = None) -> Reader:
+    """The reader of that name, or the one that suits the folder's files; raises CorpusError for an unknown name.
+
+    Without a name: *.conllu files are a treebank; text files are WikiText where the first 2^20 characters of train
+    hold an <unk>, an @-@, @,@ or @.@, or a ` = Heading = ` line; else they are plain.
+    """
+    if name is not None:
+        for known in READERS:
+            if known.name == name:
+                return known
+        raise CorpusError(
+            f"{name!r} is not a reader.", f"Readers are {', '.join(r.name for r in READERS)}.", "Use one of them."
+        )
+    if folder.is_dir() and any(folder.glob("*.conllu")):
+        return CONLLU
+    start = ""
+    for line in lines(WIKITEXT.find(folder)["train"]):
+        start += line
+        if len(start) >= LINE:
+            break
+    return WIKITEXT if re.search(r"<unk>|@[-,.]@|^ ?= .+ =\s*$", start, re.MULTILINE) else PLAIN
+
+
+class Ids:
+    """Numbers for names, in the order in which they are first met."""
+
+    def __init__(self, limit: int = 2**31 - 1) -> None:
+        self._ids: dict[str, int] = {}
+        self._limit = limit
+
+    def __getitem__(self, name: str) -> int:
+        number = self._ids.setdefault(name, len(self._ids))
+        if number >= self._limit:
+            known = f"At most {self._limit:,} fit; {name!r} is one too many."
+            raise CorpusError("There are too many different names in one column.", known, "Use a coarser column.")
+        return number
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, by number."""
+        return tuple(self._ids)
+
+
+def read(folder: Path, name: str | None = None) -> Corpus:
+    """Read a raw folder in one pass, with memory bounded by the vocabulary, not by the text.
+
+    The corpus keeps every type of every split; `Corpus.cut` chooses the vocabulary.
+    """
+    folder = Path(folder)
+    kind = reader(folder, name)
+    types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
+    splits = {}
+    for split, path in kind.find(folder).items():
+        tokens = store.GrowingArray(np.int32)
+        labels = {column: store.GrowingArray(np.int16) for column in kind.columns}
+        for paragraph in kind.paragraphs(path):
+            tokens.append([types[word.lower()] for word in paragraph.words])
+            for column, ids in labels.items():
+                ids.append([-1 if c is None else classes[column][c] for c in paragraph.labels[column]])
+        splits[split] = Split(tokens.finish(), {column: ids.finish() for column, ids in labels.items()})
+    names = {column: ids.names for column, ids in classes.items()}
+    return Corpus.make(folder.resolve().name, types.names, names, splits, kind.notes)
+
+
+def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
+    """'embedded', a corpus folder, or a raw folder (read with the reader `name`, or the one that suits), uncut."""
+    if str(where) == "embedded":
+        return embedded()
+    folder = Path(where)
+    if name is None and (folder / "corpus.json").is_file():
+        return Corpus.load(folder)
+    return read(folder, name)
+
+
+def load_text(text: Text) -> Corpus:
+    """The text of an experiment, cut as it says; raises CorpusError where it names none."""
+    if text.corpus is None:
+        known = "Its preset leaves the text to you."
+        raise CorpusError(
+            "The experiment names no corpus.", known, "Name a corpus folder with --corpus, or 'embedded'."
+        )
+    return open_corpus(text.corpus).cut(text)
+
+
+def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """What `trisect corpus show` prints, JSON-ready.
+
+    `splits`: one row a split with tokens, types, unknown (tokens whose type train lacks), columns and rows (20 columns
+    for train and 10 for the others, unless given); `labels`: one row for each split, column and class with its
+    count, most frequent in train first, and a row of class null for tokens without label.
+    """
+    columns = {"train": 20, "valid": 10, "test": 10} | dict(columns or {})
+    seen = {name: store.counts(split.tokens, len(corpus.vocabulary)) for name, split in corpus.splits.items()}
+    splits, labels = [], []
+    for name, split in corpus.splits.items():
+        n = len(split.tokens)
+        splits.append(
+            {
+                "split": name,
+                "tokens": n,
+                "types": int((seen[name] > 0).sum()),
+                "unknown": int(seen[name][seen["train"] == 0].sum()),
+                "columns": columns[name],
+                "rows": n // columns[name],
+            }
+        )
+        for column, classes in corpus.labels.items():
+            train = store.counts(corpus.splits["train"].labels[column], len(classes))
+            here = store.counts(split.labels[column], len(classes))
+            order = sorted(range(len(classes)), key=lambda i: (-train[i], classes[i]))
+            rows = [(classes[i], int(here[i])) for i in order] + [(None, n - int(here.sum()))]
+            labels += [{"split": name, "label": column, "class": c, "count": k} for c, k in rows]
+    about = {"name": corpus.name, "fingerprint": corpus.fingerprint, "types": len(corpus.vocabulary)}
+    return {**about, "splits": splits, "labels": labels, "notes": list(corpus.notes)}

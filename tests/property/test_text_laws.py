@@ -1,0 +1,121 @@
+"""Laws of corpora, windows and readers."""
+
+import re
+import string
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trisect.core.spec import Text
+from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
+from trisect.text.lexicon import stem
+from trisect.text.readers import basic_english
+
+ids = st.lists(st.integers(0, 7), min_size=2, max_size=60)
+words = ("a", "b", "c", "d", "<unk>", "e", "f", "g")
+
+
+def corpus(train, valid, name="x", notes=()):
+    def split(tokens):
+        array = np.array(tokens, np.int32)
+        return Split(array, {"pos": np.where(array == 4, -1, array % 3).astype(np.int16)})
+
+    return Corpus.make(name, words, {"pos": ("X", "Y", "Z")}, {"train": split(train), "valid": split(valid)}, notes)
+
+
+@given(st.integers(2, 300), st.integers(1, 9), st.integers(1, 40))
+def test_windows_cover_every_row_but_the_last_once_and_in_order(n, columns, window):
+    part = Split(np.arange(n, dtype=np.int32), {"l": np.arange(n, dtype=np.int16)})
+    if n < 2 * columns:
+        return
+    rows = n // columns
+    batches = [batch(part, columns, window, i, ("l",)) for i in range(steps(part, columns, window))]
+    inputs = np.concatenate([b.inputs for b in batches], axis=1)
+    assert (inputs == np.arange(columns * rows).reshape(columns, rows)[:, :-1]).all()
+    for b in batches:
+        assert (b.targets == b.inputs + 1).all()
+        assert (b.labels["l"] == b.targets).all()
+    assert {b.inputs.shape[1] for b in batches[:-1]} <= {window}
+
+
+@given(st.integers(2, 300), st.integers(1, 9), st.integers(1, 40), st.one_of(st.none(), st.integers(1, 400)))
+def test_a_sample_is_rising_and_within_the_split(n, columns, window, tokens):
+    part = Split(np.zeros(n, np.int32))
+    if n < 2 * columns:
+        return
+    sample = sample_steps(part, columns, window, tokens)
+    assert sample
+    assert list(sample) == sorted(set(sample))
+    assert sample[-1] < steps(part, columns, window)
+    if tokens is not None and rows_with_a_next(n, columns) >= window:
+        assert all(batch(part, columns, window, i).inputs.shape[1] == window for i in sample)
+
+
+def rows_with_a_next(n, columns):
+    return n // columns - 1
+
+
+@given(ids, ids, st.integers(1, 4))
+def test_cutting_twice_is_cutting_once(train, valid, least):
+    text = Text(min_count=least)
+    once = corpus(train, valid).cut(text)
+    assert once.cut(text).fingerprint == once.fingerprint
+    assert once.cut(text).vocabulary == once.vocabulary
+
+
+@given(ids, ids, st.integers(1, 4))
+def test_a_kept_word_is_frequent_in_train_and_every_other_word_is_unk(train, valid, least):
+    cut = corpus(train, valid).cut(Text(min_count=least))
+    for split, before in (("train", train), ("valid", valid)):
+        after = [cut.vocabulary[i] for i in cut.splits[split].tokens]
+        for old, new in zip(before, after, strict=True):
+            frequent = train.count(old) >= least
+            assert new == (words[old] if frequent else "<unk>")
+    counts = np.bincount(cut.splits["train"].tokens, minlength=len(cut.vocabulary))
+    assert sorted(zip(-counts, cut.vocabulary, strict=True)) == list(zip(-counts, cut.vocabulary, strict=True))
+
+
+@given(ids, ids, st.data())
+def test_the_fingerprint_is_of_the_content_and_of_nothing_else(train, valid, data):
+    here = corpus(train, valid)
+    assert here.fingerprint == corpus(train, valid, "y", ("a note",)).fingerprint
+    assert re.fullmatch("[0-9a-f]{16}", here.fingerprint)
+    at = data.draw(st.integers(0, len(train) - 1))
+    other = [*train[:at], (train[at] + 1) % 8, *train[at + 1 :]]
+    assert corpus(other, valid).fingerprint != here.fingerprint
+    for vocabulary, labels in (((*words[:-1], "h"), here.labels), (words, {"pos": ("X", "Y", "W")})):
+        assert Corpus.make("x", vocabulary, labels, here.splits).fingerprint != here.fingerprint
+
+
+@given(ids, ids)
+def test_the_unigram_loss_is_least_on_what_it_was_counted_on(train, valid):
+    here = corpus(train, valid)
+    uniform = np.log(len(words))
+    assert 0 < unigram_loss(here, "train") <= uniform + 1e-12  # 1e-12: rounding of the sum
+
+
+def reference(line):
+    line = line.lower()
+    for pattern, new in ((r"'", " '  "), (r'"', ""), (r"\.", " . "), (r"<br />", " "), (r",", " , "), (r"\(", " ( ")):
+        line = re.sub(pattern, new, line)
+    for pattern, new in ((r"\)", " ) "), (r"!", " ! "), (r"\?", " ? "), (r"[;:]", " "), (r"\s+", " ")):
+        line = re.sub(pattern, new, line)
+    return line.split()
+
+
+# A capital sigma is lower-cased by what stands after it, also across a full stop; we lower-case after splitting.
+letters = st.one_of(st.sampled_from([*string.punctuation, *"aB İß\u00a0\u2003\t", "<br />", "<BR />"]), st.characters())
+
+
+@given(st.lists(letters).map("".join).filter(lambda line: "Σ" not in line))
+def test_basic_english_agrees_with_its_rules_one_substitution_after_the_other(line):
+    assert [word.lower() for word in basic_english(line)] == reference(line)
+
+
+@pytest.mark.parametrize("syllables", [2, 3])
+def test_stems_are_all_different_and_never_look_inflected(syllables):
+    stems = [stem(i, syllables) for i in range(600)]
+    assert len(set(stems)) == 600
+    assert not any(s.endswith("s") for s in stems)

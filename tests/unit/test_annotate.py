@@ -1,0 +1,308 @@
+"""Annotating: one label a token, several processes, going on after a kill, and every refusal."""
+
+import importlib.util
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from trisect.core.errors import CorpusError, StudyError
+from trisect.text import annotate as room
+from trisect.text.annotate import annotate
+from trisect.text.corpus import Corpus
+from trisect.text.readers import read
+
+spacy = pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
+
+WORDS = {"The": "ADV", "the": "DET", "Unk": "PROPN", "Other": "X", "cat": "NOUN", "sees": "VERB", ".": "PUNCT"}
+LINE = ' The cat sees the <unk> ; " nothing " . \n'
+TINY = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "width": 16,
+    "depth": 1,
+    "embed_size": 64,
+    "window_size": 1,
+    "maxout_pieces": 2,
+    "subword_features": False,
+    "pretrained_vectors": None,
+}
+
+
+def pipeline(folder, parser=True, rules=WORDS, seed=0):
+    """A parser that has seen one sentence, and parts of speech by a list of words."""
+    from spacy.training import Example
+
+    spacy.util.fix_random_seed(seed)
+    nlp = spacy.blank("en")
+    if parser:
+        nlp.add_pipe("parser", config={"model": {"tok2vec": TINY}, "min_action_freq": 1})
+    text = {"heads": [1, 2, 2, 4, 2], "deps": ["det", "nsubj", "ROOT", "det", "obj"]}
+    doc = nlp.make_doc("the cat sees the dog")
+    examples = [Example.from_dict(doc, text)]
+    nlp.initialize(lambda: examples)
+    for _ in range(10 * parser):
+        nlp.update(examples)
+    if rules:
+        ruler = nlp.add_pipe("attribute_ruler")
+        for word, pos in rules.items():
+            ruler.add([[{"ORTH": word}]], {"POS": pos})  # pyright: ignore[reportAttributeAccessIssue]
+    nlp.to_disk(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory):
+    return pipeline(tmp_path_factory.mktemp("pipeline") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "text"
+    folder.mkdir()
+    for split, n in (("train", 20), ("valid", 7), ("test", 3)):
+        (folder / f"{split}.txt").write_text("".join(f"{LINE} \n = word{i} = \n" for i in range(n)), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(source, tagger, tmp_path_factory):
+    """The text annotated in one go, in small shards, by two processes; and what progress was told."""
+    told, out = [], tmp_path_factory.mktemp("whole") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "SHARD", 40)
+        corpus = annotate(source, tagger, out, workers=2, progress=lambda *now: told.append(now))
+    return corpus, told, out
+
+
+def test_one_label_a_token_with_case_kept_and_none_for_unk(whole, source):
+    corpus, _, _ = whole
+    plain = read(source)
+    assert corpus.vocabulary == plain.vocabulary
+    for name, split in corpus.splits.items():
+        assert split.tokens.tolist() == plain.splits[name].tokens.tolist()
+    words = [corpus.vocabulary[i] for i in corpus.splits["train"].tokens[:8]]
+    pos = [corpus.labels["pos"][i] if i >= 0 else None for i in corpus.splits["train"].labels["pos"][:8]]
+    assert words == ["the", "cat", "sees", "the", "<unk>", "nothing", ".", "="]
+    assert pos == ["ADV", "NOUN", "VERB", "DET", None, None, "PUNCT", None]  # the pipeline leaves 'nothing', '=' alone
+    unknown = corpus.splits["train"].tokens == corpus.vocabulary.index("<unk>")
+    assert ((corpus.splits["train"].labels["dep"] < 0) == unknown).all()
+
+
+def test_relations_are_the_pipelines_own(whole, tagger, source):
+    from spacy.tokens import Doc
+
+    corpus, _, _ = whole
+    nlp = spacy.load(tagger)
+    expected = []
+    for line in (source / "valid.txt").read_text().splitlines():
+        words = line.replace('"', "").replace(";", "").replace("<unk>", "Unk").split()
+        if words:
+            expected += [token.dep_ for token in nlp(Doc(nlp.vocab, words=words))]
+    split = corpus.splits["valid"]
+    real = split.labels["dep"] >= 0
+    found = np.array([corpus.labels["dep"][i] for i in split.labels["dep"]])
+    assert (found[real] == np.array(expected)[real]).all()
+    assert len(set(found[real])) > 1
+
+
+def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
+    corpus, told, out = whole
+    assert Corpus.load(out).fingerprint == corpus.fingerprint
+    assert not (out / ".shards").exists()
+    assert corpus.column("pos")
+    tagged = "The part of speech and dependency relation of each token is that of the spaCy pipeline en_pipeline 0.0.0"
+    assert corpus.notes[1].startswith(f"{tagged} (spaCy 3.")
+    assert corpus.notes[2] == "<unk> (10.0% of train) was shown to the tagger as 'Unk' and carries no label."
+    total = sum(len(split.tokens) for split in corpus.splits.values())
+    assert len(told) > 4
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1] == (total, total)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trisect.text import annotate as room
+room.SHARD = 40
+calls = []
+def progress(done, total):
+    calls.append(done)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+room.annotate(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), workers=1, progress=progress)
+"""
+
+
+def killed(source, tagger, out):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(tagger), str(out)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (out / "corpus.json").exists()
+    return {path: path.stat().st_mtime_ns for path in sorted((out / ".shards").glob("t*.json"))}
+
+
+def test_a_killed_run_goes_on_and_gives_the_same(whole, source, tagger, tmp_path, monkeypatch):
+    corpus, _, _ = whole
+    before = killed(source, tagger, tmp_path / "out")
+    assert len(before) >= 3
+    monkeypatch.setattr(room, "SHARD", 40)
+    told, kept = [], []
+
+    def progress(done, _total):
+        told.append(done)
+        kept.append({p: p.stat().st_mtime_ns for p in before})
+
+    damaged = list(before)[1]
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    changed = before | {damaged: None}
+    resumed = annotate(source, tagger, tmp_path / "out", workers=1, progress=progress)
+    assert resumed.fingerprint == corpus.fingerprint
+    assert all(kept[-1][p] == t for p, t in changed.items() if t is not None)  # whole shards are used as they are
+    assert kept[-1][damaged] != before[damaged]  # a damaged one is made again
+    assert not (tmp_path / "out" / ".shards").exists()
+
+
+def test_shards_of_another_statement_are_not_used(source, tagger, tmp_path, monkeypatch):
+    killed(source, tagger, tmp_path / "out")
+    monkeypatch.setattr(room, "SHARD", 40)
+    other = annotate(source, tagger, tmp_path / "out", placeholder="cat", workers=1)
+    fresh = annotate(source, tagger, tmp_path / "fresh", placeholder="cat", workers=1)
+    assert other.fingerprint == fresh.fingerprint
+    assert "'cat'" in other.notes[2]
+
+
+def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, tagger, tmp_path, monkeypatch):
+    corpus, _, made = whole
+    out = shutil.copytree(made, tmp_path / "out")
+    monkeypatch.setattr(room, "SHARD", 40)
+    told = []
+    again = annotate(source, tagger, out, workers=1, progress=lambda *now: told.append(now))
+    assert (again.fingerprint, told) == (corpus.fingerprint, [])
+    with pytest.raises(CorpusError, match=r"already holds another corpus.\n  It differs in placeholder.\n  Choose"):
+        annotate(source, tagger, out, placeholder="Other", workers=1)
+    (out / "annotation.json").unlink()
+    with pytest.raises(CorpusError, match="It was not made by annotating"):
+        annotate(source, tagger, out, workers=1)
+    assert Corpus.load(out).fingerprint == corpus.fingerprint
+
+
+def test_another_pipeline_and_another_text_are_another_statement(source, tagger, tmp_path):
+    """With the same name and version, only the weights tell two pipelines apart."""
+    from trisect.text import readers
+    from trisect.text import tagger as process
+
+    other = pipeline(tmp_path / "tiny", seed=1)
+    first, second = (process.open_pipeline(str(p), ("pos", "dep"))[1] for p in (tagger, other))
+    assert first["pipeline"] == second["pipeline"]
+    assert first["digest"] != second["digest"]
+    assert process.open_pipeline(str(tagger), ("pos", "dep"))[1] == first
+    changed = shutil.copytree(source, tmp_path / "text")
+    kind = readers.WIKITEXT
+    assert room._statement(kind, kind.find(changed), "Unk", ("pos",), first) == (
+        room._statement(kind, kind.find(source), "Unk", ("pos",), first)
+    )
+    (changed / "valid.txt").write_text("a b c")
+    assert room._statement(kind, kind.find(changed), "Unk", ("pos",), first) != (
+        room._statement(kind, kind.find(source), "Unk", ("pos",), first)
+    )
+
+
+def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
+    from trisect.text.readers import WIKITEXT
+
+    monkeypatch.setattr(room, "LONGEST", 3)
+    shards = list(room._shards(WIKITEXT, WIKITEXT.find(source), Path("s"), "Unk"))
+    assert [shard.path.name for shard in shards] == ["train-000000.json", "valid-000000.json", "test-000000.json"]
+    assert shards[0].texts[:3] == [["The", "cat", "sees"], ["the", "Unk", "nothing"], ["."]]
+    assert sum(len(t) for s in shards for t in s.texts) == sum(s.tokens for s in shards) == 30 * 10
+
+
+def test_no_spacy(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CorpusError) as caught:
+        annotate(source, "en_core_web_sm", tmp_path / "out")
+    assert caught.value.given == "spaCy labels are asked for, but spaCy is not there."
+    assert caught.value.todo == "Install the extra: pip install 'trisect[annotate]'"
+
+
+def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
+    with pytest.raises(CorpusError) as caught:
+        annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)
+    assert caught.value.given == "The spaCy pipeline 'no_such_pipeline' cannot be loaded."
+    assert "Can't find model 'no_such_pipeline'" in caught.value.known
+    assert "python -m spacy download" in caught.value.todo
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipeline_without_a_parser_has_no_dep_but_may_have_pos(source, tmp_path):
+    bare = pipeline(tmp_path / "bare", parser=False)
+    with pytest.raises(CorpusError) as caught:
+        annotate(source, bare, tmp_path / "out", workers=1)
+    assert caught.value.given.endswith("sets no dependency relation, so there can be no column 'dep'.")
+    assert caught.value.known == "Its parts are attribute_ruler; 'dep' needs a parser."
+    assert caught.value.todo == "Use another pipeline, or ask for pos alone."
+    assert set(annotate(source, bare, tmp_path / "out", workers=1, columns=("pos",)).labels) == {"pos"}
+
+
+def test_a_pipeline_that_labels_nothing(source, tmp_path):
+    mute = pipeline(tmp_path / "mute", parser=False, rules={"absent": "X"})
+    with pytest.raises(CorpusError, match=r"no token a part of speech.\n.*'pos' would be empty.\n  Use another"):
+        annotate(source, mute, tmp_path / "out", workers=1, columns=("pos",))
+    assert not (tmp_path / "out" / "corpus.json").exists()
+
+
+def test_a_pipeline_without_parts_of_speech(source, tmp_path):
+    from trisect.text.tagger import open_pipeline
+
+    mute = pipeline(tmp_path / "mute", rules={}, parser=False)
+    given, known, todo = open_pipeline(str(mute), ("pos",))[1]["problem"]
+    assert given.endswith("sets no part of speech, so there can be no column 'pos'.")
+    assert known == "Its parts are none; 'pos' needs a morphologizer (or a tagger with an attribute_ruler)."
+    assert todo == "Use another pipeline."
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"placeholder": "two words"}, r"The placeholder is 'two words'.\n  .*one word.*\n  Use for example Unk"),
+        ({"placeholder": ""}, r"The placeholder is ''"),
+        ({"workers": 0}, r"0 workers were asked for.\n  At least one process.*\n  Give 1 or more"),
+        ({"columns": ("ner",)}, r"'ner' is not a column that spaCy gives.\n  Columns are pos, dep.\n  Ask for some"),
+        ({"columns": ()}, r"No columns were asked for"),
+        ({"reader": "html"}, r"'html' is not a reader"),
+    ],
+)
+def test_settings_that_make_no_sense(source, tmp_path, given, message):
+    with pytest.raises(CorpusError, match=message):
+        annotate(source, "unused", tmp_path / "out", **given)
+
+
+def test_a_folder_in_use_or_that_cannot_be_one(tmp_path):
+    with FileLock(room._locked(tmp_path / "out").lock_file) as other:
+        other.release()
+        with (
+            FileLock(tmp_path / "out" / ".shards" / "lock"),
+            pytest.raises(CorpusError, match=r"is in use.\n  Another"),
+        ):
+            room._locked(tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match=r"cannot be written.\n  The system says: .*\n  Choose another folder"):
+        room._locked(tmp_path / "file")
+
+
+def test_a_tagging_process_that_dies_is_reported(tagger, tmp_path):
+    worker = room._Worker(str(tagger), ("pos",))
+    try:
+        assert "digest" in worker.hear()
+        worker.kill()
+        with pytest.raises(CorpusError) as caught:
+            worker.tag(room._Shard(tmp_path / "x.json", [["a"]], 1))
+    finally:
+        worker.stop()
+    assert caught.value.given.endswith("ended before its work was done.")
+    assert caught.value.known == "Its last words: nothing"
+    assert "goes on from the last whole shard" in caught.value.todo

@@ -1,0 +1,266 @@
+"""Corpora: cutting, saving, loading, windows, and every refusal."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trisect.core.errors import CorpusError, DamagedFileError
+from trisect.core.files import write_json
+from trisect.core.spec import Text
+from trisect.text import store
+from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
+
+
+def split(words, pos=None):
+    tokens = np.array(words, np.int32)
+    return Split(tokens, {"pos": np.array([0] * len(words) if pos is None else pos, np.int16)})
+
+
+@pytest.fixture
+def small():
+    # a a a b b c d | b e <unk>
+    parts = {
+        "train": split([1, 1, 1, 2, 2, 3, 4], [0, 0, 1, 1, 0, 1, 0]),
+        "valid": split([2, 5, 0, 1], [1, 0, -1, 0]),
+        "test": split([3, 4]),
+    }
+    return Corpus.make("small", ("<unk>", "a", "b", "c", "d", "e"), {"pos": ("X", "Y", "Z")}, parts, ("A note.",))
+
+
+def test_cut_keeps_frequent_train_types_in_order_of_count_then_name(small):
+    cut = small.cut(Text(min_count=2))
+    assert cut.vocabulary == ("a", "<unk>", "b")  # 3, 2 and 2 in train
+    assert cut.splits["train"].tokens.tolist() == [0, 0, 0, 2, 2, 1, 1]
+    assert cut.splits["valid"].tokens.tolist() == [2, 1, 1, 0]
+    assert cut.splits["test"].tokens.tolist() == [1, 1]
+
+
+def test_cut_leaves_real_labels_on_words_it_turns_into_unk(small):
+    cut = small.cut(Text(min_count=2))
+    assert cut.splits["valid"].labels["pos"].tolist() == [1, 0, -1, 0]
+    assert cut.labels == small.labels
+
+
+def test_cut_takes_the_first_tokens_and_says_so(small):
+    cut = small.cut(Text(train_tokens=4, valid_tokens=2, min_count=2))
+    assert {name: len(s.tokens) for name, s in cut.splits.items()} == {"train": 4, "valid": 2, "test": 2}
+    assert cut.vocabulary == ("a", "<unk>")
+    assert cut.notes == (
+        "A note.",
+        "Only the first 4 of 7 train tokens are used.",
+        "Only the first 2 of 4 valid tokens are used.",
+        "Types seen fewer than 2 times in train (25.0% of its tokens) become <unk>.",
+    )
+
+
+def test_cut_adds_unk_only_where_something_needs_it(small):
+    known = {**small.splits, "valid": split([1, 2])}
+    assert "<unk>" not in Corpus.make("x", small.vocabulary, small.labels, known).cut(Text()).vocabulary
+    assert small.cut(Text()).vocabulary == ("a", "b", "c", "d", "<unk>")
+
+
+def test_cut_is_the_same_through_a_temporary_file(small, monkeypatch):
+    whole = small.cut(Text(min_count=2))
+    monkeypatch.setattr(store, "CHUNK", 3)
+    pieces = small.cut(Text(min_count=2))
+    assert isinstance(pieces.splits["train"].tokens, np.memmap)
+    assert not isinstance(whole.splits["train"].tokens, np.memmap)
+    assert pieces.fingerprint == whole.fingerprint
+
+
+def test_saved_and_loaded_is_mapped_and_the_same(small, tmp_path):
+    loaded = Corpus.load(small.save(tmp_path / "deep" / "corpus"))
+    assert loaded.fingerprint == small.fingerprint
+    assert (loaded.name, loaded.vocabulary, loaded.labels, loaded.notes) == (
+        small.name,
+        small.vocabulary,
+        small.labels,
+        small.notes,
+    )
+    assert list(loaded.splits) == ["train", "valid", "test"]
+    for name, part in loaded.splits.items():
+        assert isinstance(part.tokens, np.memmap)
+        assert part.tokens.tolist() == small.splits[name].tokens.tolist()
+        assert part.labels["pos"].tolist() == small.splits[name].labels["pos"].tolist()
+
+
+def test_a_corpus_can_be_saved_over_the_folder_it_is_mapped_from(small, tmp_path):
+    loaded = Corpus.load(small.save(tmp_path))
+    loaded.save(tmp_path)
+    assert Corpus.load(tmp_path).fingerprint == small.fingerprint
+
+
+def test_a_full_disk_leaves_nothing_that_reads_as_a_corpus(small, tmp_path, monkeypatch):
+    small.save(tmp_path)
+
+    def full(*_args, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.np, "save", full)
+    with pytest.raises(Exception, match="The disk is full"):
+        small.save(tmp_path)
+    with pytest.raises(CorpusError, match="is not a corpus folder"):
+        Corpus.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train.npy", "valid.pos.npy"])
+def test_a_damaged_array_is_named_with_what_to_delete(small, tmp_path, name):
+    path = small.save(tmp_path) / name
+    Corpus.load(tmp_path)
+    body = bytearray(path.read_bytes())
+    body[-1] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(DamagedFileError) as caught:
+        Corpus.load(tmp_path)
+    assert caught.value.given == f"{path} is damaged."
+    assert caught.value.known == "Its content does not match its checksum."
+    assert caught.value.todo == f"Delete {tmp_path} and read or annotate the text again."
+
+
+def test_a_missing_a_short_and_a_foreign_array_are_damage(small, tmp_path):
+    path = small.save(tmp_path) / "train.npy"
+    np.save(path, np.zeros(7, np.int64))
+    with pytest.raises(DamagedFileError, match=r"It holds int64 of shape \(7,\), not int32 of shape \(7,\)"):
+        Corpus.load(tmp_path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DamagedFileError, match=r"train.npy cannot be read"):
+        Corpus.load(tmp_path)
+    path.unlink()
+    with pytest.raises(DamagedFileError, match="FileNotFoundError"):
+        Corpus.load(tmp_path)
+
+
+def test_damaged_or_newer_corpus_json(small, tmp_path):
+    path = small.save(tmp_path) / "corpus.json"
+    path.write_text(path.read_text().replace("small", "smell"))
+    with pytest.raises(DamagedFileError, match="does not match its checksum"):
+        Corpus.load(tmp_path)
+    write_json(path, {"format": 99})
+    with pytest.raises(DamagedFileError, match="has format 99"):
+        Corpus.load(tmp_path)
+
+
+def test_no_corpus_folder(tmp_path):
+    with pytest.raises(CorpusError, match="There is no such folder"):
+        Corpus.load(tmp_path / "none")
+    with pytest.raises(CorpusError, match=r"A corpus folder holds corpus.json; this one does not"):
+        Corpus.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given"),
+    [
+        ({"train": 0, "valid": 5}, "The train split of 'x' has 0 tokens."),
+        ({"train": 5, "valid": 1}, "The valid split of 'x' has 1 token."),
+        ({"train": 5}, "The valid split of 'x' has 0 tokens."),
+        ({"train": 5, "valid": 5, "test": 0}, "The test split of 'x' has 0 tokens."),
+        ({}, "The train split of 'x' has 0 tokens."),
+    ],
+)
+def test_an_empty_or_one_token_corpus_is_refused(sizes, given):
+    parts = {name: split([0] * n) for name, n in sizes.items()}
+    with pytest.raises(CorpusError) as caught:
+        Corpus.make("x", ("a",), {"pos": ("X",)}, parts)
+    assert caught.value.given == given
+    assert caught.value.known.startswith("Its splits are ")
+    assert "at least two tokens" in caught.value.todo
+
+
+def test_label_columns(small):
+    assert small.column("pos") == ("X", "Y", "Z")
+    with pytest.raises(CorpusError, match=r"has no label column 'ner'.\n  It has pos."):
+        small.column("ner")
+    bare = Corpus.make(
+        "bare", ("a",), {}, {"train": Split(np.zeros(4, np.int32)), "valid": Split(np.zeros(4, np.int32))}
+    )
+    with pytest.raises(CorpusError, match=r"no label columns at all.\n.*trisect corpus annotate"):
+        bare.column("pos")
+
+
+@pytest.mark.parametrize(("pos", "known"), [([1] * 7, "Only 'Y' occurs."), ([-1] * 7, "No class occurs.")])
+def test_a_label_with_one_class_in_train_is_refused(small, pos, known):
+    parts = {**small.splits, "train": split([1, 1, 1, 2, 2, 3, 4], pos)}
+    corpus = Corpus.make("small", small.vocabulary, small.labels, parts)
+    with pytest.raises(CorpusError) as caught:
+        corpus.column("pos")
+    assert caught.value.known == known
+    assert caught.value.given == "The label column 'pos' has fewer than two classes in the train split of 'small'."
+
+
+def test_the_rows_and_steps_of_wikitext_2():
+    train, valid = Split(np.zeros(2_049_990, np.int32)), Split(np.zeros(214_417, np.int32))
+    assert steps(train, 20, 35) == 2_929
+    last = batch(train, 20, 35, 2_928)
+    assert 2_928 * 35 + last.inputs.shape[1] + 1 == 102_499
+    assert steps(valid, 10, 35) == -(-21_440 // 35)
+
+
+def test_a_batch_holds_the_next_word_and_the_next_words_label():
+    part = split(list(range(11)), list(range(11)))
+    first, last = batch(part, 2, 3, 0, ("pos",)), batch(part, 2, 3, 1, ("pos",))
+    assert first.inputs.tolist() == [[0, 1, 2], [5, 6, 7]]
+    assert first.targets.tolist() == first.labels["pos"].tolist() == [[1, 2, 3], [6, 7, 8]]
+    assert last.inputs.tolist() == [[3], [8]]
+    assert last.targets.tolist() == [[4], [9]]
+    assert first.inputs.dtype == first.labels["pos"].dtype == np.int64
+    assert batch(part, 2, 3, 0).labels == {}
+
+
+@pytest.mark.parametrize("step", [-1, 2])
+def test_a_step_outside_the_split(step):
+    with pytest.raises(IndexError, match="of 2"):
+        batch(split(list(range(11))), 2, 3, step)
+
+
+def test_too_few_tokens_for_the_columns():
+    with pytest.raises(CorpusError, match=r"A split of 39 tokens is too short.\n  20 columns need at least 40 tokens"):
+        steps(split([0] * 39), 20, 35)
+    assert steps(split([0] * 40), 20, 35) == 1
+
+
+def test_a_sample_of_windows():
+    part = split([0] * 20 * 71)  # 70 rows with a next one: two full windows
+    assert sample_steps(part, 20, 35, None) == (0, 1)
+    assert sample_steps(part, 20, 35, 1) == (1,)
+    assert sample_steps(part, 20, 35, 10**9) == (0, 1)
+    longer = split([0] * 20 * 360)  # ten full windows and a short one
+    assert steps(longer, 20, 35) == 11
+    assert sample_steps(longer, 20, 35, 2 * 700) == (2, 7)
+    assert sample_steps(longer, 20, 35, 10**9) == tuple(range(10))
+    assert sample_steps(split([0] * 40), 20, 35, 700) == (0,)  # no full window at all
+
+
+def test_unigram_loss_by_hand():
+    parts = {"train": split([0, 0, 1]), "valid": split([1, 2])}
+    corpus = Corpus.make("x", ("a", "b", "c"), {"pos": ("X",)}, parts)
+    # counts with one added: 3, 2, 1 of 6
+    assert unigram_loss(corpus, "valid") == pytest.approx(-(np.log(2 / 6) + np.log(1 / 6)) / 2, abs=1e-12)
+
+
+def test_a_growing_array_that_cannot_grow(monkeypatch):
+    grown = store.GrowingArray(np.int32)
+    grown.append([1, 2])
+
+    class Full:
+        def write(self, _bytes):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    grown._file.close()
+    monkeypatch.setattr(grown, "_file", Full())
+    with pytest.raises(CorpusError, match=r"more than 2 tokens could not be kept[\s\S]*No space left[\s\S]*TMPDIR"):
+        grown.append([3])
+
+
+def test_a_place_that_cannot_be_written(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match="could not be written"):
+        small.save(Path(tmp_path / "file"))
+
+
+def test_a_corpus_is_frozen(small):
+    with pytest.raises(AttributeError):
+        small.name = "other"
+    assert replace(small, name="other").fingerprint == small.fingerprint
