@@ -1,0 +1,1 @@
+"""Our own small language models: fleets, their training, their attackers, and rewinding."""

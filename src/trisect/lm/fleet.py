@@ -1,0 +1,239 @@
+"""Fleet: many small language models as one, every tensor leading with a member axis F.
+
+Axes: F member, B batch, T token, D width, H head, E head width, V vocabulary. A single model is a fleet of one, on the
+same path. Weights are [F, out, in], the convention of `torch.nn.Linear`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.files import digest
+from trisect.core.site import Site
+from trisect.core.spec import Model
+from trisect.lm.attention import attend
+
+COMPONENT_ROW = {"q": 0, "k": 1, "v": 2}
+
+
+class Place(NamedTuple):
+    """Where one parameter lies in a member's flat row, and its shape."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+def layout(model: Model, vocabulary: int) -> dict[str, Place]:
+    """Name -> place of every parameter of one member."""
+    wide, inner = model.width, model.feedforward
+    shapes: dict[str, tuple[int, ...]] = {"embed.weight": (vocabulary, wide)}
+    for n in range(1, model.layers + 1):
+        shapes |= {
+            f"layers.{n}.in.weight": (3 * wide, wide),
+            f"layers.{n}.in.bias": (3 * wide,),
+            f"layers.{n}.out.weight": (wide, wide),
+            f"layers.{n}.out.bias": (wide,),
+            f"layers.{n}.norm1.weight": (wide,),
+            f"layers.{n}.norm1.bias": (wide,),
+            f"layers.{n}.up.weight": (inner, wide),
+            f"layers.{n}.up.bias": (inner,),
+            f"layers.{n}.down.weight": (wide, inner),
+            f"layers.{n}.down.bias": (wide,),
+            f"layers.{n}.norm2.weight": (wide,),
+            f"layers.{n}.norm2.bias": (wide,),
+        }
+    shapes |= {"decoder.weight": (vocabulary, wide), "decoder.bias": (vocabulary,)}
+    places, start = {}, 0
+    for name, shape in shapes.items():
+        places[name] = Place(start, start + math.prod(shape), shape)
+        start += math.prod(shape)
+    return places
+
+
+def size(model: Model, vocabulary: int) -> int:
+    """Number of parameters of one member."""
+    return max(place.stop for place in layout(model, vocabulary).values())
+
+
+def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator that is a function of `key` alone: of seed and step, never of a slot in the fleet."""
+    return torch.Generator(device).manual_seed(int(digest("/".join(map(str, key)), 8), 16) >> 1)
+
+
+def initial(model: Model, vocabulary: int, seed: int) -> Float[Tensor, " P"]:
+    """One member's parameters before training (science A2), in float32.
+
+    Embedding and decoder U(-0.1, 0.1); in-projection Xavier-uniform over [3D, D] and the other matrices
+    U(±1/sqrt(in)), as `nn.TransformerEncoderLayer` draws them; biases 0, layer norms 1 and 0.
+    """
+    places = layout(model, vocabulary)
+    flat = torch.zeros(size(model, vocabulary))
+    draw = generator("initial", seed)
+    for name, place in places.items():
+        if name.endswith("bias"):
+            continue
+        values = flat[place.start : place.stop]
+        if "norm" in name:
+            values.fill_(1.0)
+        elif name in ("embed.weight", "decoder.weight"):
+            values.uniform_(-0.1, 0.1, generator=draw)
+        else:
+            out, into = place.shape
+            bound = math.sqrt(6 / (out + into)) if ".in." in name else 1 / math.sqrt(into)
+            values.uniform_(-bound, bound, generator=draw)
+    return flat
+
+
+def views(flat: Float[Tensor, "F P"], places: Mapping[str, Place]) -> dict[str, Tensor]:
+    """Name -> view [F, *shape] into a fleet's flat parameters."""
+    return {n: flat[:, p.start : p.stop].view(flat.shape[0], *p.shape) for n, p in places.items()}
+
+
+def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
+    """The slices of a member's flat row that hold a resolved site's weights and biases (q, k, v only)."""
+    found = []
+    for part in site.parts():
+        row = COMPONENT_ROW[part.components[0]]
+        for kind, each in (("weight", model.width * model.width), ("bias", model.width)):
+            start = places[f"layers.{part.layers[0] if part.layers else 0}.in.{kind}"].start + row * each
+            found.append(slice(start, start + each))
+    return found
+
+
+def positions(length: int, width: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T D"]:
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5)."""
+    rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10_000.0) / width))
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
+    return torch.stack((angles.sin(), angles.cos()), -1).view(length, width).to(device, dtype)
+
+
+def causal(length: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T T"]:
+    """Additive mask: 0 for the token itself and those before it, -inf after it."""
+    return torch.full((length, length), -math.inf, dtype=dtype, device=device).triu(1)
+
+
+def self_only(length: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T T"]:
+    """Additive mask that lets each position attend to itself alone."""
+    return torch.full((length, length), -math.inf, dtype=dtype, device=device).fill_diagonal_(0.0)
+
+
+class Dropout:
+    """Dropout masks of one training step, shared by all members: a function of (seed, step) and of the order of calls.
+
+    Each mask is cut from 16-bit slices of 64-bit draws, which is several times faster than `bernoulli_` on a CPU;
+    the share kept is therefore rounded to 1/65536.
+    """
+
+    def __init__(self, share: float, seed: int, step: int, device: torch.device | str) -> None:
+        self.cut = round(share * 65536)
+        self.scale = 65536 / (65536 - self.cut)
+        self.device = device
+        self.draw = generator("dropout", seed, step, device=device)
+
+    def factor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
+        """The next mask: 0 where dropped, 1 / (share kept) elsewhere; null where nothing is ever dropped."""
+        if self.cut == 0:
+            return None
+        count = math.prod(shape)
+        bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=self.device)
+        bits.random_(-(2**63), None, generator=self.draw)
+        keep = bits.view(torch.int16)[:count] >= -32768 + self.cut
+        return keep.view(shape).to(dtype).mul_(self.scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [F, ...] with elements of one shared [1, ...] mask set to zero and the others scaled up."""
+        factor = self.factor((1, *x.shape[1:]), x.dtype)
+        return x if factor is None else x * factor
+
+
+def linear(x: Float[Tensor, "X N I"], w: Float[Tensor, "F O I"], b: Float[Tensor, "F O"]) -> Float[Tensor, "G N O"]:
+    """Each member's own linear map; x or the weights may be shared (a leading axis of 1)."""
+    if w.shape[0] == 1:
+        return F.linear(x, w[0], b[0])
+    # adding the bias in place afterwards: baddbmm first copies it out row by row, which costs more than the product
+    return torch.bmm(x.expand(w.shape[0], -1, -1), w.transpose(1, 2)).add_(b[:, None])
+
+
+def norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F D"]) -> Float[Tensor, "G N D"]:
+    """Layer normalisation with each member's own scale and shift."""
+    if w.shape[0] == 1:
+        return F.layer_norm(x, (x.shape[-1],), w[0], b[0])
+    return torch.addcmul(b[:, None], F.layer_norm(x, (x.shape[-1],)), w[:, None])
+
+
+def embed(
+    p: Mapping[str, Tensor], inputs: Int[Tensor, "B T"], model: Model, drop: Dropout | None
+) -> Float[Tensor, "F B T D"]:
+    """Word embedding scaled by sqrt(D), plus positions, with dropout."""
+    table = p["embed.weight"]
+    members, vocabulary, width = table.shape
+    ids = inputs + vocabulary * torch.arange(members, device=inputs.device)[:, None, None]
+    x = F.embedding(ids, table.reshape(members * vocabulary, width)) * math.sqrt(width)
+    x = x + positions(inputs.shape[1], width, x.dtype, x.device)
+    return drop(x) if drop else x
+
+
+def project(p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"]) -> Float[Tensor, "G B T 3D"]:
+    """q, k and v of layer n, side by side, all heads concatenated: what enters the dot product."""
+    flat = linear(x.flatten(1, 2), p[f"layers.{n}.in.weight"], p[f"layers.{n}.in.bias"])
+    return flat.view(flat.shape[0], *x.shape[1:3], -1)
+
+
+def finish(
+    p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"], mixed: Float[Tensor, "G B T D"], drop: Dropout | None
+) -> Float[Tensor, "G B T D"]:
+    """The rest of a post-LN layer after attention: output projection, residual, norm, feed-forward, residual, norm."""
+    through = drop or (lambda y: y)
+    shape = (*mixed.shape[:3], -1)
+    out = linear(mixed.flatten(1, 2), p[f"layers.{n}.out.weight"], p[f"layers.{n}.out.bias"]).view(shape)
+    y = (x + through(out)).flatten(1, 2)
+    y = norm(y, p[f"layers.{n}.norm1.weight"], p[f"layers.{n}.norm1.bias"])
+    inner = torch.relu(linear(y, p[f"layers.{n}.up.weight"], p[f"layers.{n}.up.bias"]))
+    inner = through(inner.view(*shape[:3], -1)).flatten(1, 2)
+    out = linear(inner, p[f"layers.{n}.down.weight"], p[f"layers.{n}.down.bias"]).view(shape)
+    z = norm((y.view(shape) + through(out)).flatten(1, 2), p[f"layers.{n}.norm2.weight"], p[f"layers.{n}.norm2.bias"])
+    return z.view(shape)
+
+
+class Pass(NamedTuple):
+    """What one forward pass leaves: the last hidden states, and q, k, v of each layer side by side."""
+
+    hidden: Float[Tensor, "F B T D"]
+    qkv: dict[int, Float[Tensor, "F B T 3D"]]
+
+
+def forward(
+    p: Mapping[str, Tensor],
+    inputs: Int[Tensor, "B T"],
+    model: Model,
+    drop: Dropout | None = None,
+    mask: Float[Tensor, "T T"] | None = None,
+    keep: Iterable[int] = (),
+) -> Pass:
+    """All layers, for every member at once; `keep` names the layers whose q, k, v are returned.
+
+    Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one.
+    """
+    x = embed(p, inputs, model, drop)
+    mask = causal(inputs.shape[1], x.dtype, x.device) if mask is None else mask
+    wanted, kept = set(keep), {}
+    for n in range(1, model.layers + 1):
+        qkv = project(p, n, x)
+        if n in wanted:
+            kept[n] = qkv
+        x = finish(
+            p,
+            n,
+            x,
+            attend(qkv, model.heads, mask, drop and drop.factor((x.shape[1] * model.heads, *mask.shape), x.dtype)),
+            drop,
+        )
+    return Pass(x, kept)

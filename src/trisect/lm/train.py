@@ -1,0 +1,324 @@
+"""The one training loop: runs in, rows and site snapshots out.
+
+All runs of a fleet share seed, initialisation, batches and dropout masks, so that a member differs from the baseline
+by its edit alone. What would mix members is forbidden here: losses are summed over F, the gradient norm is clipped for
+each member by itself, and randomness is a function of (seed, step).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trisect.core.edits import Edit
+from trisect.core.spec import Run, Training
+from trisect.lm.adversary import Attackers, Target, attackers, restore_optimizer
+from trisect.lm.feed import Piece, evaluation_pieces, training_piece
+from trisect.lm.fleet import Dropout, forward, initial, layout, spans, views
+from trisect.lm.loss import loss_and_gradients, token_scores
+from trisect.lm.snapshots import read_snapshot, write_snapshot
+from trisect.text.corpus import Corpus, steps
+
+Row = tuple[int, str, str, float]  # epoch, split, name, value
+
+
+class Outcome(NamedTuple):
+    """How one run ended, its metrics rows, its final parameters, and its share of the fleet's seconds."""
+
+    status: str
+    diverged_step: int | None
+    rows: list[Row]
+    final: dict[str, Tensor]
+    wall_seconds: float
+
+
+class Progress(NamedTuple):
+    """Where a fleet is: steps done of all, the epoch, and the running mean loss of its first member."""
+
+    done: int
+    total: int
+    epoch: int
+    loss_nats: float | None
+
+
+class Files(NamedTuple):
+    """Where a fleet keeps its checkpoint, and a baseline its site weights of every epoch (a folder)."""
+
+    checkpoint: Path
+    epochs: Mapping[int, Path]  # slot -> folder
+
+
+def optimizer_for(flat: Tensor, training: Training) -> torch.optim.Optimizer:
+    """The optimiser over a fleet's flat parameters; every one of its rules is elementwise, so members never mix."""
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW([flat], lr=training.rate, weight_decay=training.weight_decay, fused=True)
+    return torch.optim.SGD([flat], lr=training.rate, weight_decay=training.weight_decay, fused=True)
+
+
+class Trainer:
+    """One fleet in training; `step` advances it by one window, `evaluate` measures it."""
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        corpus: Corpus,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        first = runs[0]
+        assert all(
+            (r.model, r.training, r.seed, r.corpus) == (first.model, first.training, first.seed, first.corpus)
+            for r in runs
+        )
+        self.runs, self.corpus, self.device = tuple(runs), corpus, device
+        self.model, self.training, self.seed = first.model, first.training, first.seed
+        self.vocabulary = len(corpus.vocabulary)
+        self.places = layout(self.model, self.vocabulary)
+        start = initial(self.model, self.vocabulary, self.seed).to(device, dtype)
+        self.flat = start.repeat(len(runs), 1)
+        self.optimizer = optimizer_for(self.flat, self.training)
+        edits = list(enumerate(r.edit for r in runs))
+        targets = [Target(i, e) for i, e in edits if e is not None and e.kind == "attack"]
+        self.labels = tuple(dict.fromkeys(t.edit.label or "" for t in targets))
+        classes = {label: len(corpus.column(label)) for label in self.labels}
+        self.attackers = attackers(targets, self.model, classes, self.seed, device, dtype)
+        self.keep = sorted({n for t in targets for n in t.edit.site.layers or ()})
+        self.held = [(i, cut, start[cut].clone()) for i, e in edits for cut in self._frozen(e)]
+        self.dead: dict[int, int] = {}
+        self.steps_done = 0
+        self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
+        self.pieces = {s: evaluation_pieces(corpus, self.training, s, self.labels, device) for s in ("train", "valid")}
+
+    def _frozen(self, edit: Edit | None) -> list[slice]:
+        return spans(edit.site, self.model, self.places) if edit is not None and edit.kind == "freeze" else []
+
+    def step(self) -> tuple[Tensor, Tensor, dict[int, tuple[float, float]]]:
+        """One window: attackers first, then the model against the updated attackers (science A4).
+
+        Returns each member's mean loss and accuracy, and by slot each attacker's mean loss and accuracy.
+        """
+        epoch, window = divmod(self.steps_done, self.steps_per_epoch)
+        piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
+        leaves = {n: v.detach().requires_grad_() for n, v in views(self.flat, self.places).items()}
+        drop = Dropout(self.model.dropout, self.seed, self.steps_done, self.device)
+        passed = forward(leaves, piece.inputs, self.model, drop, keep=self.keep)
+        scores, gradients = loss_and_gradients(
+            passed.hidden.detach().flatten(1, 2),
+            leaves["decoder.weight"].detach(),
+            leaves["decoder.bias"].detach(),
+            piece.targets,
+        )
+        # the chain rule at the sites: d(-λ·CE)/dx enters where x is, so one backward pass carries loss_total
+        qkv = {n: x.detach() for n, x in passed.qkv.items()}
+        pushes = {n: torch.zeros_like(x) for n, x in qkv.items()}
+        attacked: dict[int, tuple[float, float]] = {}
+        for group in self.attackers:
+            attacked |= _attack(group, group.gather(qkv), piece.labels[group.label], pushes)
+        body = [n for n in self.places if not n.startswith("decoder.")]
+        found = torch.autograd.grad(
+            [passed.hidden, *passed.qkv.values()],
+            [leaves[n] for n in body],
+            [gradients.hidden.view_as(passed.hidden), *pushes.values()],
+            allow_unused=True,
+        )
+        self._update(
+            dict(zip(body, found, strict=True)) | {"decoder.weight": gradients.weight, "decoder.bias": gradients.bias},
+            epoch,
+        )
+        return scores.loss.mean(1), scores.correct.double().mean(1), attacked
+
+    def _update(self, gradients: Mapping[str, Tensor | None], epoch: int) -> None:
+        """Clip each member by its own norm, mark those that diverged, step, and put frozen values back."""
+        flat = torch.zeros_like(self.flat)
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                place = self.places[name]
+                flat[:, place.start : place.stop] = gradient.reshape(len(self.runs), -1)
+        for slot, cut, _ in self.held:
+            flat[slot, cut] = 0.0
+        norms = torch.linalg.vector_norm(flat, dim=1)
+        for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
+            self._bury(slot)
+            flat[slot] = 0.0
+            norms[slot] = 0.0
+        flat.mul_((self.training.clip / (norms + 1e-6)).clamp(max=1.0)[:, None])
+        self.flat.grad = flat
+        warm = min(1.0, (self.steps_done + 1) / max(1, self.training.warmup))
+        self.optimizer.param_groups[0]["lr"] = self.training.rate * self.training.decay**epoch * warm
+        self.optimizer.step()
+        # freezing masks the update, not only the gradient: decay and momentum would move a weight all the same
+        for slot, cut, value in self.held:
+            self.flat[slot, cut] = value
+        self.steps_done += 1
+
+    def _bury(self, slot: int) -> None:
+        if slot not in self.dead:
+            self.dead[slot] = self.steps_done + 1
+            self.held.append((slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
+
+    def evaluate(self) -> dict[int, list[tuple[str, str, float]]]:
+        """(split, name, value) by slot, in evaluation mode: mean loss and accuracy over tokens, attackers' likewise."""
+        parameters = views(self.flat, self.places)
+        found: dict[int, list[tuple[str, str, float]]] = {i: [] for i in range(len(self.runs))}
+        for split, pieces in self.pieces.items():
+            totals = torch.zeros(2, len(self.runs), dtype=torch.float64)
+            against = {t.slot: torch.zeros(3, dtype=torch.float64) for g in self.attackers for t in g.targets}
+            for piece in pieces:
+                totals += self._measure(parameters, piece, against)
+            count = sum(p.targets.numel() for p in pieces)
+            for slot, rows in found.items():
+                rows += [
+                    (split, "loss_nats", float(totals[0, slot]) / count),
+                    (split, "accuracy", float(totals[1, slot]) / count),
+                ]
+            for slot, (loss, correct, labelled) in against.items():
+                if labelled > 0:
+                    found[slot] += [
+                        (split, "adversary_loss_nats", float(loss / labelled)),
+                        (split, "adversary_accuracy", float(correct / labelled)),
+                    ]
+        return found
+
+    def _measure(self, parameters: Mapping[str, Tensor], piece: Piece, against: dict[int, Tensor]) -> Tensor:
+        with torch.no_grad():
+            passed = forward(parameters, piece.inputs, self.model, keep=self.keep)
+        scores = token_scores(
+            passed.hidden.flatten(1, 2), parameters["decoder.weight"], parameters["decoder.bias"], piece.targets
+        )
+        for group in self.attackers:
+            verdicts = group.judge(group.gather(passed.qkv), piece.labels[group.label])
+            for target, loss, correct in zip(group.targets, verdicts.loss, verdicts.correct, strict=True):
+                against[target.slot] += torch.tensor(
+                    [loss.double().sum(), correct.sum(), correct.numel()], dtype=torch.float64
+                )
+        return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)]).cpu()
+
+    def save(self, path: Path, note: object) -> None:
+        """Write everything that the next epoch depends on."""
+        moments = self.optimizer.state[self.flat]
+        tensors = {"flat": self.flat} | {f"optimizer.{k}": v for k, v in moments.items() if isinstance(v, Tensor)}
+        for i, group in enumerate(self.attackers):
+            tensors |= {f"attackers.{i}.{k}": v for k, v in group.state().items()}
+        write_snapshot(
+            path, tensors, {"steps": self.steps_done, "dead": sorted(self.dead.items()), "note": note}, durable=False
+        )
+
+    def load(self, path: Path) -> object:
+        """Go on from what `save` wrote; returns its note."""
+        tensors, note = read_snapshot(
+            path, f"Delete {path} and call the same command again: this fleet then starts anew."
+        )
+        self.flat.copy_(tensors["flat"])
+        restore_optimizer(self.optimizer, self.flat, tensors)
+        for i, group in enumerate(self.attackers):
+            prefix = f"attackers.{i}."
+            group.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        self.steps_done = note["steps"]
+        for slot, step in note["dead"]:
+            self._bury(slot)
+            self.dead[slot] = step
+        return note["note"]
+
+
+def _attack(group: Attackers, x: Tensor, y: Tensor, pushes: Mapping[int, Tensor]) -> dict[int, tuple[float, float]]:
+    verdicts = group.learn(x, y)
+    if verdicts is None:
+        return {}
+    group.scatter(group.push(x, y), pushes)
+    loss, correct = verdicts.loss.mean(1).tolist(), verdicts.correct.double().mean(1).tolist()
+    return {t.slot: (loss[i], correct[i]) for i, t in enumerate(group.targets)}
+
+
+class _Running:
+    """Sums of what training saw within an epoch: with dropout, before each update."""
+
+    def __init__(self, members: int) -> None:
+        self.loss, self.correct, self.count = (
+            torch.zeros(members, dtype=torch.float64),
+            torch.zeros(members, dtype=torch.float64),
+            0,
+        )
+        self.against: dict[int, list[float]] = {}
+
+    def add(self, loss: Tensor, accuracy: Tensor, attacked: Mapping[int, tuple[float, float]]) -> None:
+        self.loss += loss.double().cpu()
+        self.correct += accuracy.cpu()
+        self.count += 1
+        for slot, (nats, share) in attacked.items():
+            total = self.against.setdefault(slot, [0.0, 0.0, 0.0])
+            self.against[slot] = [total[0] + nats, total[1] + share, total[2] + 1]
+
+    def rows(self, slot: int) -> list[tuple[str, str, float]]:
+        means = [
+            ("loss_nats", float(self.loss[slot]) / self.count),
+            ("accuracy", float(self.correct[slot]) / self.count),
+        ]
+        if slot in self.against:
+            loss, correct, count = self.against[slot]
+            means += [("adversary_loss_nats", loss / count), ("adversary_accuracy", correct / count)]
+        return [("train_running", name, value) for name, value in means]
+
+
+def train_fleet(
+    runs: Sequence[Run],
+    corpus: Corpus,
+    files: Files,
+    device: str = "cpu",
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> list[Outcome]:
+    """Train one fleet to its last epoch, from its checkpoint where there is one; an epoch is the unit of resuming."""
+    trainer, began = Trainer(runs, corpus, device), time.monotonic()
+    rows: list[list[Row]] = [[] for _ in runs]
+    epoch, spent = 0, 0.0
+    if files.checkpoint.exists():
+        note = trainer.load(files.checkpoint)
+        assert isinstance(note, dict)
+        epoch, spent, rows = note["epoch"], note["seconds"], [[tuple(r) for r in own] for own in note["rows"]]
+    else:
+        _record(rows, 0, trainer, trainer.evaluate())
+        _keep_epoch(trainer, files, 0)
+    total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch
+    while epoch < trainer.training.epochs and len(trainer.dead) < len(runs):
+        running = _Running(len(runs))
+        for _ in range(per_epoch):
+            running.add(*trainer.step())
+            progress(Progress(trainer.steps_done, total, epoch + 1, float(running.loss[0]) / running.count))
+        epoch += 1
+        _record(rows, epoch, trainer, {i: running.rows(i) for i in range(len(runs))})
+        _record(rows, epoch, trainer, trainer.evaluate())
+        _keep_epoch(trainer, files, epoch)
+        seconds = spent + time.monotonic() - began
+        trainer.save(files.checkpoint, {"epoch": epoch, "seconds": seconds, "rows": rows})
+    seconds = (spent + time.monotonic() - began) / len(runs)
+    final = views(trainer.flat, trainer.places)
+    return [
+        Outcome(
+            "diverged" if i in trainer.dead else "finished",
+            trainer.dead.get(i),
+            rows[i],
+            {n: v[i].cpu() for n, v in final.items()},
+            seconds,
+        )
+        for i in range(len(runs))
+    ]
+
+
+def _record(
+    rows: list[list[Row]], epoch: int, trainer: Trainer, found: Mapping[int, list[tuple[str, str, float]]]
+) -> None:
+    """Add finite rows of members that are alive: what diverged has its last finite rows, and missing stays missing."""
+    for slot, measured in found.items():
+        if slot not in trainer.dead:
+            rows[slot] += [(epoch, *row) for row in measured if abs(row[2]) < float("inf")]
+
+
+def _keep_epoch(trainer: Trainer, files: Files, epoch: int) -> None:
+    parameters = views(trainer.flat, trainer.places)
+    for slot, folder in files.epochs.items():
+        own = {n: parameters[n][slot] for n in trainer.places if ".in." in n}
+        write_snapshot(folder / f"{epoch:04d}.safetensors", own, {"epoch": epoch}, durable=False)

@@ -1,0 +1,34 @@
+"""A study small enough for a test: two layers of width 8 on a slice of the embedded corpus."""
+
+from dataclasses import replace
+
+from trisect.core.site import Site
+from trisect.core.spec import Attack, Experiment, Freeze, Model, Rewind, Run, Text, Training
+from trisect.text.corpus import Corpus
+from trisect.text.readers import load_text
+
+TEXT = Text("embedded", train_tokens=1_200, valid_tokens=400)
+MODEL = Model(width=8, layers=2, heads=2, feedforward=8, dropout=0.1)
+TRAINING = Training(
+    epochs=2, columns=6, eval_columns=4, window=12, optimizer="adamw", rate=3e-3, warmup=3, train_sample=300
+)
+SITES = tuple(Site.parse(s) for s in ("q@1", "k@2", "q+v@1-2"))
+EXPERIMENT = Experiment(
+    "tiny",
+    TEXT,
+    MODEL,
+    TRAINING,
+    seeds=(1, 2),
+    attack=Attack(SITES, labels=("pos",)),
+    rewind=Rewind(SITES, points=11),
+    freeze=Freeze(SITES),
+)
+
+
+def corpus() -> Corpus:
+    return load_text(TEXT)
+
+
+def runs(seed: int = 1, training: Training = TRAINING, **model: float) -> list[Run]:
+    chosen = replace(EXPERIMENT, seeds=(seed,), training=training, model=replace(MODEL, **model))
+    return list(chosen.runs(corpus().fingerprint))
