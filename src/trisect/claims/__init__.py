@@ -1,0 +1,47 @@
+"""Claims of the sources and what a study says of them: listed and hashed before there are data, judged by one rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trisect.claims.preconditions import MARGIN, Check, preconditions
+from trisect.claims.verdicts import EPSILON, judge
+from trisect.core.claim import Claim, plain
+from trisect.core.files import canonical, digest
+from trisect.core.stats import ALPHA
+from trisect.papers import SOURCES
+
+__all__ = ["CLAIMS", "Check", "claims_hash", "judge", "listing", "preconditions"]
+
+CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
+
+
+def listing() -> list[dict[str, Any]]:
+    """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation."""
+    return [
+        {
+            "source": source.key,
+            "citation": source.citation,
+            "claim": claim.id,
+            "claim_sentence": claim.sentence,
+            "where": claim.where,
+            "part": part.name,
+            "sentence": part.sentence,
+            "direction": part.direction,
+            "bound": part.bound,
+            "margin": part.margin,
+            "unit": part.unit,
+            "reason": part.reason,
+            "decides": part.decides,
+            "effect": plain(part.effect),
+        }
+        for source in SOURCES
+        for claim in source.claims
+        for part in claim.parts
+    ]
+
+
+def claims_hash() -> str:
+    """Sixteen hex digits of every claim, part, margin and reason, and of the rule's own numbers."""
+    rule = {"alpha": ALPHA, "precondition_margin": MARGIN, "epsilon": EPSILON}
+    return digest(canonical({"rule": rule, "claims": listing()}), 8)

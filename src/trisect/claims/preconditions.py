@@ -1,0 +1,70 @@
+"""The two checks that come before any verdict: the baseline beats word frequencies, and attention is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from trisect.claims.evidence import Evidence, gather
+from trisect.core.stats import interval, number, summary
+
+MARGIN = 0.02
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: mean effect over seeds in nats, its 95 % interval, and whether every seed exceeds the margin."""
+
+    name: str
+    sentence: str
+    effect: float | None
+    low: float | None
+    high: float | None
+    margin: float
+    ok: bool
+    n: int
+
+
+def preconditions(tables: Mapping[str, pl.DataFrame]) -> tuple[Check, ...]:
+    """Both checks on the validation split; one that was not measured in every seed is not ok."""
+    return checks(gather(tables))
+
+
+def checks(evidence: Evidence) -> tuple[Check, ...]:
+    """Both checks from evidence that is already gathered."""
+    return (
+        _check(
+            evidence,
+            "the baseline beats the unigram loss",
+            "In every seed the baseline's final validation loss is below that of the train split's word frequencies.",
+            None,
+            "unigram_loss_nats",
+            0.0,
+        ),
+        _check(
+            evidence,
+            "attention is in use",
+            f"In every seed, letting each position see only itself costs the baseline more than {MARGIN:g} nats "
+            "on validation.",
+            "attn@all",
+            "self_only_loss_nats",
+            MARGIN,
+        ),
+    )
+
+
+def _check(evidence: Evidence, name: str, sentence: str, site: str | None, measure: str, margin: float) -> Check:
+    """Whether that loss is above the baseline's final validation loss by more than the margin, in every seed."""
+    gains = [
+        loss - base.curves["valid"][-1]
+        for seed in evidence.seeds
+        if (base := evidence.baseline(seed)) is not None
+        and "valid" in base.curves
+        and (loss := evidence.measured(seed, site, measure, "valid")) is not None
+    ]
+    ok = 0 < len(gains) == len(evidence.seeds) and bool(min(gains) > margin)
+    sample = summary(gains)
+    low, high = (number(x) for x in interval(sample, 0.95))
+    return Check(name, sentence, number(sample.mean), low, high, margin, ok, len(gains))

@@ -1,0 +1,6 @@
+"""One room a source: how to cite it and what it claims, as data; every source is in SOURCES."""
+
+from trisect.core.claim import Source
+from trisect.papers import submodules
+
+SOURCES: tuple[Source, ...] = (submodules.SOURCE,)

@@ -1,0 +1,272 @@
+"""Xie and Jiang on key, query and value submodules: the citation, and their fourteen claims as data."""
+
+from __future__ import annotations
+
+from trisect.core.claim import (
+    Claim,
+    Combination,
+    CurveDistance,
+    Effect,
+    Leaf,
+    LearnedFraction,
+    LossChange,
+    Part,
+    RewindRise,
+    SiteMean,
+    Source,
+)
+
+MARGIN = 0.02
+LAYERS = (1, 2, 3, 4, 5)
+COMPONENTS = ("q", "k", "v")
+SPLITS = ("train", "valid")
+LABELS = ("pos", "dep")
+
+WHY_MARGIN = "0.02 nats is a change of 2 % in perplexity; the same margin is used for every loss."
+WHY_INIT = "Less than a tenth of what the baseline learned counts as close to initialisation."
+WHY_CLOSE = "More than half of what the baseline learned is closer to the baseline than to initialisation."
+WHY_DIRECTION = "Only the direction is claimed."
+WHY_EPSILON = "1 % of the baseline's final train loss is the source's own threshold for a drop."
+WHY_CRITICALITY = "Five steps of the grid of α."
+WHY_AREA = "The areas are in nats, so the margin of every loss is used: 0.02 nats, 2 % in perplexity."
+
+
+def _sites(components: str | tuple[str, ...], *layers: int) -> tuple[str, ...]:
+    return tuple(f"{component}@{layer}" for layer in layers for component in components)
+
+
+def _change(edit: str, label: str | None, sites: tuple[str, ...], where: str, split: str, sign: str) -> Part:
+    """A loss change of at least the margin (`+`), at most minus the margin (`-`), or within it (`0`)."""
+    effect = LossChange(edit, sites, split, label)
+    direction, bound = {"+": ("above", MARGIN), "-": ("below", -MARGIN), "0": ("within", MARGIN)}[sign]
+    what = f"{label.upper()} at {where}" if label else f"{edit} {where}"
+    return Part(f"{what}, {split} loss change", effect, direction, bound, "nats", WHY_MARGIN)
+
+
+def _attack(label: str, sites: tuple[str, ...], where: str, train: str, valid: str) -> tuple[Part, ...]:
+    return _change("attack", label, sites, where, "train", train), _change(
+        "attack", label, sites, where, "valid", valid
+    )
+
+
+def _freeze(site: str, train: str, valid: str) -> tuple[Part, ...]:
+    return _change("freeze", None, (site,), site, "train", train), _change(
+        "freeze", None, (site,), site, "valid", valid
+    )
+
+
+def _fraction(label: str, sites: tuple[str, ...], where: str, split: str, direction: str, bound: float) -> Part:
+    name = f"{label.upper()} at {where}, learned fraction ({split})"
+    why = WHY_INIT if direction == "below" else WHY_CLOSE
+    return Part(name, LearnedFraction(label, sites, split), direction, bound, "of what the baseline learned", why)
+
+
+def _unlearned(label: str, sites: tuple[str, ...], splits: tuple[str, ...] = SPLITS) -> tuple[Part, ...]:
+    return tuple(_fraction(label, (site,), site, split, "below", 0.10) for site in sites for split in splits)
+
+
+def _secondary(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(Part(p.name, p.effect, p.direction, p.bound, p.unit, p.reason, decides=False) for p in parts)
+
+
+def _minus(left: Leaf, right: Leaf) -> Combination:
+    return Combination(((1.0, left), (-1.0, right)))
+
+
+def _direction(name: str, effect: Effect, unit: str, direction: str = "above") -> Part:
+    return Part(name, effect, direction, 0.0, unit, WHY_DIRECTION)
+
+
+def _contrasts(measure: str, noun: str, unit: str, same: float, why_same: str) -> tuple[Part, ...]:
+    """Layer 1 lowest, v above k and q, k as q, and rising over the layers: eight parts of one measure."""
+
+    def layer(number: int) -> SiteMean:
+        return SiteMean(measure, _sites(COMPONENTS, number))
+
+    def component(name: str) -> SiteMean:
+        return SiteMean(measure, _sites(name, *LAYERS))
+
+    middle = sum(LAYERS) / len(LAYERS)
+    scale = sum((number - middle) ** 2 for number in LAYERS)
+    slope = Combination(tuple(((number - middle) / scale, layer(number)) for number in LAYERS))
+    k_q = _minus(component("k"), component("q"))
+    return (
+        *(_direction(f"{noun}, layer {j} minus layer 1", _minus(layer(j), layer(1)), unit) for j in LAYERS[1:]),
+        _direction(f"{noun}, v minus k", _minus(component("v"), component("k")), unit),
+        _direction(f"{noun}, v minus q", _minus(component("v"), component("q")), unit),
+        Part(f"{noun}, k minus q", k_q, "within", same, unit, why_same),
+        _direction(f"{noun}, slope over layers", slope, f"{unit} a layer"),
+    )
+
+
+def _curves(split: str, standardised: bool) -> tuple[Part, ...]:
+    def distance(x: str, y: str) -> CurveDistance:
+        return CurveDistance((x, y), LAYERS, LABELS, split, standardised)
+
+    noun = f"{'standardised ' if standardised else ''}{split} curves"
+    unit = "of the range" if standardised else "nats"
+    near = distance("k", "q")
+    return tuple(_direction(f"{noun}, D({x},v) minus D(k,q)", _minus(distance(x, "v"), near), unit) for x in ("k", "q"))
+
+
+def _first_layer_frozen(split: str) -> Part:
+    first = LossChange("freeze", _sites(COMPONENTS, 1), split, absolute=True)
+    others = LossChange("freeze", _sites(COMPONENTS, *LAYERS[1:]), split, absolute=True)
+    name = f"size of the {split} loss change by freezing, layer 1 minus the others"
+    return _direction(name, _minus(first, others), "nats")
+
+
+def _first_layer_rewound(measure: str, noun: str, unit: str) -> Part:
+    first = SiteMean(measure, _sites(COMPONENTS, 1), absolute=True)
+    others = SiteMean(measure, _sites(COMPONENTS, *LAYERS[1:]), absolute=True)
+    return _direction(f"{noun}, layer 1 minus the others", _minus(first, others), unit, "below")
+
+
+_ALL_K, _ALL_Q, _ALL_V = (_sites(c, *LAYERS) for c in "kqv")
+_UPPER_V = _sites("v", 2, 3, 4, 5)
+_OTHERS = tuple(site for site in _sites(COMPONENTS, *LAYERS) if site not in _UPPER_V)
+_AREA = _contrasts("rewind_area", "rewinding area", "nats", MARGIN, WHY_AREA)
+_SHARE = "of the final train loss"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "A-1",
+        "Removing part of speech from the keys of layer 1 makes the model over-fit.",
+        "4.1, figures 3 and 4",
+        _attack("pos", ("k@1",), "k@1", "-", "+"),
+    ),
+    Claim(
+        "A-2",
+        "Removing part of speech from the keys of the middle layers makes the model more robust.",
+        "4.1, figures 3 and 4",
+        _attack("pos", ("k@2", "k@3"), "k@2–3 (mean)", "+", "-"),
+    ),
+    Claim(
+        "A-3",
+        "Removing part of speech from the keys of the late layers keeps the model close to initialisation.",
+        "4.1, figures 3 and 4",
+        _unlearned("pos", ("k@4", "k@5")),
+    ),
+    Claim(
+        "A-4",
+        "Removing part of speech from the queries of any layer makes the train loss worse and the validation loss "
+        "better.",
+        "4.1, figures 3 and 4",
+        (
+            *_attack("pos", _ALL_Q, "q, mean over layers", "+", "-"),
+            *_secondary(tuple(part for site in _ALL_Q for part in _attack("pos", (site,), site, "+", "-"))),
+        ),
+    ),
+    Claim(
+        "A-5",
+        "Removing part of speech from the values keeps the model close to initialisation in middle and late layers; "
+        "in layer 1 it makes the train loss worse and leaves the validation loss alone.",
+        "4.1, figures 3 and 4",
+        (*_unlearned("pos", _UPPER_V), *_attack("pos", ("v@1",), "v@1", "+", "0")),
+    ),
+    Claim(
+        "A-6",
+        "Removing dependency relations from the keys makes the train loss worse everywhere: close to initialisation in "
+        "middle and late layers, close to the baseline and with a better validation loss in early ones.",
+        "4.1, figures 5 and 6",
+        (
+            _change("attack", "dep", _ALL_K, "k, mean over layers", "train", "+"),
+            *_unlearned("dep", ("k@3", "k@4", "k@5"), ("train",)),
+            *(_fraction("dep", (site,), site, "train", "above", 0.5) for site in ("k@1", "k@2")),
+            *(_change("attack", "dep", (site,), site, "valid", "-") for site in ("k@1", "k@2")),
+        ),
+    ),
+    Claim(
+        "A-7",
+        "Removing dependency relations from the queries does to the train loss what removing part of speech from the "
+        "keys does.",
+        "4.1, figures 3 and 5",
+        (
+            Part(
+                "train loss change, mean over layers, DEP at q minus POS at k",
+                _minus(LossChange("attack", _ALL_Q, "train", "dep"), LossChange("attack", _ALL_K, "train", "pos")),
+                "within",
+                MARGIN,
+                "nats",
+                WHY_MARGIN,
+            ),
+        ),
+    ),
+    Claim(
+        "A-8",
+        "Removing dependency relations from the values of any layer keeps the model close to initialisation.",
+        "4.1, figures 5 and 6",
+        tuple(_fraction("dep", _ALL_V, "v, mean over layers", split, "below", 0.10) for split in SPLITS),
+    ),
+    Claim(
+        "A-9",
+        "Attacks on keys and attacks on queries look more like each other than either looks like attacks on values.",
+        "4.2, figures 3 to 6",
+        (
+            *_curves("train", False),
+            *_curves("train", True),
+            *_secondary((*_curves("valid", False), *_curves("valid", True))),
+        ),
+    ),
+    Claim(
+        "A-10",
+        "Rewinding the values of layers 2 to 5 makes the model clearly worse; rewinding another submodule hardly does.",
+        "5.1.1, figure 8",
+        (
+            Part(
+                "rise of the loss at α = 0, v@2–5 minus the other 11 sites",
+                _minus(RewindRise(_UPPER_V), RewindRise(_OTHERS)),
+                "above",
+                0.01,
+                _SHARE,
+                WHY_EPSILON,
+            ),
+            Part("rise of the loss at α = 0, other 11 sites", RewindRise(_OTHERS), "below", 0.01, _SHARE, WHY_EPSILON),
+        ),
+    ),
+    Claim(
+        "A-11",
+        "Under convex rewinding layer 1 is the least critical, values are more critical than keys and queries, which "
+        "are alike, and upper layers are more critical than lower ones.",
+        "5.1.1, figure 9",
+        (*_contrasts("criticality", "criticality", "of α", 0.05, WHY_CRITICALITY), *_AREA),
+    ),
+    Claim(
+        "A-12",
+        "Rewinding to weights of mid-training moves values most and keys and queries hardly; layer 1 is the most "
+        "robust.",
+        "5.1.2, figure 10",
+        _contrasts("midstage_area", "mid-stage area", "nats", MARGIN, WHY_AREA),
+    ),
+    Claim(
+        "A-13",
+        "Freezing the keys or the queries of layer 1 makes the model over-fit, freezing its values makes it under-fit, "
+        "and freezing upper layers changes nothing.",
+        "5.1.3, figures 11 and 12",
+        (
+            *_freeze("k@1", "-", "+"),
+            *_freeze("q@1", "-", "+"),
+            *_freeze("v@1", "+", "+"),
+            *(part for site in _sites(COMPONENTS, 4, 5) for part in _freeze(site, "0", "0")),
+        ),
+    ),
+    Claim(
+        "A-14",
+        "Layer 1 matters most during training and least when the trained model is used.",
+        "5.2",
+        (
+            _first_layer_frozen("train"),
+            _first_layer_rewound("rewind_area", "rewinding area", "nats"),
+            *_secondary((_first_layer_frozen("valid"), _first_layer_rewound("criticality", "criticality", "of α"))),
+        ),
+    ),
+)
+
+SOURCE = Source(
+    key="submodules",
+    title="Investigating the functionality of Key, Query, Value submodules in Attention Mechanism",
+    authors="Ziyi Xie, Letian Jiang",
+    citation="Ziyi Xie and Letian Jiang. Investigating the functionality of Key, Query, Value submodules in Attention "
+    "Mechanism. Center for Data Science, New York University.",
+    claims=CLAIMS,
+)

@@ -1,0 +1,25 @@
+"""The claims as they were fixed before the data: any change shows as a difference in claims.txt.
+
+To accept a change, write `listed()` to the file and say in the commit why the claim is another.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trisect import claims
+
+GOLDEN = Path(__file__).with_name("claims.txt")
+
+
+def listed() -> str:
+    """The hash, and every part with its sentence and its reason, a line each."""
+    lines = [f"hash {claims.claims_hash()}"]
+    for row in claims.listing():
+        shown = "" if row["decides"] else " (shown only)"
+        lines.append(f"{row['claim']}: {row['sentence']}{shown}. {row['reason']}")
+    return "\n".join(lines) + "\n"
+
+
+def test_claims_are_the_ones_that_were_fixed():
+    assert listed() == GOLDEN.read_text(encoding="utf-8")

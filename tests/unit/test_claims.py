@@ -1,0 +1,152 @@
+"""Claims: what they are, their hash, and what the tables say of each where the truth is planted or turned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from tests.planted import ORDER, SEEDS, TRUTHS, TURNED, attack, judged, parts, planted, whole
+
+from trisect import claims
+from trisect.claims import verdicts
+from trisect.core.claim import CurveDistance, LossChange, Part, Source
+from trisect.core.files import canonical
+from trisect.core.site import Site
+from trisect.papers import SOURCES, submodules
+
+
+def test_fourteen_claims_in_order_with_the_parts_of_the_table():
+    assert [claim.id for claim in submodules.CLAIMS] == ORDER
+    assert [len(claim.deciding()) for claim in submodules.CLAIMS] == [2, 2, 4, 2, 10, 8, 1, 2, 4, 2, 16, 8, 18, 2]
+    assert [len(claim.parts) - len(claim.deciding()) for claim in submodules.CLAIMS if claim.id == "A-4"] == [10]
+
+
+def test_every_part_has_a_name_of_its_own_a_reason_and_sites_that_parse():
+    for claim in submodules.CLAIMS:
+        assert len({part.name for part in claim.parts}) == len(claim.parts)
+        for part in claim.parts:
+            assert part.reason.endswith(".")
+            assert part.margin == abs(part.bound) >= 0
+            for leaf in part.leaves():
+                for site in () if isinstance(leaf, CurveDistance) else leaf.sites:
+                    assert str(Site.parse(site)) == site
+
+
+@pytest.mark.parametrize(
+    ("claim", "bounds"),
+    [
+        ("A-1", [("below", -0.02), ("above", 0.02)]),
+        ("A-2", [("above", 0.02), ("below", -0.02)]),
+        ("A-3", [("below", 0.10)] * 4),
+        ("A-5", [("below", 0.10)] * 8 + [("above", 0.02), ("within", 0.02)]),
+        ("A-6", [("above", 0.02)] + [("below", 0.10)] * 3 + [("above", 0.5)] * 2 + [("below", -0.02)] * 2),
+        ("A-7", [("within", 0.02)]),
+        ("A-8", [("below", 0.10)] * 2),
+        ("A-9", [("above", 0.0)] * 4),
+        ("A-10", [("above", 0.01), ("below", 0.01)]),
+        ("A-12", [("above", 0.0)] * 6 + [("within", 0.02), ("above", 0.0)]),
+        ("A-13", [("below", -0.02), ("above", 0.02)] * 2 + [("above", 0.02)] * 2 + [("within", 0.02)] * 12),
+        ("A-14", [("above", 0.0), ("below", 0.0)]),
+    ],
+)
+def test_directions_and_bounds(claim, bounds):
+    found = next(c for c in submodules.CLAIMS if c.id == claim)
+    assert [(part.direction, part.bound) for part in found.deciding()] == bounds
+
+
+def test_criticality_of_keys_and_queries_may_differ_by_five_hundredths():
+    eleven = next(c for c in submodules.CLAIMS if c.id == "A-11")
+    assert [part.bound for part in eleven.parts if part.direction == "within"] == [0.05, 0.02]
+
+
+def test_a_part_says_itself_in_words_and_numbers():
+    assert submodules.CLAIMS[0].parts[0].sentence == "POS at k@1, train loss change < −0.02 nats"
+    assert submodules.CLAIMS[6].parts[0].sentence.endswith("within ±0.02 nats")
+
+
+def test_listing_is_plain_and_in_the_order_of_the_table():
+    listed = claims.listing()
+    assert json.loads(canonical(listed)) == listed
+    table = judged(planted({}, seeds=(1, 2)), seeds=(1, 2))
+    shown = table.filter(pl.col("part").is_not_null())
+    for column in ("source", "claim", "part", "sentence", "direction", "bound", "margin", "unit", "decides"):
+        assert shown[column].to_list() == [row[column] for row in listed]
+    assert shown["margin_reason"].to_list() == [row["reason"] for row in listed]
+
+
+def _changed(fields) -> tuple[Source, ...]:
+    first = submodules.CLAIMS[0]
+    part = replace(first.parts[0], **fields)
+    return (replace(SOURCES[0], claims=(replace(first, parts=(part, *first.parts[1:])), *submodules.CLAIMS[1:])),)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bound": -0.03},
+        {"reason": "Another."},
+        {"direction": "above"},
+        {"decides": False},
+        {"effect": LossChange("attack", ("k@1",), "train", "dep")},
+    ],
+)
+def test_the_hash_changes_with_any_part_margin_or_reason(fields, monkeypatch):
+    before = claims.claims_hash()
+    assert before == claims.claims_hash()
+    assert len(before) == 16
+    monkeypatch.setattr(claims, "SOURCES", _changed(fields))
+    assert claims.claims_hash() != before
+
+
+def test_claims_never_import_torch_and_nothing_heavy():
+    code = "import sys, trisect.claims; print([m for m in ('torch', 'scipy.stats', 'altair') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_part_within_nothing_is_refused():
+    with pytest.raises(AssertionError):
+        Part("x", LossChange("freeze", ("k@1",), "train"), "within", 0.0, "nats", "No reason.")
+    with pytest.raises(AssertionError):
+        Part("x", LossChange("freeze", ("k@1",), "train"), "beside", 0.0, "nats", "No reason.")
+
+
+@pytest.mark.parametrize("claim", ORDER)
+def test_each_claim_is_supported_where_it_is_planted_and_refuted_where_it_is_turned(claim):
+    truth = TRUTHS[claim]
+    turned = TURNED.get(claim, {key: -size for key, size in truth.items()})
+    row = whole(judged(planted(truth)), claim)
+    assert (row["verdict"], row["reason"], row["n"]) == ("supported", None, len(SEEDS))
+    row = whole(judged(planted(turned)), claim)
+    assert (row["verdict"], row["reason"], row["seeds_needed"]) == ("refuted", None, None)
+
+
+def test_without_effects_no_claim_of_an_effect_is_supported():
+    table = judged(planted({}))
+    found = {claim: whole(table, claim)["verdict"] for claim in ORDER}
+    assert found.pop("A-7") == "supported"  # nothing differs from nothing
+    assert "supported" not in found.values()
+
+
+def test_one_failing_part_refutes_and_one_undecided_part_leaves_open():
+    truth = TRUTHS["A-13"]
+    assert whole(judged(planted({**truth, "freeze-v@5/valid": 0.3})), "A-13")["verdict"] == "refuted"
+    edge = judged(planted({**truth, "freeze-v@5/valid": 0.02}))
+    row = whole(edge, "A-13")
+    assert (row["verdict"], row["reason"]) == ("inconclusive", verdicts.UNDECIDED)
+    weakest = parts(edge, "A-13").filter(pl.col("part") == "freeze v@5, valid loss change").row(0, named=True)
+    for column in ("effect", "low", "high", "low_family", "high_family", "bound", "spread", "effect_best_valid"):
+        assert row[column] == weakest[column]
+
+
+def test_secondary_parts_are_shown_and_do_not_decide():
+    contrary = TRUTHS["A-4"] | attack("pos", ["q@3"], -0.5, 0.5) | attack("pos", ["q@1"], 2.0, -2.0)
+    table = judged(planted(contrary))
+    assert whole(table, "A-4")["verdict"] == "supported"
+    shown = parts(table, "A-4")
+    assert shown["decides"].to_list() == [True] * 2 + [False] * 10
+    assert shown.filter(pl.col("part").str.contains("q@3, train"))["effect"].item() < -0.4

@@ -1,0 +1,146 @@
+import json
+from dataclasses import fields, replace
+
+import pytest
+from tests import tiny
+
+from trisect.core.edits import Edit
+from trisect.core.errors import SiteError, SpecError, TrisectError
+from trisect.core.site import Site
+from trisect.core.spec import (
+    Attack,
+    Experiment,
+    Freeze,
+    Machine,
+    Model,
+    Rewind,
+    Text,
+    Training,
+    plain,
+    read_experiment,
+    read_run,
+)
+from trisect.papers.presets import PRESETS, find_experiment, only
+
+
+def test_an_experiment_survives_the_way_through_json():
+    for experiment in (*PRESETS, tiny.EXPERIMENT):
+        assert read_experiment(json.loads(json.dumps(plain(experiment))), "a file") == experiment
+
+
+def test_a_run_survives_the_way_through_json_and_keeps_its_id():
+    for run in tiny.runs():
+        again = read_run(json.loads(json.dumps(plain(run))))
+        assert again == run
+        assert again.id == run.id
+
+
+def test_every_setting_and_nothing_else_changes_an_id():
+    run = tiny.runs()[-1]
+    assert run.edit
+    variants = [
+        replace(run, seed=9),
+        replace(run, corpus="other"),
+        *(
+            replace(run, model=replace(run.model, **{k: v}))
+            for k, v in {"width": 16, "layers": 3, "heads": 4, "feedforward": 9, "dropout": 0.5}.items()
+        ),
+        *(
+            replace(run, training=replace(run.training, **{f.name: _other(getattr(run.training, f.name))}))
+            for f in fields(Training)
+        ),
+        replace(run, edit=replace(run.edit, strength=2.0)),
+        replace(run, edit=replace(run.edit, label="dep")),
+        replace(run, edit=Edit("freeze", run.edit.site)),
+        replace(run, edit=None),
+    ]
+    assert len({v.id for v in variants} | {run.id}) == len(variants) + 1
+
+
+def _other(value):
+    if isinstance(value, str):
+        return "sgd" if value == "adamw" else "adamw"
+    return 7 if value is None else value + 1 if isinstance(value, int) else value / 2 + 0.1
+
+
+def test_the_paper_grid_is_one_baseline_thirty_attacks_and_fifteen_freezes_a_seed():
+    runs = list(PRESETS[0].runs("text"))
+    kinds = [r.edit.kind if r.edit else "none" for r in runs if r.seed == 1]
+    assert (kinds.count("none"), kinds.count("attack"), kinds.count("freeze")) == (1, 30, 15)
+    assert len({r.id for r in runs}) == len(runs) == 3 * 46
+
+
+def test_attacks_of_the_paper_last_100_epochs_and_the_rest_200():
+    runs = list(PRESETS[2].runs("text"))
+    assert {r.training.epochs for r in runs if r.edit and r.edit.kind == "attack"} == {100}
+    assert {r.training.epochs for r in runs if not r.edit or r.edit.kind == "freeze"} == {200}
+
+
+BAD = [
+    (lambda: Model(width=10, heads=3), "3 heads do not divide a width of 10"),
+    (lambda: Model(layers=0), "layers is 0"),
+    (lambda: Model(width=5, heads=5), "width is 5"),
+    (lambda: Model(dropout=1.0), "dropout is 1.0"),
+    (lambda: Training(epochs=0), "epochs is 0"),
+    (lambda: Training(epochs=-3), "epochs is -3"),
+    (lambda: Training(optimizer="adam"), "optimizer is 'adam'"),
+    (lambda: Training(rate=float("nan")), "rate is nan"),
+    (lambda: Training(weight_decay=-1), "weight_decay is -1"),
+    (lambda: Training(train_sample=0), "train_sample is 0"),
+    (lambda: Text(train_tokens=1), "train_tokens is 1"),
+    (lambda: Text(min_count=0), "min_count is 0"),
+    (lambda: Attack(sites=()), "The attack has no sites"),
+    (lambda: Attack(epochs=0), "epochs is 0"),
+    (lambda: Rewind(points=1), "points is 1"),
+    (lambda: Rewind(epsilon=0), "epsilon is 0"),
+    (lambda: Rewind(mode="fast"), "mode is 'fast'"),
+    (lambda: Rewind(sites=()), "The rewinding has no sites"),
+    (lambda: Freeze(sites=()), "The freezing has no sites"),
+    (lambda: Experiment("x", seeds=()), "There are no seeds"),
+    (lambda: Experiment("x", seeds=(1, 1)), r"seeds are \(1, 1\)"),
+    (lambda: Experiment("x", seeds=(-1,)), "seed is -1"),
+    (lambda: Experiment("a b"), "'a b' is not a name"),
+    (lambda: Machine(device="tpu"), "'tpu' is not a device"),
+    (lambda: Machine(workers=-1), "workers is -1"),
+    (lambda: Edit("melt", Site.parse("q@1")), "'melt' is not an edit"),
+    (lambda: Edit("attack", Site.parse("q@1")), "The edit attack at q@1 has label=None"),
+    (lambda: Edit("freeze", Site.parse("q@1"), "pos", 1.0), "The edit freeze at q@1 has label='pos'"),
+    (lambda: Edit("attack", Site.parse("q@1"), "pos", float("inf")), "The strength inf is not usable"),
+    (lambda: Edit("freeze", Site.parse("ffn@1")), "freeze at 'ffn@1' is not possible in a study"),
+    (lambda: Edit("freeze", Site.parse("q@1.h2")), r"freeze at 'q@1.h2' is not possible in a study"),
+    (lambda: read_experiment([], "f.json"), "f.json does not hold an experiment"),
+    (lambda: read_experiment({"nom": 1}, "f.json"), "f.json has nom"),
+    (lambda: read_experiment({"model": {"depth": 1}}, "f.json"), "model in f.json has depth"),
+    (lambda: read_experiment({"model": 3}, "f.json"), "model in f.json is 3"),
+    (lambda: find_experiment("quik"), "'quik' is neither a preset nor a JSON file"),
+    (lambda: only(PRESETS[0], ("melt",)), "'melt' is not an experiment"),
+    (lambda: only(replace(PRESETS[0], attack=None), ("attack",)), "quick has no attack"),
+]
+
+
+@pytest.mark.parametrize(("make", "given"), BAD)
+def test_bad_statements_are_refused_in_three_parts(make, given):
+    with pytest.raises(SpecError, match=given) as caught:
+        make()
+    assert caught.value.known.endswith(".")
+    assert caught.value.todo.endswith(".")
+
+
+def test_sites_are_resolved_against_the_model_before_anything_runs():
+    with pytest.raises(SiteError, match="lies outside the model"):
+        list(replace(PRESETS[0], model=Model(layers=2, width=10)).runs("text"))
+    wide = replace(tiny.EXPERIMENT, freeze=Freeze((Site.parse("v@all"), Site.parse("v@1-2"))))
+    assert [str(s) for s in (wide.resolved().freeze or Freeze()).sites] == ["v@1-2"]
+
+
+def test_all_errors_have_one_root():
+    assert issubclass(SpecError, TrisectError)
+    assert issubclass(SiteError, TrisectError)
+
+
+def test_a_file_that_is_not_json_is_named(tmp_path):
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(SpecError, match=r"x\.json is not JSON"):
+        find_experiment(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    assert find_experiment(tmp_path / "y.json") == tiny.EXPERIMENT

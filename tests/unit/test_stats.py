@@ -1,0 +1,195 @@
+"""Statistics against SciPy's tests, and against cases worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from trisect.core.stats import (
+    ALPHA,
+    Sample,
+    Sides,
+    conjunction,
+    holm,
+    interval,
+    number,
+    seeds_needed,
+    sides,
+    summary,
+    two_sided,
+)
+
+CASES = [[0.3, 0.1, 0.2], [-0.4, 0.1, 0.02, 0.3, -0.2], [5.0, 5.1], list(np.linspace(-1, 2, 30))]
+
+
+def one_sided(values, bound: float, alternative: str) -> float:
+    result: Any = scipy_stats.ttest_1samp(values, bound, alternative=alternative)
+    return float(result.pvalue)
+
+
+def sample(n: float, mean: float, spread: float) -> Sample:
+    return Sample(np.array(n), np.array(mean), np.array(spread))
+
+
+@pytest.mark.parametrize("values", CASES)
+@pytest.mark.parametrize("bound", [-0.5, 0.0, 0.02])
+def test_one_sided_tests_are_those_of_scipy(values, bound):
+    greater = one_sided(values, bound, "greater")
+    less = one_sided(values, bound, "less")
+    assert sides(summary(values), "above", bound) == pytest.approx((greater, less), rel=1e-9)
+    assert sides(summary(values), "below", bound) == pytest.approx((less, greater), rel=1e-9)
+
+
+@pytest.mark.parametrize("values", CASES)
+@pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 14])
+def test_intervals_are_those_of_scipy(values, level):
+    result: Any = scipy_stats.ttest_1samp(values, 0)
+    expected = result.confidence_interval(level)
+    assert interval(summary(values), level) == pytest.approx(tuple(expected), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("mean", "alike"), [(0.0, True), (0.001, True), (0.0195, False), (0.05, False), (-0.05, False)]
+)
+def test_equivalence_is_two_one_sided_tests(mean, alike):
+    values = mean + 0.002 * np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
+    above_low = one_sided(values, -0.02, "greater")
+    below_high = one_sided(values, 0.02, "less")
+    above_high = one_sided(values, 0.02, "greater")
+    below_low = one_sided(values, -0.02, "less")
+    found = sides(summary(values), "within", 0.02)
+    assert found.p_for == pytest.approx(max(above_low, below_high), rel=1e-9)
+    assert found.p_against == pytest.approx(min(1.0, 2 * min(above_high, below_low)), rel=1e-9)
+    assert (found.p_for < 0.05) == alike
+
+
+def test_a_small_p_against_equivalence_needs_an_effect_outside_on_either_side():
+    wide = 0.001 * np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
+    assert sides(summary(0.05 + wide), "within", 0.02).p_against < 1e-4
+    assert sides(summary(-0.05 + wide), "within", 0.02).p_against < 1e-4
+    assert sides(summary(wide), "within", 0.02).p_against == 1.0
+
+
+@pytest.mark.parametrize("values", [[], [0.3], [0.25, 0.25, 0.25], [0.1, 0.1 + 1e-15]])
+def test_no_test_is_made_without_two_differences_and_a_spread(values):
+    found = summary(values)
+    assert not found.testable
+    for direction in ("above", "below", "within"):
+        assert sides(found, direction, 0.02) == (1.0, 1.0)
+    assert [number(end) for end in interval(found, 0.95)] == [None, None]
+
+
+def test_a_spread_far_above_rounding_is_tested():
+    assert summary([0.1, 0.1 + 1e-9]).testable
+
+
+def test_summary_is_count_mean_and_sample_standard_deviation():
+    found = summary([1.0, 2.0, 4.0])
+    assert (float(found.n), float(found.mean)) == (3.0, pytest.approx(7 / 3))
+    assert float(found.spread) == pytest.approx(np.std([1, 2, 4], ddof=1))
+    assert number(summary([]).mean) is None
+    assert number(summary([0.3]).mean) == 0.3
+
+
+def test_all_parts_hold_by_the_largest_p_for_and_fail_by_k_times_the_smallest_p_against():
+    parts = [
+        Sides(np.array(0.01), np.array(0.9)),
+        Sides(np.array(0.04), np.array(0.02)),
+        Sides(np.array(0.2), np.array(0.5)),
+    ]
+    assert conjunction(parts) == (0.2, pytest.approx(0.06))
+    assert conjunction([Sides(np.array(0.3), np.array(0.7))] * 2) == (0.3, 1.0)
+
+
+@pytest.mark.parametrize(("p_for", "p_against", "expected"), [(0.01, 0.99, 0.02), (0.9, 0.03, 0.06), (0.6, 0.7, 1.0)])
+def test_a_claim_is_tested_on_both_sides(p_for, p_against, expected):
+    assert two_sided(Sides(np.array(p_for), np.array(p_against))) == pytest.approx(expected)
+
+
+def test_holm_worked_by_hand():
+    # 0.005·4 = 0.02; 0.01·3 = 0.03; 0.03·2 = 0.06; 0.04·1 = 0.04, raised to 0.06
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([1.0, 0.6, 1.0]) == pytest.approx([1.0, 1.0, 1.0])
+    assert holm([0.02]) == pytest.approx([0.02])
+
+
+def test_a_claim_that_was_not_measured_keeps_its_place_in_the_family():
+    assert holm([0.01, 1.0, 1.0])[0] == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(("n", "half"), [(2, 126.0), (3, 9.635), (5, 2.744), (8, 1.521), (10, 1.236)])
+def test_half_width_of_the_first_holm_interval_over_fourteen_claims(n, half):
+    low, high = interval(sample(n, 0.0, 1.0), 1 - ALPHA / 14)
+    assert float(high - low) / 2 == pytest.approx(half, rel=1e-3)  # four digits are given
+    quantile = scipy_stats.t.isf(0.05 / 28, n - 1)
+    assert float(high) == pytest.approx(quantile / np.sqrt(n), rel=1e-9)
+
+
+def test_seeds_needed_is_the_first_number_that_decides():
+    part = (sample(3, 0.05, 0.03), "above", 0.02)
+    needed = seeds_needed([part], 14)
+    assert needed is not None
+    for n, decides in ((needed - 1, False), (needed, True)):
+        p = scipy_stats.t.sf((0.05 - 0.02) / (0.03 / np.sqrt(n)), n - 1)
+        assert (2 * p < 0.05 / 14) == decides
+
+
+def test_seeds_needed_follows_the_hardest_part_and_either_side():
+    easy, hard = (sample(5, 1.0, 0.1), "above", 0.0), (sample(5, 0.1, 0.2), "above", 0.0)
+    against = (sample(5, -1.0, 0.1), "above", 0.0)
+    both, alone = seeds_needed([easy, hard], 14), seeds_needed([hard], 14)
+    assert both == alone
+    assert both is not None
+    refuted = seeds_needed([hard, against], 14)
+    assert refuted is not None
+    assert refuted < both
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        (sample(5, 0.02, 0.1), "above", 0.02),  # on its margin: no number decides
+        (sample(5, 0.021, 0.1), "above", 0.02),  # far beyond a thousand
+        (sample(1, 0.5, np.nan), "above", 0.02),
+        (sample(5, 0.5, 0.0), "above", 0.02),
+        (sample(0, np.nan, np.nan), "above", 0.02),
+    ],
+)
+def test_seeds_needed_is_null_where_it_cannot_be_said(part):
+    assert seeds_needed([part], 14) is None
+
+
+def test_one_seed_in_any_part_leaves_seeds_needed_unsaid():
+    fine = (sample(5, 0.5, 0.1), "above", 0.02)
+    assert seeds_needed([fine], 14) is not None
+    assert seeds_needed([fine, (sample(1, 0.5, np.nan), "above", 0.02)], 14) is None
+    assert seeds_needed([fine, (sample(5, 0.5, 0.0), "above", 0.02)], 14) is None
+
+
+def test_fourteen_true_nulls_are_seldom_called_anything():
+    """Under the null of every claim, a verdict among 14 comes in at most 5 % of studies; without Holm in far more."""
+    generator = np.random.default_rng(7)
+    draws, claims, n = 4000, 14, 5
+    p = two_sided(sides(summary(generator.standard_normal((draws, claims, n))), "above", 0.0))
+    slack = 3 * np.sqrt(0.05 * 0.95 / draws)  # three standard errors of a share of 5 %
+    assert (holm(p) < ALPHA).any(-1).mean() <= 0.05 + slack
+    assert (p < ALPHA).any(-1).mean() > 0.4
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+def test_claims_of_several_parts_keep_the_error_when_each_part_sits_on_its_margin(parts):
+    generator = np.random.default_rng(8)
+    draws, claims, n = 2000, 14, 5
+    drawn = [sides(summary(0.02 + generator.standard_normal((draws, claims, n))), "above", 0.02) for _ in range(parts)]
+    wrong = (holm(two_sided(conjunction(drawn))) < ALPHA).any(-1).mean()
+    assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / draws)
+
+
+def test_equivalence_on_its_margin_keeps_the_error():
+    generator = np.random.default_rng(9)
+    found = sides(summary(0.02 + 0.005 * generator.standard_normal((4000, 5))), "within", 0.02)
+    assert (found.p_for < ALPHA).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
+    assert (found.p_against < ALPHA).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
