@@ -1,0 +1,230 @@
+"""Verdict cards: what the table of claims says, with each part's effect drawn against its margin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from markupsafe import Markup
+
+from trisect.report.words import count, number, several
+
+WIDTH, HEIGHT, EDGE = 220, 34, 8
+MIDDLE, FOOT, TIGHT = 11, 22, 30
+VERDICTS = ("supported", "refuted", "inconclusive")
+
+
+@dataclass(frozen=True)
+class PartView:
+    """One part of a claim, ready for the page: its sentence, its numbers as words, and its drawing."""
+
+    sentence: str
+    numbers: str
+    reading: str
+    drawing: Markup
+    decides: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One claim, ready for the page."""
+
+    id: str
+    sentence: str
+    verdict: str
+    badge: Markup
+    reason: str
+    parts: tuple[PartView, ...]
+    facts: tuple[tuple[str, str], ...]
+    reasons: tuple[str, ...]
+    early_stopping: str
+    diverged: str
+    replication: bool
+
+
+def cards(claims: pl.DataFrame) -> list[Card]:
+    """A card for every claim, in the order of the table (schema `claims`)."""
+    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in claims.iter_rows(named=True):
+        grouped.setdefault((row["source"], row["claim"]), []).append(row)
+    return [_card(rows) for rows in grouped.values() if any(r["part"] is None for r in rows)]
+
+
+def tally(found: Iterable[Card]) -> dict[str, int]:
+    """How many cards have each verdict."""
+    counts: dict[str, int] = dict.fromkeys(VERDICTS, 0)
+    for card in found:
+        counts[card.verdict] += 1
+    return counts
+
+
+def badge(verdict: str, size: int = 22) -> Markup:
+    """The verdict as a shape: a filled disc, a filled square, or an open diamond, with a sign in it."""
+    shapes = {
+        "supported": '<circle cx="12" cy="12" r="11"/><path class="sign" d="M6.5 12.5l4 4 7-8.5"/>',
+        "refuted": '<rect x="1" y="1" width="22" height="22" rx="2"/><path class="sign" d="M7 7l10 10M17 7L7 17"/>',
+        "inconclusive": '<path class="open" d="M12 1.5L22.5 12 12 22.5 1.5 12Z"/><path class="dash" d="M8 12h8"/>',
+    }
+    shape = shapes.get(verdict, shapes["inconclusive"])
+    return Markup(
+        '<svg class="badge" viewBox="0 0 24 24" width="{0}" height="{0}" aria-hidden="true">{1}</svg>'
+    ).format(size, Markup(shape))
+
+
+def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
+    whole = next(r for r in rows if r["part"] is None)
+    parts = [r for r in rows if r["part"] is not None]
+    spans = {unit: _span([r for r in parts if r["unit"] == unit]) for unit in dict.fromkeys(r["unit"] for r in parts)}
+    verdict = whole["verdict"] if whole["verdict"] in VERDICTS else "inconclusive"
+    many = whole["diverged"] or 0
+    return Card(
+        id=whole["claim"],
+        sentence=whole["sentence"] or "",
+        verdict=verdict,
+        badge=badge(verdict),
+        reason=whole["reason"] or "",
+        parts=tuple(_part(r, spans[r["unit"]]) for r in parts),
+        facts=_facts(whole),
+        reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
+        early_stopping=_early(whole, parts),
+        diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss."
+        if many
+        else "",
+        replication=verdict != "supported",
+    )
+
+
+def _facts(whole: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    needed = whole["seeds_needed"]
+    seeds = count(needed) if needed is not None else "cannot be told"
+    seeds = seeds if whole["verdict"] == "inconclusive" else "no more"
+    unit = f" {whole['unit']}" if whole["unit"] else ""
+    return (
+        ("Seeds (n)", count(whole["n"])),
+        ("Seeds needed", seeds),
+        ("Paired spread", "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"),
+        ("p (Holm)", _p(whole["p_holm"])),
+    )
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "< 0.001" if value < 0.001 else number(value)
+
+
+def _early(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
+    if whole["early_stopping"] is None:
+        return ""
+    turned = [r["part"] for r in parts if r["early_stopping"]]
+    if not whole["early_stopping"] and not turned:
+        return "Early stopping: no part about validation turns round at the best epoch or at matched train loss."
+    return f"Explained by early stopping: turned round at the best validation epoch or at matched train loss: {'; '.join(turned)}."
+
+
+def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
+    unit = f" {row['unit']}" if row["unit"] else ""
+    if row["effect"] is None:
+        numbers = "no number"
+    elif row["low"] is None:
+        numbers = f"{number(row['effect'], True)}{unit}, no interval"
+    else:
+        numbers = (
+            f"{number(row['effect'], True)}{unit}, 95\u00a0% {number(row['low'], True)} to {number(row['high'], True)}"
+        )
+    readings = [
+        f"{name} {number(row[key], True)}"
+        for key, name in (
+            ("effect_best_valid", "at the best validation epoch"),
+            ("effect_matched_train", "at matched train loss"),
+            ("above_unigram", "fraction above unigram"),
+        )
+        if row[key] is not None
+    ]
+    return PartView(
+        sentence=row["sentence"] or row["part"],
+        numbers=numbers,
+        reading="; ".join(readings),
+        drawing=_forest(row, span),
+        decides=row["decides"] is not False,
+        note=row["reason"] or "",
+    )
+
+
+def _span(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """The ends that all parts of one unit share: bounds, effects, and intervals as far as they do not swamp the rest."""
+    core = [0.0]
+    for row in rows:
+        bound = row["bound"] or 0.0
+        core += [bound * 1.6, -bound * 1.6 if row["direction"] == "within" else 0.0]
+        core += [] if row["effect"] is None else [row["effect"]]
+    left, right = min(core), max(core)
+    for ends, room in ((("low", "high"), 3.0), (("low_family", "high_family"), 1.0)):
+        reach = room * ((right - left) or 0.01)
+        core += [min(max(row[e], left - reach), right + reach) for row in rows for e in ends if row[e] is not None]
+    air = 0.06 * (max(core) - min(core)) or 0.01
+    return min(core) - air, max(core) + air
+
+
+def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
+    """A part as SVG: the claimed side tinted, the baseline dashed, thick the 95 % interval, thin the family's."""
+    low, high = span
+
+    def at(value: float) -> float:
+        share = (value - low) / (high - low)
+        return round(EDGE + (WIDTH - 2 * EDGE) * min(max(share, 0.0), 1.0), 1)
+
+    marks = [_claimed(row, at), f'<line class="zero" x1="{at(0.0)}" x2="{at(0.0)}" y1="0" y2="{FOOT}"/>']
+    for bound in _bounds(row):
+        marks.append(f'<line class="bound" x1="{at(bound)}" x2="{at(bound)}" y1="0" y2="{FOOT}"/>')
+    marks += [_words_below(row, at)]
+    for kind, first, last in (("family", "low_family", "high_family"), ("ci", "low", "high")):
+        a, b = row[first], row[last]
+        if a is not None and b is not None and not (b < low or a > high):
+            marks.append(f'<line class="{kind}" x1="{at(a)}" x2="{at(b)}" y1="{MIDDLE}" y2="{MIDDLE}"/>')
+            marks += [_arrow(at(low), -1)] if a < low else []
+            marks += [_arrow(at(high), 1)] if b > high else []
+    if row["effect"] is not None:
+        marks.append(f'<circle class="dot" cx="{at(row["effect"])}" cy="{MIDDLE}" r="4"/>')
+    said = "no number" if row["effect"] is None else f"effect {number(row['effect'], True)}"
+    head = Markup('<svg class="forest" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{said}">')
+    return head.format(w=WIDTH, h=HEIGHT, said=f"{row['sentence'] or row['part']}: {said}") + Markup(
+        "".join(marks) + "</svg>"
+    )
+
+
+def _bounds(row: Mapping[str, Any]) -> tuple[float, ...]:
+    bound = row["bound"]
+    if bound is None or not bound:
+        return ()
+    return (-bound, bound) if row["direction"] == "within" else (bound,)
+
+
+def _claimed(row: Mapping[str, Any], at: Callable[[float], float]) -> str:
+    bound = row["bound"] or 0.0
+    left, right = {
+        "above": (at(bound), WIDTH - EDGE),
+        "below": (EDGE, at(bound)),
+        "within": (at(-abs(bound)), at(abs(bound))),
+    }.get(row["direction"], (0, 0))
+    return f'<rect class="claimed" x="{left}" y="0" width="{max(0.0, round(right - left, 1))}" height="{FOOT}"/>'
+
+
+def _words_below(row: Mapping[str, Any], at: Callable[[float], float]) -> str:
+    """Zero and the bounds as numbers, less those that would run into their neighbour."""
+    ticks = {value: f"{value:+g}".replace("-", "−") if value else "0" for value in (*_bounds(row), 0.0)}
+    if len(ticks) == 3 and at(max(ticks)) - at(0.0) < TIGHT:
+        ticks = {0.0: f"±{max(ticks):g}"}
+    said: list[str] = []
+    taken: list[float] = []
+    for value, text in ticks.items():
+        x = min(max(at(value), EDGE + 10), WIDTH - EDGE - 10)
+        if all(abs(x - other) >= TIGHT for other in taken):
+            taken.append(x)
+            said.append(f'<text x="{x}" y="{HEIGHT - 2}" text-anchor="middle">{text}</text>')
+    return "".join(said)
+
+
+def _arrow(x: float, way: int) -> str:
+    return f'<path class="arrow" d="M{x} {MIDDLE - 3.5}l{way * 5} 3.5l{-way * 5} 3.5"/>'

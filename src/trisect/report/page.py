@@ -1,0 +1,218 @@
+"""The page: one self-contained report.html made from the tables and the study's description alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from trisect.claims import Check, listing, preconditions
+from trisect.core.files import replace_file
+from trisect.report import cards, figures, palette, render, words
+from trisect.report.panels import Figure
+from trisect.report.rows import Mean, Rows, by_site, order
+
+HERE = Path(__file__).parent
+PANEL_ROOM = 328
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+
+
+def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
+    """Write `folder/report.html` and `folder/figures/NAME.svg` and `.png`; returns the page's path.
+
+    `tables` holds runs, metrics, sites and claims (schemas of core.tables). The same rows give the same bytes.
+    Raises StudyError when the folder cannot be written.
+    """
+    rows = Rows.of(tables, about)
+    drawn = figures.collect(rows)
+    for figure in drawn:
+        text = render.svg(figure.chart(), figure.name)
+        _store(folder / "figures" / f"{figure.name}.svg", text.encode())
+        _store(folder / "figures" / f"{figure.name}.png", render.png(text))
+    page = folder / "report.html"
+    _store(page, html(tables, rows, drawn).encode())
+    return page
+
+
+def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) -> str:
+    """The whole page as one text, with its style sheet and its figures inside."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=words.number, count=words.count, several=words.several, listed=words.listed)
+    found = cards.cards(rows.claims)
+    checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
+    views = {figure.name: _view(figure) for figure in drawn}
+    return environment.get_template("page.html").render(
+        about=rows.about,
+        experiment=rows.about.get("experiment") or {},
+        corpus=rows.about.get("corpus") or {},
+        study=_study(rows),
+        checks=[_check(check) for check in checks],
+        attention=all(check.ok for check in checks),
+        answer=views.pop("answer", None),
+        words=words.answer(rows),
+        lead=words.lead(rows),
+        numbers=_numbers(rows),
+        cards=found,
+        tally=words.tally(cards.tally(found)),
+        badge=cards.badge,
+        figures=list(views.values()),
+        left_out=words.left_out(rows),
+        references=(*dict.fromkeys(part["citation"] for part in listing()), *REFERENCES),
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8") + _dark_ramp(rows)),
+    )
+
+
+REFERENCES = (
+    "Ashish Vaswani et al. Attention Is All You Need. NeurIPS 2017.",
+    "Stephen Merity et al. Pointer Sentinel Mixture Models (WikiText-2). ICLR 2017.",
+    "Chiyuan Zhang, Samy Bengio, Yoram Singer. Are All Layers Created Equal? JMLR 2022.",
+    "Niladri Chatterji, Behnam Neyshabur, Hanie Sedghi. The Intriguing Role of Module Criticality in the Generalization of Deep "
+    "Networks. ICLR 2020.",
+    "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
+)
+
+
+def _store(path: Path, content: bytes) -> None:
+    replace_file(path, lambda scratch: scratch.write_bytes(content), durable=False)
+
+
+def _check(check: Check) -> dict[str, Any]:
+    said = "not measured"
+    if check.effect is not None:
+        said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
+    return {
+        "name": check.name,
+        "sentence": check.sentence,
+        "ok": check.ok,
+        "said": said,
+        "margin": check.margin,
+        "n": check.n,
+    }
+
+
+def _view(figure: Figure) -> dict[str, Any]:
+    """A figure for the page: a drawing per panel, so that they can stand side by side or one above the other."""
+    panels = []
+    for i, panel in enumerate(figure.panels, start=1):
+        chart = panel.chart.copy(deep=False)
+        chart.config = palette.theme()
+        text = render.svg(chart, f"{figure.name}-{i}", legend=False)
+        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_ROOM
+        root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
+        panels.append({"svg": root + Markup(text.removeprefix("<svg ")), "wide": wide, "alt": panel.alt})
+    ends = figure.ramp and {"low": figure.ramp[0], "high": figure.ramp[1], "unit": figure.ramp[2]}
+    return {
+        "name": figure.name,
+        "number": figure.number,
+        "title": figure.title,
+        "caption": figure.caption,
+        "panels": panels,
+        "key": [(_swatch(kind), name) for kind, name in figure.key],
+        "ramp": ends,
+        "gradient": ", ".join(palette.VIRIDIS),
+    }
+
+
+_SHAPES = {
+    "circle": '<circle cx="7" cy="7" r="5"/>',
+    "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
+    "triangle-up": '<path d="M7 1.5L13 12H1Z"/>',
+    "diamond": '<path d="M7 1L13 7 7 13 1 7Z"/>',
+    "triangle-down": '<path d="M7 12.5L1 2h12Z"/>',
+    "cross": '<path d="M5 1h4v4h4v4H9v4H5V9H1V5h4Z"/>',
+    "triangle-left": '<path d="M1.5 7L12 1v12Z"/>',
+    "triangle-right": '<path d="M12.5 7L2 1v12Z"/>',
+}
+
+
+def _swatch(kind: str) -> Markup:
+    """The sign of a group of components, or the dashed line of the baseline, for a figure's key."""
+    if kind == "baseline":
+        line = (
+            f'<line x1="0" x2="26" y1="7" y2="7" stroke="{palette.BASELINE}" stroke-dasharray="5 3" stroke-width="2"/>'
+        )
+        return Markup(f'<svg viewBox="0 0 26 14" width="26" height="14" aria-hidden="true">{line}</svg>')
+    look = palette.mark(kind)
+    return Markup(
+        f'<svg viewBox="0 0 14 14" width="14" height="14" fill="{look.colour}" aria-hidden="true">{_SHAPES[look.shape]}</svg>'
+    )
+
+
+def _numbers(rows: Rows) -> dict[str, Any]:
+    """The answer's picture as a table: a row per site, a column per method."""
+    items = [
+        (title, unit, kind in ("attack", "freeze"), by_site(points))
+        for kind, title, unit, points in words.methods(rows)
+    ]
+    sites = sorted({site for *_, means in items for site in means}, key=order)
+
+    def cell(mean: Mean | None, signed: bool) -> tuple[str, str]:
+        if mean is None:
+            return "–", ""
+        ends = "" if mean.low is None else f"{words.number(mean.low, signed)} to {words.number(mean.high, signed)}"
+        return words.number(mean.mean, signed), ends
+
+    return {
+        "columns": [(title, unit) for title, unit, _, _ in items],
+        "rows": [(site, [cell(means.get(site), signed) for _, _, signed, means in items]) for site in sites],
+    }
+
+
+def _study(rows: Rows) -> dict[str, Any]:
+    """What the head, the cards and the last section say about the study."""
+    experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
+    model, training, splits = (
+        experiment.get("model") or {},
+        experiment.get("training") or {},
+        corpus.get("splits") or {},
+    )
+    layers, heads = model.get("layers", 0), model.get("heads", 0)
+    said_model = f"{words.several(layers, 'layer')}, {words.several(heads, 'head')}, width {model.get('width', '–')}"
+    said_corpus = (
+        f"{corpus.get('name', '–')} ({words.count(splits.get('train'))} train and {words.count(splits.get('valid'))} validation tokens, "
+        f"{words.count(corpus.get('types'))} types)"
+    )
+    budget = (
+        f"{words.several(training.get('epochs', 0), 'epoch')} of {OPTIMIZERS.get(training.get('optimizer', ''), '–')} at rate "
+        f"{training.get('rate', '–')}, {words.several(len(rows.seeds), 'seed')}"
+    )
+    states = rows.runs["status"].value_counts().sort("status").rows()
+    seconds = rows.about.get("wall_seconds")
+    return {
+        "model": said_model,
+        "corpus": said_corpus,
+        "budget": budget,
+        "seeds": words.listed([str(s) for s in rows.seeds]) or "–",
+        "runs": ", ".join(f"{words.count(n)} {state}" for state, n in states) or "none",
+        "hashes": rows.runs["claims_hash"].drop_nulls().unique().sort().to_list(),
+        "fingerprints": sorted({*rows.runs["corpus"].drop_nulls().unique().to_list(), corpus.get("fingerprint", "–")}),
+        "wall": "–" if seconds is None else _duration(float(seconds)),
+        "settings": [
+            (group, sorted(experiment[group].items()))
+            for group in ("text", "model", "training")
+            if experiment.get(group)
+        ],
+    }
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _dark_ramp(rows: Rows) -> str:
+    """Style rules that give each layer's colour its lighter twin on a dark background."""
+    share = figures.depth_share(rows)
+    pairs = {palette.layer_colour(share(s)): palette.layer_colour(share(s), dark=True) for s in rows.edited}
+    rules = [
+        f'  .panel [stroke="{a}"] {{ stroke: {b}; }}\n  .panel [fill="{a}"] {{ fill: {b}; }}'
+        for a, b in sorted(pairs.items())
+    ]
+    return "\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"

@@ -1,0 +1,80 @@
+"""The looks that every figure shares: colours, shapes, ramps, and the theme of the charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import altair as alt
+
+
+class Mark(NamedTuple):
+    """How one group of components is drawn everywhere: its colour and its shape, so that colour is never alone."""
+
+    colour: str
+    shape: str
+
+
+# q, k and v are fixed for good (Okabe-Ito); combinations take the hues that are left over.
+GROUPS: dict[str, Mark] = {
+    "q": Mark("#0072B2", "circle"),
+    "k": Mark("#D55E00", "square"),
+    "v": Mark("#009E73", "triangle-up"),
+    "q+k": Mark("#CC79A7", "diamond"),
+    "q+v": Mark("#56B4E9", "triangle-down"),
+    "k+v": Mark("#E69F00", "cross"),
+    "q+k+v": Mark("#7B4EA3", "triangle-left"),
+}
+OTHER = Mark("#8C6D46", "triangle-right")
+
+# Sentinels: plain colours in the stored files, re-coloured by the page's style sheet for light and dark.
+INK, SOFT, RULE, PAPER, BASELINE = "#1f2328", "#57606a", "#d8dee4", "#ffffff", "#80868b"
+
+VIRIDIS = (
+    "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
+    "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",
+)  # fmt: skip
+
+
+def mark(group: str) -> Mark:
+    """Colour and shape of a group of components such as `q` or `q+k`; unknown groups share one of their own."""
+    return GROUPS.get(group, OTHER)
+
+
+def ramp(share: float, stops: Sequence[str] = VIRIDIS) -> str:
+    """The colour at `share` (0 to 1) of an even ramp, interpolated between its stops."""
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    low = min(int(place), len(stops) - 2)
+    ends = [[int(stops[low + i][j : j + 2], 16) for j in (1, 3, 5)] for i in (0, 1)]
+    return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in zip(*ends, strict=True))
+
+
+def layer_colour(share: float, dark: bool = False) -> str:
+    """The colour of a layer at `share` of the depth: viridis, less the end that the background would swallow."""
+    return ramp(0.38 + 0.62 * share if dark else 0.78 * share)
+
+
+def theme() -> alt.Config:
+    """The one theme of all charts; marks carry no words of their own, since each figure has an alt text."""
+    words = {
+        "labelColor": SOFT,
+        "titleColor": SOFT,
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+    }
+    return alt.Config(
+        aria=False,
+        background=PAPER,
+        font="sans-serif",
+        padding={"left": 5, "right": 12, "top": 5, "bottom": 5},
+        title=alt.TitleConfig(color=INK, fontSize=13, fontWeight="bold", anchor="start", offset=8),
+        axis=alt.AxisConfig(gridColor=RULE, domainColor=BASELINE, tickColor=BASELINE, tickCount=5, **words),
+        axisX=alt.AxisConfig(grid=False, labelAngle=0),
+        axisY=alt.AxisConfig(
+            domain=False, ticks=False, minExtent=32, titleAnchor="end", titleAngle=0, titleAlign="left", titleY=-9
+        ),
+        view=alt.ViewConfig(stroke=None),  # pyright: ignore[reportArgumentType]
+        legend=alt.LegendConfig(orient="top", symbolSize=70, symbolOpacity=1, **words),
+        concat=alt.CompositionConfig(spacing=28),
+    )

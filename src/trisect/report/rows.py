@@ -1,0 +1,192 @@
+"""From the study's tables to the points and curves that figures and sentences are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from trisect.core import stats
+from trisect.core.site import Site
+from trisect.core.tables import frame
+
+
+class Place(NamedTuple):
+    """Where a site stands in a figure: its group (`q`, `q+k`), its layers as spelt, and their mean as depth."""
+
+    group: str
+    layers: str
+    depth: float
+    single: bool
+
+
+class Point(NamedTuple):
+    """One number of one seed at one site; `at` is an epoch, an alpha, or null."""
+
+    site: str
+    seed: int
+    value: float
+    at: float | None = None
+    diverged: bool = False
+
+
+class Mean(NamedTuple):
+    """A mean over seeds with its 95 % Student interval, which is null with fewer than two seeds."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@cache
+def place(site: str) -> Place:
+    """Read a site of the rows; combined components and several layers make a place of their own."""
+    known = Site.parse(site)
+    group = "+".join(known.components)
+    if known.layers is None:
+        return Place(group, "all", math.inf, False)
+    depth = sum(known.layers) / len(known.layers)
+    return Place(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1)
+
+
+def order(site: str) -> tuple[bool, float, str, bool, int, str]:
+    """Sort key of sites: single layers first, upwards; then q, k, v, then combinations."""
+    here = place(site)
+    rank = "qkv".find(here.group) if len(here.group) == 1 else 3
+    return (not here.single, here.depth, here.layers, rank < 0, rank, here.group)
+
+
+def interval(values: Sequence[float]) -> Mean:
+    """Mean and 95 % Student t interval of one number per seed."""
+    sample = stats.summary(values)
+    mean, n = float(sample.mean), len(values)
+    if sample.testable:
+        low, high = stats.interval(sample, 0.95)
+        return Mean(mean, float(low), float(high), n)
+    return Mean(mean, None, None, n) if n < 2 else Mean(mean, mean, mean, n)
+
+
+def by_site(points: Iterable[Point]) -> dict[str, Mean]:
+    """Mean over seeds of each site, in the order of `order`."""
+    groups: dict[str, list[float]] = {}
+    for point in points:
+        groups.setdefault(point.site, []).append(point.value)
+    return {site: interval(groups[site]) for site in sorted(groups, key=order)}
+
+
+def by_component(points: Iterable[Point]) -> dict[str, Mean]:
+    """Mean over layers within each seed, then over seeds, of every component's single-layer sites."""
+    groups: dict[str, dict[int, list[float]]] = {}
+    for point in points:
+        here = place(point.site)
+        if here.single:
+            groups.setdefault(here.group, {}).setdefault(point.seed, []).append(point.value)
+    names = sorted(groups, key=lambda g: order(f"{g}@1"))
+    return {g: interval([math.fsum(v) / len(v) for v in groups[g].values()]) for g in names}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The tables of a study with its `about`, asked in the figures' own terms."""
+
+    runs: pl.DataFrame
+    metrics: pl.DataFrame
+    sites: pl.DataFrame
+    claims: pl.DataFrame
+    about: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Rows:
+        """Take the tables; a missing one is an empty one, and values that are no numbers are left out."""
+        kept = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims")}
+        for name in ("metrics", "sites"):
+            kept[name] = kept[name].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+        kept["metrics"] = kept["metrics"].join(
+            kept["runs"].select("run", "edit", "site", "label", "strength", "seed", "epochs", "status"), on="run"
+        )
+        seeds = kept["runs"].select(pl.col("run").alias("subject"), "seed")
+        kept["sites"] = kept["sites"].join(seeds, on="subject")
+        return cls(kept["runs"], kept["metrics"], kept["sites"], kept["claims"], about)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that have any run."""
+        return tuple(sorted(self.runs["seed"].drop_nulls().unique().to_list()))
+
+    @property
+    def edited(self) -> tuple[str, ...]:
+        """Every site that was attacked, frozen or rewound."""
+        rewound = self.sites.filter(pl.col("measure") != "self_only_loss_nats")["site"]
+        return tuple(sorted({*self.runs["site"].drop_nulls().to_list(), *rewound.drop_nulls().to_list()}, key=order))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns that were attacked, pos and dep first."""
+        found = self.runs.filter(pl.col("edit") == "attack")["label"].drop_nulls().unique().to_list()
+        return tuple(sorted(found, key=lambda label: ({"pos": 0, "dep": 1}.get(label, 2), label)))
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """The strengths of attack that were run, weakest first."""
+        found = self.runs.filter(pl.col("edit") == "attack")["strength"].drop_nulls().unique().to_list()
+        return tuple(sorted(found))
+
+    @property
+    def strength(self) -> float | None:
+        """The strength that the figures show: 1, the one of the verdicts, if it was run, else the one nearest to it."""
+        return min(self.strengths, key=lambda s: (abs(math.log(max(s, 1e-9))), s), default=None)
+
+    def chosen(self, edit: str, label: str | None, strength: float | None = None) -> pl.Expr:
+        """The filter of one experiment's runs; the baseline's edit is `none`."""
+        test = pl.col("edit") == edit
+        if label is not None:
+            test &= pl.col("label") == label
+        if edit == "attack":
+            test &= pl.col("strength") == (self.strength if strength is None else strength)
+        return test
+
+    def curves(self, edit: str, split: str, name: str = "loss_nats", label: str | None = None) -> list[Point]:
+        """Every epoch of every run of one experiment; the baseline's points have the empty site."""
+        test = self.chosen(edit, label) & (pl.col("split") == split) & (pl.col("name") == name)
+        picked = self.metrics.filter(test).sort("site", "seed", "epoch", nulls_last=True)
+        columns = picked.select("site", "seed", "value", "epoch", pl.col("status") == "diverged").iter_rows()
+        return [Point(site or "", seed, value, float(epoch), off) for site, seed, value, epoch, off in columns]
+
+    def effects(self, edit: str, split: str, label: str | None = None, strength: float | None = None) -> list[Point]:
+        """Loss at each run's last epoch less the baseline's of the same seed at that epoch, in nats.
+
+        A run that diverged enters with its last finite loss, clipped at the baseline's loss at initialisation.
+        """
+        loss = self.metrics.filter((pl.col("split") == split) & (pl.col("name") == "loss_nats"))
+        base: dict[int, dict[int, float]] = {}
+        for seed, epoch, value in loss.filter(pl.col("edit") == "none").select("seed", "epoch", "value").iter_rows():
+            base.setdefault(seed, {})[epoch] = value
+        last = loss.filter(self.chosen(edit, label, strength)).sort("epoch").group_by("run", maintain_order=True).last()
+        points = []
+        for row in last.sort("site", "seed").iter_rows(named=True):
+            against = base.get(row["seed"])
+            if not against:
+                continue
+            off = row["status"] == "diverged"
+            value = min(row["value"], against.get(0, math.inf)) if off else row["value"]
+            paired = against.get(row["epochs"], against[max(against)])
+            points.append(Point(row["site"], row["seed"], value - paired, None, off))
+        return points
+
+    def last(self, edit: str, split: str, name: str, label: str | None = None) -> list[Point]:
+        """A metric at the last epoch of every run of one experiment."""
+        kept: dict[tuple[str, int], Point] = {}
+        for point in self.curves(edit, split, name, label):
+            kept[point.site, point.seed] = point._replace(at=None)
+        return list(kept.values())
+
+    def measure(self, name: str, split: str) -> list[Point]:
+        """A measure of `sites` on one split, every site and seed; rows without a site have the empty site."""
+        picked = self.sites.filter((pl.col("measure") == name) & (pl.col("split") == split))
+        picked = picked.sort("site", "seed", "at", nulls_last=True).select("site", "seed", "value", "at")
+        return [Point(site or "", seed, value, at) for site, seed, value, at in picked.iter_rows()]

@@ -1,0 +1,474 @@
+"""The report: what its figures, sentences and cards make of rows, and that the page is one file, safe and repeatable."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.synthetic import about, diverged, study_tables
+
+from trisect.claims import judge
+from trisect.core import spec
+from trisect.core.errors import StudyError
+from trisect.core.tables import frame
+from trisect.report import cards, figures, page, palette, render, words
+from trisect.report.panels import Frame, around, label_heights
+from trisect.report.rows import Mean, Point, Rows, by_component, by_site, interval, order, place
+
+SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
+
+
+def tables_of(effects=None, **shape):
+    shape = SMALL | shape
+    tables = study_tables(**shape, effects=effects)
+    description = about(**shape)
+    return {**tables, "claims": judge(tables, description)}, description
+
+
+def combined():
+    """A study that attacks combined sites by a label whose name is markup, and does nothing else."""
+    sites = tuple(spec.Site.parse(s) for s in ("q@1", "v@all", "q+k@1-2"))
+    attack = spec.Attack(sites, ("<b>ner</b>",), (0.3, 1.0))
+    model = spec.Model(40, 2, 4, 40)
+    training = spec.Training(epochs=2)
+    experiment = spec.Experiment(
+        "odd", model=model, training=training, seeds=(1, 2), attack=attack, rewind=None, freeze=None
+    )
+    runs, metrics = [], []
+    for number, run in enumerate(experiment.resolved().runs("0" * 16)):
+        edit = run.edit
+        facts = (
+            {"edit": "none"}
+            if edit is None
+            else {"edit": "attack", "site": str(edit.site), "label": edit.label, "strength": edit.strength}
+        )
+        runs.append({"run": run.id, "seed": run.seed, "epochs": 2, "status": "finished", **facts})
+        for split in ("train", "valid"):
+            rows = [
+                {"run": run.id, "epoch": e, "split": split, "name": "loss_nats", "value": 6.0 - e + 0.01 * number}
+                for e in range(3)
+            ]
+            metrics += [*rows, {**rows[-1], "name": "accuracy", "value": math.nan}]
+    tables = {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", ())}
+    description = about(**SMALL) | {"experiment": spec.plain(experiment.resolved())}
+    description["corpus"] = description["corpus"] | {"name": "<script>alert(1)</script>", "notes": ["a & b <i>"]}
+    return {**tables, "claims": judge(tables, description)}, description
+
+
+@pytest.fixture(scope="module")
+def study():
+    return tables_of()
+
+
+@pytest.fixture(scope="module")
+def written(study, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return folder, page.write(folder, *study)
+
+
+class Outline(HTMLParser):
+    """Tags that are left open, ids, links and outside addresses of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.outside, self.tags, self.unnamed = [], [], [], [], set(), 0
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.tags.add(tag)
+        if "id" in values:
+            self.ids.append(values["id"])
+        href = values.get("href") or values.get("src") or values.get("xlink:href") or ""
+        if href.startswith("#"):
+            self.links.append(href[1:])
+        elif href and not href.startswith("data:"):
+            self.outside.append(href)
+        if tag == "svg" and not (values.get("aria-label") or values.get("aria-hidden")):
+            self.unnamed += 1
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def outline(path):
+    reader = Outline()
+    reader.feed(path.read_text(encoding="utf-8"))
+    return reader
+
+
+def test_every_figure_of_the_paper_is_drawn_and_numbered(study):
+    drawn = figures.draw(*study)
+    numbered = {int(name[3:5]) for name in drawn if name.startswith("fig")}
+    assert numbered == set(range(3, 13))
+    assert {"answer", "fig03-attack-pos-train", "fig06-attack-dep-valid", "fig12-freeze-valid", "adversary"} <= set(
+        drawn
+    )
+
+
+def test_components_keep_their_colours_and_shapes(study):
+    spec_of_answer = json.dumps(figures.draw(*study)["answer"].to_dict(validate=False))
+    scale = '"domain": ["q", "k", "v"], "range": {}'
+    assert scale.format('["#0072B2", "#D55E00", "#009E73"]') in spec_of_answer
+    assert scale.format('["circle", "square", "triangle-up"]') in spec_of_answer
+    assert len({m.colour for m in palette.GROUPS.values()} | {palette.OTHER.colour}) == len(palette.GROUPS) + 1
+    assert len({m.shape for m in palette.GROUPS.values()} | {palette.OTHER.shape}) == len(palette.GROUPS) + 1
+
+
+def test_the_page_is_one_whole_file(written):
+    path = written[1]
+    seen = outline(path)
+    assert seen.open == []
+    assert seen.outside == []
+    assert "script" not in seen.tags
+    assert len(seen.ids) == len(set(seen.ids))
+    assert set(seen.links) <= set(seen.ids)
+    assert seen.unnamed == 0
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"url\((?!#)", text)
+    assert "@import" not in text
+    places = [
+        text.index(f'id="{part}"') for part in ("attention", "answer-section", "verdicts", "figures", "reproduce")
+    ]
+    assert places == sorted(places)
+
+
+def test_figures_are_stored_beside_the_page(written):
+    folder, _ = written
+    names = {p.stem for p in (folder / "figures").glob("*.svg")}
+    assert names == {p.stem for p in (folder / "figures").glob("*.png")}
+    assert "answer" in names
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (folder / "figures").glob("*.png"))
+
+
+def test_same_rows_same_bytes(study, written, tmp_path):
+    folder, _ = written
+    tables, description = study
+    shuffled = {
+        name: t if name == "claims" else t.sample(fraction=1.0, shuffle=True, seed=3) for name, t in tables.items()
+    }
+    page.write(tmp_path, shuffled, description)
+    before = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    after = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert before == after
+
+
+def test_the_page_says_how_to_reproduce(study, written):
+    text = written[1].read_text(encoding="utf-8")
+    description = study[1]
+    for said in (
+        description["command"],
+        "0123456789abcdef",
+        "trisect 0.1.0",
+        "These numbers are made up.",
+        "12 s on cpu",
+    ):
+        assert said in text
+
+
+def test_attention_comes_first_and_is_told_apart(tmp_path):
+    tables, description = tables_of({"self_only": 0.0})
+    rows = Rows.of(tables, description)
+    text = page.html(tables, rows, [])
+    assert "every verdict below is inconclusive by rule" in text
+    assert "Does not hold: attention is in use." in text
+    assert "Holds: the baseline beats the unigram loss." in text
+    used, description = tables_of({"self_only": 0.5})
+    assert "Yes, by both checks" in page.html(used, Rows.of(used, description), [])
+
+
+def test_sentences_follow_the_rows():
+    for site in ("q@1", "k@2", "v@2"):
+        tables, description = tables_of({f"attack-pos-{site}/valid": 1.0, "self_only": 0.5})
+        said = dict(words.answer(Rows.of(tables, description)))
+        assert said["Attack on POS"].startswith(
+            f"change of the validation loss against the baseline, largest at {site}, +"
+        )
+        assert f"Mean over layers: {site[0]} +0." in said["Attack on POS"]
+
+
+def test_the_lead_names_the_component_with_the_largest_mean():
+    effects = {f"freeze-k@{n}/valid": 0.5 for n in (1, 2)} | {"attack-dep-q@1/valid": 1.0}
+    tables, description = tables_of(effects)
+    said = words.lead(Rows.of(tables, description))
+    assert re.search(r"the keys in \d \([^)]*Freezing", said)
+    assert re.search(r"the queries in \d \([^)]*Attack on DEP", said)
+
+
+def test_an_effect_is_paired_by_seed():
+    tables, description = tables_of({"freeze-k@2/valid": 0.25}, seeds=(1, 2, 3))
+    found = by_site(Rows.of(tables, description).effects("freeze", "valid"))
+    assert found["k@2"].n == 3
+    assert found["k@2"].mean == pytest.approx(0.25, abs=0.05)  # five standard errors of the planted spread of 0.01
+    assert found["k@2"].high is not None
+    assert found["k@2"].high - found["k@2"].mean < 0.1  # the shift that seeds share, of 0.1, is gone
+
+
+def test_a_diverged_run_enters_with_its_last_loss_clipped_at_initialisation():
+    tables, description = tables_of()
+    run = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("site") == "v@2") & (pl.col("label") == "pos"))[
+        "run"
+    ][0]
+    high = pl.when((pl.col("run") == run) & (pl.col("name") == "loss_nats") & (pl.col("epoch") == 1)).then(pl.lit(40.0))
+    broken = diverged(
+        {**tables, "metrics": tables["metrics"].with_columns(high.otherwise(pl.col("value")).alias("value"))}, run, 1
+    )
+    rows = Rows.of(broken, description)
+    base = {p.seed: p.value for p in rows.last("none", "valid", "loss_nats")}
+    start = {p.seed: p.value for p in rows.curves("none", "valid") if p.at == 0}
+    (point,) = [p for p in rows.effects("attack", "valid", "pos") if p.diverged]
+    assert point.value == pytest.approx(start[point.seed] - base[point.seed])
+    caption = next(f.caption for f in figures.collect(rows) if f.name == "fig04-attack-pos-valid")
+    assert "1 diverged" in caption
+    assert "cut above the loss at initialisation" in caption
+
+
+def test_missing_parts_are_left_out_and_named(tmp_path):
+    tables, description = combined()
+    path = page.write(tmp_path, tables, description)
+    drawn = {p.stem for p in (tmp_path / "figures").glob("*.svg")}
+    label = words.slug("<b>ner</b>")
+    assert drawn == {
+        "answer",
+        f"attack-{label}-train",
+        f"attack-{label}-valid",
+        "fig07-baseline",
+        f"attack-{label}-strengths",
+    }
+    text = path.read_text(encoding="utf-8")
+    assert (
+        "attacks on POS (figures 3 and 4), attacks on DEP (figures 5 and 6), convex rewinding (figures 8 and 9)" in text
+    )
+    assert "mid-stage rewinding (figure 10) and freezing (figures 11 and 12)" in text
+    assert outline(path).open == []
+
+
+def test_text_from_outside_is_escaped(tmp_path):
+    tables, description = combined()
+    text = page.write(tmp_path, tables, description).read_text(encoding="utf-8")
+    assert "<script>" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<b>" not in text
+    assert "a &amp; b &lt;i&gt;" in text
+    assert re.fullmatch(r"[\w-]+", words.slug("<b>ner</b>"))
+    assert words.slug("<b>ner</b>") != words.slug("{b}ner{/b}")
+
+
+def test_combined_sites_have_places_of_their_own():
+    rows = Rows.of(*combined())
+    answer = figures.collect(rows)[0]
+    assert [name for _, name in answer.key] == ["q", "v", "q+k", "baseline"]
+    assert rows.edited == ("q@1", "v@1-2", "q+k@1-2")
+    assert rows.strength == 1.0
+
+
+def test_one_seed_has_points_and_no_intervals(tmp_path):
+    tables, description = tables_of(seeds=(4,))
+    rows = Rows.of(tables, description)
+    assert all(m.low is None for m in by_site(rows.effects("freeze", "valid")).values())
+    assert "no intervals" in figures.collect(rows)[0].caption
+    text = page.html(tables, rows, figures.collect(rows)[:1])
+    assert "(one seed)" in text
+    assert "nan" not in text.replace("nano", "").lower().replace("inan", "")
+
+
+def test_nothing_at_all_still_makes_a_page(tmp_path):
+    text = page.write(tmp_path, {}, {}).read_text(encoding="utf-8")
+    assert "No intervention has rows yet" in text
+    assert not list(tmp_path.glob("figures/*"))
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(
+        StudyError, match=r"report\.html could not be written\.\n.*\n.*Choose a folder that can be written"
+    ):
+        page.write(tmp_path / "taken", {}, {})
+
+
+@given(
+    values=st.lists(st.floats(-5, 5), min_size=1, max_size=8),
+    gap=st.floats(0.01, 1.0),
+)
+@settings(max_examples=200, deadline=None)
+def test_labels_keep_their_distance_and_their_order(values, gap):
+    axis = Frame("nats", -5.0, 5.0)
+    placed = label_heights(values, axis, gap)
+    ranked = [placed[i] for i in sorted(range(len(values)), key=lambda i: (values[i], i))]
+    assert all(b - a >= gap - 1e-9 for a, b in pairwise(ranked))
+    if gap * (len(values) - 1) <= 10:
+        assert all(axis.low - 1e-9 <= p <= axis.high + 1e-9 for p in placed)
+    if all(abs(a - b) >= gap for i, a in enumerate(values) for b in values[:i]):
+        np.testing.assert_allclose(placed, values, atol=1e-12)
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_a_frame_holds_its_values(values, bend):
+    axis = around(values, "nats", zero=True, bend=bend)
+    assert axis.outside([*values, 0.0]) == 0
+    if axis.linear is not None:
+        assert list(axis.ticks()) == sorted(axis.ticks())
+        assert 0.0 in axis.ticks()
+
+
+def test_a_frame_is_cut_where_asked():
+    axis = around([1.0, 2.0, 900.0], "nats", most=6.0)
+    assert 6.0 < axis.high < 7.0
+    assert axis.outside([900.0, 2.0]) == 1
+
+
+def test_intervals_are_students():
+    values = [1.0, 2.0, 4.0]
+    found = interval(values)
+    half = 4.302652729911275 * np.std(values, ddof=1) / math.sqrt(3)  # the 97.5 % point of t with 2 degrees of freedom
+    assert found == (pytest.approx(np.mean(values)), pytest.approx(7 / 3 - half), pytest.approx(7 / 3 + half), 3)
+    assert interval([2.0]) == Mean(2.0, None, None, 1)
+    assert interval([2.0, 2.0]) == Mean(2.0, 2.0, 2.0, 2)
+
+
+def test_component_means_are_over_layers_then_seeds():
+    points = [
+        Point("q@1", 1, 1.0),
+        Point("q@2", 1, 3.0),
+        Point("q@1", 2, 2.0),
+        Point("q@2", 2, 6.0),
+        Point("v@1-2", 1, 9.0),
+    ]
+    found = by_component(points)
+    assert set(found) == {"q"}
+    assert found["q"].mean == pytest.approx(3.0)
+    assert found["q"].n == 2
+
+
+def test_sites_are_ordered_by_layer_then_component():
+    sites = ["v@all", "q+k@1-2", "v@1", "k@10", "q@2", "q+k@2", "k@1", "q@1", "k@2,4"]
+    assert sorted(sites, key=order) == ["q@1", "k@1", "v@1", "q@2", "q+k@2", "k@10", "q+k@1-2", "k@2,4", "v@all"]
+    assert place("v@2,4") == ("v", "2,4", 3.0, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "signed", "said"),
+    [
+        (1.23456, True, "+1.235"),
+        (-0.5, False, "−0.500"),
+        (-0.0001, True, "0.000"),
+        (None, True, "–"),
+        (12345.0, False, "1.23e+04"),
+    ],
+)
+def test_numbers_as_words(value, signed, said):
+    assert words.number(value, signed) == said
+
+
+def test_counts_and_lists_as_words():
+    assert words.several(1, "seed") == "1 seed"
+    assert words.several(30000, "token") == "30\u202f000 tokens"
+    assert words.listed(["a", "b", "c"]) == "a, b and c"
+    assert words.tally({"supported": 1, "refuted": 0, "inconclusive": 13}) == (
+        "Of 14 claims, 1 supported, 0 refuted and 13 inconclusive here."
+    )
+
+
+def claim_row(**values):
+    row = {
+        "source": "s", "claim": "A-1", "part": "loss", "sentence": "loss change > 0.02 nats", "effect": 0.1, "low": 0.05,
+        "high": 0.15, "low_family": 0.0, "high_family": 0.2, "margin": 0.02, "bound": 0.02, "direction": "above",
+        "unit": "nats", "margin_reason": "Because.", "decides": True, "p_holm": 0.01, "n": 3, "verdict": None,
+        "spread": 0.02, "runs": "[]",
+    }  # fmt: skip
+    return row | values
+
+
+def card_of(**values):
+    rows = [
+        claim_row(part=None, sentence="It over-fits.", verdict="supported") | values,
+        claim_row(**values) | {"verdict": None},
+    ]
+    rows[0] |= {"part": None, "sentence": "It over-fits."}
+    (card,) = cards.cards(frame("claims", rows))
+    return card
+
+
+def test_a_card_shows_what_decides():
+    card = card_of(verdict="inconclusive", seeds_needed=7, reason="not decided", early_stopping=True, diverged=2, n=3)
+    assert dict(card.facts) == {
+        "Seeds (n)": "3",
+        "Seeds needed": "7",
+        "Paired spread": "0.020 nats",
+        "p (Holm)": "0.010",
+    }
+    assert card.parts[0].numbers == "+0.100 nats, 95\u00a0% +0.050 to +0.150"
+    assert card.early_stopping.startswith("Explained by early stopping: turned round")
+    assert card.diverged == "2 runs of this claim diverged and entered with the last finite loss."
+    assert card.replication
+    assert card.reasons == ("Because.",)
+    assert not card_of(verdict="supported").replication
+    assert dict(card_of(verdict="refuted", p_holm=1e-9).facts)["p (Holm)"] == "< 0.001"
+
+
+def test_verdicts_differ_in_shape():
+    shapes = [re.sub(r'\d|class="\w+"', "", str(cards.badge(v))) for v in cards.VERDICTS]
+    assert len(set(shapes)) == 3
+    assert "<circle" in cards.badge("supported")
+    assert "<rect" in cards.badge("refuted")
+
+
+def marks(drawing, kind):
+    """The first x and the width, where there is one, of every mark of that kind."""
+    found = re.findall(rf'class="{kind}"[^>]*', drawing)
+    return [[float(n) for n in re.findall(r' (?:x|x1|cx|width)="([0-9.]+)"', mark)] for mark in found]
+
+
+def test_the_forest_plot_draws_interval_margin_and_claimed_side():
+    above = card_of(verdict="supported").parts[0].drawing
+    ((bound,), (zero,)) = marks(above, "bound")[0], marks(above, "zero")[0]
+    assert zero < bound
+    assert marks(above, "claimed")[0] == [bound, pytest.approx(cards.WIDTH - cards.EDGE - bound)]
+    assert [len(marks(above, k)) for k in ("ci", "family", "dot", "arrow")] == [1, 1, 1, 0]
+    within = card_of(verdict="supported", direction="within").parts[0].drawing
+    assert len(marks(within, "bound")) == 2
+    wide = card_of(verdict="inconclusive", low_family=-50.0, high_family=50.0).parts[0].drawing
+    assert len(marks(wide, "arrow")) == 2
+    alone = card_of(verdict="inconclusive", low=None, high=None, low_family=None, high_family=None).parts[0]
+    assert [len(marks(alone.drawing, k)) for k in ("ci", "family", "dot")] == [0, 0, 1]
+    assert alone.numbers == "+0.100 nats, no interval"
+    nothing = card_of(
+        verdict="inconclusive", effect=None, low=None, high=None, low_family=None, high_family=None
+    ).parts[0]
+    assert marks(nothing.drawing, "dot") == []
+    assert nothing.numbers == "no number"
+
+
+def test_every_claim_has_a_card(study):
+    tables, _ = study
+    assert [c.id for c in cards.cards(tables["claims"])] == [f"A-{n}" for n in range(1, 15)]
+
+
+def test_ids_are_renamed_in_order_and_numbers_shortened():
+    text = (
+        '<svg id="clip77"><path clip-path="url(#clip77)" d="M1.23456,2h-0.5000"/><text x="3.14159">0.12345</text></svg>'
+    )
+    assert render.stable(text, "fig") == (
+        '<svg id="fig-1"><path clip-path="url(#fig-1)" d="M1.23,2h-0.5"/><text x="3.14">0.12345</text></svg>'
+    )
+
+
+def test_ramps_are_even_and_never_leave_their_ends():
+    assert palette.ramp(0.0) == palette.VIRIDIS[0]
+    assert palette.ramp(1.0) == palette.VIRIDIS[-1]
+    assert palette.ramp(-1.0) == palette.VIRIDIS[0]
+    assert palette.ramp(0.05) == "#461264"
+    assert palette.layer_colour(1.0) != palette.layer_colour(1.0, dark=True)
