@@ -1,0 +1,53 @@
+"""trisect: what do the query, key and value submodules of a Transformer each do?"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trisect.core.edits import Edit as Edit
+    from trisect.core.errors import TrisectError as TrisectError
+    from trisect.core.site import Site as Site
+    from trisect.core.spec import Attack as Attack
+    from trisect.core.spec import Experiment as Experiment
+    from trisect.core.spec import Freeze as Freeze
+    from trisect.core.spec import Machine as Machine
+    from trisect.core.spec import Model as Model
+    from trisect.core.spec import Rewind as Rewind
+    from trisect.core.spec import Run as Run
+    from trisect.core.spec import Text as Text
+    from trisect.core.spec import Training as Training
+    from trisect.door import annotate as annotate
+    from trisect.door import corpus as corpus
+    from trisect.door import list_claims as list_claims
+    from trisect.door import plan as plan
+    from trisect.door import render as render
+    from trisect.door import study as study
+    from trisect.lab.study import Study as Study
+    from trisect.text.corpus import Corpus as Corpus
+
+_HOME = {
+    "Edit": "core.edits",
+    "TrisectError": "core.errors",
+    "Site": "core.site",
+    **dict.fromkeys(
+        ("Attack", "Experiment", "Freeze", "Machine", "Model", "Rewind", "Run", "Text", "Training"), "core.spec"
+    ),
+    **dict.fromkeys(("annotate", "corpus", "list_claims", "plan", "render", "study"), "door"),
+    "Study": "lab.study",
+    "Corpus": "text.corpus",
+}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import trisect` costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"trisect.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

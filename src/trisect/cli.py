@@ -1,0 +1,246 @@
+"""The door of the command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from trisect.core.errors import SpecError, TrisectError
+
+
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Print one message and leave with 2 for bad input, with 130 when interrupted."""
+        try:
+            return super().invoke(ctx)
+        except TrisectError as error:
+            click.echo(f"trisect: {error}", err=True)
+            ctx.exit(2)
+        except KeyboardInterrupt:
+            click.echo("Stopped. Call the same command again: it goes on from the last finished epoch.", err=True)
+            ctx.exit(130)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="trisect")
+def main() -> None:
+    """What do the query, key and value submodules of a Transformer each do?
+
+    \b
+    trisect study quick --out study        run the main job on the embedded corpus
+    trisect plan paper --corpus DIR        what would be run, and how long it would take
+    trisect corpus annotate DIR ...        label a text with spaCy
+    """
+
+
+def _options(function: Any) -> Any:
+    """The options that say what is run, shared by study and plan."""
+    for option in (
+        click.option("--only", help="Some of attack,rewind,freeze, joined by commas."),
+        click.option("--sites", multiple=True, help="A site such as k@3, q+k@1-2 or v@all; may stand several times."),
+        click.option("--epochs", type=int, help="Epochs of every run."),
+        click.option("--seeds", help="A number of seeds, or the seeds themselves joined by commas."),
+        click.option("--corpus", help="A corpus folder, or a raw folder that a reader knows."),
+        click.argument("experiment", default="quick", metavar="PRESET_OR_FILE"),
+    ):
+        function = option(function)
+    return function
+
+
+@main.command()
+@_options
+@click.option("--out", help="The study's folder.  [default: studies/NAME]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def study(
+    experiment: str,
+    corpus: str | None,
+    seeds: str | None,
+    epochs: int | None,
+    sites: tuple[str, ...],
+    only: str | None,
+    out: str | None,
+    device: str,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Train, attack, freeze, rewind; judge; report. Goes on where it stopped when called again.
+
+    \b
+    trisect study quick --seeds 1 --only rewind --out study
+    """
+    from trisect import door
+
+    done = door.study(experiment, out, corpus, _seeds(seeds), epochs, sites or None, _names(only), device, workers)
+    if as_json:
+        runs = dict(done.tables["runs"]["status"].value_counts().iter_rows())
+        verdicts = {
+            row["claim"]: row["verdict"] for row in done.tables["claims"].iter_rows(named=True) if row["part"] is None
+        }
+        click.echo(json.dumps({"report": str(done.report.resolve()), "runs": runs, "verdicts": verdicts}))
+    else:
+        _summary(done)
+
+
+@main.command()
+@_options
+@click.option("--json", "as_json", is_flag=True, help="Print the plan, with the whole experiment, as JSON.")
+def plan(
+    experiment: str,
+    corpus: str | None,
+    seeds: str | None,
+    epochs: int | None,
+    sites: tuple[str, ...],
+    only: str | None,
+    as_json: bool,
+) -> None:
+    """Show runs, ids, parameters, expected time and disk; run nothing.
+
+    \b
+    trisect plan quick
+    """
+    from trisect import door
+    from trisect.lab.live import clock
+
+    planned = door.plan(experiment, corpus, _seeds(seeds), epochs, sites or None, _names(only))
+    if as_json:
+        click.echo(json.dumps(planned.data(), indent=1))
+        return
+    for run in planned.runs:
+        click.echo(run.id)
+    text, total = planned.corpus, planned.train_seconds + planned.rewind_seconds
+    splits = ", ".join(f"{name} {len(split.tokens):,}" for name, split in text.splits.items())
+    click.echo(f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types")
+    click.echo(f"runs      {len(planned.runs)}, of {planned.parameters:,} parameters each")
+    click.echo(
+        f"time      roughly {clock(total)} of one core ({clock(planned.train_seconds)} training, {clock(planned.rewind_seconds)} rewinding)"
+    )
+    click.echo(f"disk      {planned.disk_bytes / 1e6:,.0f} MB")
+
+
+@main.command()
+@click.argument("out", metavar="OUT")
+def report(out: str) -> None:
+    """Make tables, figures and report of a study anew; train nothing.
+
+    \b
+    trisect report study
+    """
+    from trisect import door
+
+    click.echo(door.render(out).report.resolve())
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def claims(as_json: bool) -> None:
+    """Print every claim, part, margin and reason, as fixed before any data.
+
+    \b
+    trisect claims
+    """
+    from trisect import door
+
+    rows = door.list_claims()
+    click.echo(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(_claim_lines(rows)))
+
+
+@main.group()
+def corpus() -> None:
+    """Look at a text, or label one."""
+
+
+@corpus.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def show(folder: str, reader: str | None, as_json: bool) -> None:
+    """Print a text's splits, tokens, types, rows and columns, and its labels.
+
+    \b
+    trisect corpus show embedded
+    """
+    from trisect import door
+    from trisect.text.readers import describe
+
+    facts = describe(door.corpus(folder, reader))
+    click.echo(json.dumps(facts, indent=1, ensure_ascii=False) if as_json else "\n".join(_corpus_lines(facts)))
+
+
+@corpus.command()
+@click.argument("source", metavar="CORPUS")
+@click.option("--pipeline", required=True, help="Name or folder of a spaCy pipeline.")
+@click.option("--out", required=True, help="Folder for the annotated corpus; --corpus takes it.")
+@click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
+@click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
+@click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
+def annotate(source: str, pipeline: str, out: str, reader: str | None, placeholder: str, workers: int | None) -> None:
+    """Label every token with spaCy's part of speech and relation; goes on where it stopped.
+
+    \b
+    trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled
+    """
+    from trisect import door
+    from trisect.lab.live import bar
+
+    with bar("annotate") as progress:
+        door.annotate(source, pipeline, out, reader, placeholder, workers, progress)
+    click.echo(out)
+
+
+def _seeds(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    try:
+        numbers = [int(piece) for piece in text.split(",")]
+    except ValueError:
+        todo = "Use for example --seeds 5, or --seeds 1,2,7."
+        raise SpecError(f"{text!r} are not seeds.", "Seeds are whole numbers.", todo) from None
+    return numbers if "," in text else numbers[0]
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [piece.strip() for piece in text.split(",")]
+
+
+def _summary(done: Any) -> None:
+    """A small table of the verdicts, and the path of the page."""
+    wholes = [row for row in done.tables["claims"].iter_rows(named=True) if row["part"] is None]
+    for row in wholes:
+        why = f"  ({row['reason']})" if row["verdict"] == "inconclusive" and row["reason"] else ""
+        click.echo(f"{row['claim']:<6} {row['verdict']:<13} {row['sentence']}{why}")
+    click.echo(f"report  {done.report.resolve()}")
+
+
+def _claim_lines(rows: list[dict[str, Any]]) -> list[str]:
+    lines, last = [], ""
+    for row in rows:
+        if row["claim"] != last:
+            lines.append(f"{row['claim']}  {row['claim_sentence']}  [{row['citation'].split('. ')[0]}, {row['where']}]")
+            last = row["claim"]
+        lines.append(f"      {row['sentence']}{'' if row['decides'] else '  (shown, does not decide)'}")
+        lines.append(f"          margin {row['margin']:g} {row['unit']}: {row['reason']}")
+    return lines
+
+
+def _corpus_lines(facts: dict[str, Any]) -> list[str]:
+    lines = [f"{facts['name']}  {facts['types']:,} types  fingerprint {facts['fingerprint']}"]
+    for row in facts["splits"]:
+        shape = f"{row['rows']:,} rows × {row['columns']} columns"
+        unseen = f", {row['unknown']:,} of them of types that train lacks" if row["unknown"] else ""
+        lines.append(f"{row['split']:<6} {row['tokens']:,} tokens = {shape}; {row['types']:,} types{unseen}")
+    for column in dict.fromkeys(row["label"] for row in facts["labels"]):
+        counts = [
+            (r["class"], r["count"])
+            for r in facts["labels"]
+            if r["label"] == column and r["split"] == "train" and r["count"]
+        ]
+        lines.append(f"{column}    " + ", ".join(f"{name or '(none)'} {count:,}" for name, count in counts))
+    return lines + facts["notes"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The Python door: everything that the command line does, one call each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trisect.core.site import Site
+from trisect.core.spec import Experiment, Machine
+from trisect.lab.plan import Plan, choose, make_plan
+from trisect.lab.study import Study, render_report, run_study
+from trisect.text.corpus import Corpus
+from trisect.text.readers import open_corpus
+
+
+def study(
+    experiment: str | Path | Experiment = "quick",
+    out: str | Path | None = None,
+    corpus: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    sites: Sequence[Site | str] | None = None,
+    only: Sequence[str] | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+) -> Study:
+    """Run an experiment to its end, or go on with it where it stopped; returns its tables, figures and report.
+
+    `experiment` is a preset ('quick', 'wikitext2-small', 'paper'), a JSON file, or an Experiment. `out` defaults to
+    studies/NAME. `seeds` is a number of seeds or the seeds themselves, `only` some of attack, rewind, freeze.
+    Raises TrisectError for anything that cannot be run, before anything is run.
+    """
+    machine = Machine(device, workers, quiet)
+    chosen = choose(experiment, corpus, _seeds(seeds), epochs, _tuple(sites), _tuple(only))
+    words = [f"trisect study {experiment.name if isinstance(experiment, Experiment) else experiment}"]
+    words += [f"--corpus {corpus}"] if corpus is not None else []
+    if seeds is not None:
+        words.append(f"--seeds {seeds}" if isinstance(seeds, int) else f"--seeds {','.join(map(str, seeds))}")
+    words += [f"--epochs {epochs}"] if epochs is not None else []
+    words += [f"--sites {' --sites '.join(map(str, sites))}"] if sites is not None else []
+    words += [f"--only {','.join(only)}"] if only is not None else []
+    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen.name, machine, " ".join(words))
+
+
+def plan(
+    experiment: str | Path | Experiment = "quick",
+    corpus: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    sites: Sequence[Site | str] | None = None,
+    only: Sequence[str] | None = None,
+) -> Plan:
+    """What `study` would run with the same arguments: runs, ids, parameters, expected time and disk. Trains nothing."""
+    return make_plan(choose(experiment, corpus, _seeds(seeds), epochs, _tuple(sites), _tuple(only)))
+
+
+def render(out: str | Path) -> Study:
+    """Make tables, figures and report of a study anew from its finished runs; trains nothing."""
+    return render_report(Path(out))
+
+
+def list_claims() -> list[dict[str, Any]]:
+    """Every claim, part, margin and reason, as fixed before any data."""
+    from trisect import claims
+
+    return claims.listing()
+
+
+def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
+    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (found out when null)."""
+    return open_corpus(where, reader)
+
+
+def annotate(
+    source: str | Path,
+    pipeline: str | Path,
+    out: str | Path,
+    reader: str | None = None,
+    placeholder: str = "Unk",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Corpus:
+    """Label every token of a raw text with a spaCy pipeline's part of speech and relation, and keep the result in `out`.
+
+    Goes on where it stopped when called again. Needs the extra `trisect[annotate]`.
+    """
+    from trisect.text.annotate import annotate as label
+
+    return label(
+        Path(source), pipeline, Path(out), reader=reader, placeholder=placeholder, workers=workers, progress=progress
+    )
+
+
+def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else (values,) if isinstance(values, (str, Site)) else tuple(values)
+
+
+def _seeds(seeds: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
+    return seeds if seeds is None or isinstance(seeds, int) else tuple(seeds)

@@ -1,0 +1,104 @@
+"""Finished runs and evaluations into tidy tables, claims last."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from trisect import claims
+from trisect.core.files import read_json
+from trisect.core.tables import SCHEMAS, frame, read_table, write_table
+from trisect.lab.folder import Folder
+from trisect.lab.versions import versions
+from trisect.measure.criticality import criticality, mean_difference
+
+
+def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
+    """Make every table anew from what the study has finished, and write them."""
+    ledger = folder.read_ledger()
+    done = {run: _read(folder.run(run), folder.run(run).parent) for run in ledger["runs"] if folder.run(run).exists()}
+    corpus, mark = about["corpus"]["name"], claims.claims_hash()
+    tables = {
+        "runs": frame("runs", [_run_row(run, body, corpus, mark) for run, body in done.items()]),
+        "metrics": frame("metrics", [row for run, body in done.items() for row in _metric_rows(run, body)]),
+        "sites": frame(
+            "sites",
+            [
+                row
+                for run, body in done.items()
+                if body["spec"]["edit"] is None
+                for row in _site_rows(folder, run, ledger)
+            ],
+        ),
+    }
+    tables["claims"] = claims.judge(tables, about)
+    for name, table in tables.items():
+        write_table(folder.tables, name, table)
+    return tables
+
+
+def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
+    """The tables of a study as they lie on disk."""
+    return {name: read_table(folder.tables, name) for name in SCHEMAS}
+
+
+def _read(path: Path, delete: Path) -> Any:
+    return read_json(path, f"Delete {delete} and call 'trisect study' again: only this is then done anew.")
+
+
+def _run_row(run: str, body: dict[str, Any], corpus: str, mark: str) -> dict[str, Any]:
+    spec, edit = body["spec"], body["spec"]["edit"] or {}
+    return {
+        "run": run,
+        "edit": edit.get("kind", "none"),
+        "site": edit.get("site"),
+        "label": edit.get("label"),
+        "strength": edit.get("strength"),
+        "seed": spec["seed"],
+        "epochs": spec["training"]["epochs"],
+        "corpus": f"{corpus}:{spec['corpus']}",
+        "versions": json.dumps(versions(), sort_keys=True),
+        "claims_hash": mark,
+    } | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds")}
+
+
+def _metric_rows(run: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"run": run, "epoch": e, "split": s, "name": n, "value": v} for e, s, n, v in body["metrics"]]
+
+
+def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in sorted((folder.path / "evaluations" / run).glob("*.json")):
+        kind, site = path.stem.split("-", 1)
+        body = _read(path, path)
+        for split in ("train", "valid"):
+            curve = body[split]
+            shared = {"subject": run, "split": split, "n": curve["n"]}
+            if kind == "cut":
+                rows.append(shared | {"site": site, "measure": "self_only_loss_nats", "value": curve["loss_nats"][0]})
+                rows.append(shared | {"site": None, "measure": "unigram_loss_nats", "value": body["unigram"][split]})
+                continue
+            shared |= {"site": site}
+            for name in ("loss_nats", "accuracy"):
+                rows += [
+                    shared | {"measure": f"{kind}_{name}", "at": a, "value": v}
+                    for a, v in zip(curve["at"], curve[name], strict=True)
+                ]
+            rows += [shared | {"measure": m, "value": v} for m, v in _summary(kind, curve, ledger)]
+            if kind == "rewind":
+                rows += [
+                    shared | {"measure": f"rewind_{m}", "value": float(body[m])} for m in ("check_nats", "evaluations")
+                ]
+    return rows
+
+
+def _summary(kind: str, curve: dict[str, Any], ledger: dict[str, Any]) -> list[tuple[str, float]]:
+    losses = np.array(curve["loss_nats"])
+    if kind == "midstage":
+        return [("midstage_area", mean_difference(losses, losses[-1]))]
+    found = criticality(np.array(curve["at"]), losses, ledger["base"]["rewind"]["epsilon"])
+    return [("criticality", found.score), ("criticality_first", found.first), ("rewind_area", found.area)]

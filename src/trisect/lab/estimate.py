@@ -1,0 +1,47 @@
+"""Expected time and disk of a study, from its shape; rough, and said so."""
+
+from __future__ import annotations
+
+from trisect.core.spec import Run
+from trisect.lm.fleet import size
+
+PRODUCT = 120e9  # float32 operations a second of one core in the larger products
+# seconds per token and unit of width, score, logit and attacker, fitted to two sizes on one 2.6 GHz core
+WIDTH, SCORE, LOGIT, ATTACK = 8e-8, 6e-9, 4e-9, 8e-8
+
+
+def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
+    """Seconds of one core for one token of one run, forwards and (in training) backwards."""
+    m, window = run.model, run.training.window
+    products = (
+        m.layers * (8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width) + 2 * m.width * vocabulary
+    )
+    rest = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
+    whole = 3 * products / PRODUCT + rest
+    if not training:
+        return whole / 3
+    attacked = len(run.edit.site.parts()) if run.edit and run.edit.kind == "attack" else 0
+    return whole + ATTACK * m.width * (1 if attacked else 0)
+
+
+def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:
+    """Seconds of one core for a whole run over `train` tokens an epoch, evaluated on `evaluated` tokens after each."""
+    epochs = run.training.epochs
+    return epochs * train * token_seconds(run, vocabulary, True) + (epochs + 1) * evaluated * token_seconds(
+        run, vocabulary, False
+    )
+
+
+def rewinding_seconds(baseline: Run, vocabulary: int, evaluated: int, variants: int) -> float:
+    """Seconds of one core for one site's curve: on average 0.6 of the layers are run anew."""
+    return 0.6 * variants * evaluated * token_seconds(baseline, vocabulary, False)
+
+
+def disk_bytes(runs: list[Run], vocabulary: int) -> int:
+    """Bytes that stay: every run's final weights, and the baselines' in-projections of every epoch."""
+    total = 0
+    for run in runs:
+        total += 4 * size(run.model, vocabulary)
+        if run.edit is None:
+            total += 4 * (run.training.epochs + 1) * run.model.layers * 3 * run.model.width * (run.model.width + 1)
+    return total

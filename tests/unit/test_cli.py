@@ -1,0 +1,170 @@
+"""The command line: bad input is one message of three parts and exit 2, never a traceback; good input prints."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+from tests import tiny
+
+from trisect.cli import main
+from trisect.core.spec import plain
+
+
+def call(*words: str):
+    return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+BAD = [
+    (("study", "quik"), "'quik' is neither a preset nor a JSON file", "Presets are quick, wikitext2-small, paper"),
+    (("study", "quick", "--device", "tpu"), "'tpu' is not a device", "Devices are auto, cpu, cuda"),
+    (("study", "quick", "--seeds", "0"), "seeds is 0", "1 or more"),
+    (("study", "quick", "--seeds", "-2"), "seeds is -2", "1 or more"),
+    (("study", "quick", "--seeds", "two"), "'two' are not seeds", "whole numbers"),
+    (("study", "quick", "--seeds", "1,1"), "seeds are (1, 1)", "stands twice"),
+    (("study", "quick", "--epochs", "0"), "epochs is 0", "1 or more"),
+    (("study", "quick", "--epochs", "-1"), "epochs is -1", "1 or more"),
+    (("study", "quick", "--workers", "-1"), "workers is -1", "0 or more"),
+    (("study", "quick", "--only", "melt"), "'melt' is not an experiment", "attack, rewind, freeze"),
+    (("study", "quick", "--only", ""), "'' is not an experiment", "attack, rewind, freeze"),
+    (("study", "quick", "--sites", "k@6"), "'k@6' lies outside the model", "layers 1-5"),
+    (("study", "quick", "--sites", "k@2-1"), "'2-1' is reversed", "A site reads"),
+    (("study", "quick", "--sites", "w@1"), "'w' is no component", "A site reads"),
+    (("study", "quick", "--sites", ""), "'' is not a site", "A site reads"),
+    (("study", "quick", "--sites", "ffn@1"), "at 'ffn@1' is not possible in a study", "q, k, v and their combinations"),
+    (("study", "paper"), "names no text", "--corpus"),
+    (("plan", "wikitext2-small"), "names no text", "--corpus"),
+    (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),
+    (("corpus", "show", "nowhere"), "nowhere", ""),
+    (("report", "nowhere"), "nowhere holds no study", "study.json"),
+]
+
+
+@pytest.mark.parametrize(("words", "given", "known"), BAD, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_bad_input_is_one_message_and_exit_2(words, given, known, tmp_path):
+    result = call(*words)
+    assert result.exit_code == 2
+    message = result.stderr
+    assert given in message
+    assert known in message
+    assert message.startswith("trisect: ")
+    assert len(message.strip().splitlines()) == 3
+    assert "Traceback" not in message
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_splits_that_are_missing_or_empty_are_named(tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text(" some words here . \n")
+    result = call("corpus", "show", "text")
+    assert result.exit_code == 2
+    assert "valid" in result.stderr
+    (tmp_path / "text" / "valid.txt").write_text("one\n")
+    result = call("study", "quick", "--corpus", "text")
+    assert result.exit_code == 2
+    assert "one token" in result.stderr or "1 token" in result.stderr
+
+
+def test_a_label_that_is_not_there_or_has_one_class(tmp_path):
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "text" / f"{split}.conllu").write_text("1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n\n" * 900)
+    result = call("study", "quick", "--corpus", "text")
+    assert result.exit_code == 2
+    assert "'pos'" in result.stderr
+    experiment = plain(tiny.EXPERIMENT) | {"attack": {"labels": ["mood"], "sites": ["q@1"]}}
+    (tmp_path / "mood.json").write_text(json.dumps(experiment))
+    result = call("study", "mood.json")
+    assert result.exit_code == 2
+    assert "pos" in result.stderr
+    assert "dep" in result.stderr
+
+
+def test_a_conllu_line_with_the_wrong_number_of_columns_is_named(tmp_path):
+    (tmp_path / "text").mkdir()
+    good = "1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n\n"
+    (tmp_path / "text" / "train.conllu").write_text(good * 3 + "1\tb\tb\n\n")
+    (tmp_path / "text" / "valid.conllu").write_text(good * 3)
+    result = call("corpus", "show", "text")
+    assert result.exit_code == 2
+    assert re.search(r"train\.conllu.*line 7|line 7.*train\.conllu", result.stderr)
+
+
+def test_heads_that_do_not_divide_and_no_layers(tmp_path):
+    for key, value in (("heads", 7), ("layers", 0)):
+        (tmp_path / "x.json").write_text(json.dumps(plain(tiny.EXPERIMENT) | {"model": {"width": 40, key: value}}))
+        result = call("plan", "x.json")
+        assert result.exit_code == 2
+        assert str(value) in result.stderr
+
+
+def test_the_tiny_study_from_the_command_line(tmp_path):
+    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    plan = call("plan", "tiny.json")
+    assert plan.exit_code == 0
+    assert len([line for line in plan.stdout.splitlines() if re.search(r"-s[12]-[0-9a-f]{8}$", line)]) == 14
+    words = (
+        "study",
+        "tiny.json",
+        "--seeds",
+        "1",
+        "--only",
+        "freeze",
+        "--sites",
+        "v@all",
+        "--out",
+        "out",
+        "--workers",
+        "0",
+    )
+    done = call(*words, "--json")
+    assert done.exit_code == 0
+    said = json.loads(done.stdout)
+    assert said["runs"] == {"finished": 2}
+    assert set(said["verdicts"]) == {f"A-{i}" for i in range(1, 15)}
+    again = call(*words)
+    assert again.stdout.splitlines()[-1].endswith("out/report.html")
+    assert "A-13" in again.stdout
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "trisect study tiny.json --seeds 1 --sites v@all --only freeze" in page
+    assert call("report", "out").stdout.strip().endswith("out/report.html")
+    other = call("study", "tiny.json", "--epochs", "1", "--out", "out")
+    assert other.exit_code == 2
+    assert "training.epochs (there 2, here 1)" in other.stderr
+
+
+def test_plan_as_json_is_an_experiment_that_study_takes(tmp_path):
+    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    data = json.loads(call("plan", "tiny.json", "--json").stdout)
+    (tmp_path / "again.json").write_text(json.dumps(data["experiment"]))
+    assert json.loads(call("plan", "again.json", "--json").stdout)["runs"] == data["runs"]
+
+
+def test_corpus_show_of_the_embedded_corpus():
+    text = call("corpus", "show", "embedded").stdout
+    assert re.search(r"train  30,002 tokens = 1,500 rows × 20 columns", text)
+    facts = json.loads(call("corpus", "show", "embedded", "--json").stdout)
+    assert [s["split"] for s in facts["splits"]] == ["train", "valid", "test"]
+
+
+def test_claims_prints_every_claim_part_margin_and_reason():
+    rows = json.loads(call("claims", "--json").stdout)
+    text = call("claims").stdout
+    assert {r["claim"] for r in rows} == {f"A-{i}" for i in range(1, 15)}
+    for row in rows:
+        assert row["sentence"] in text
+        assert row["reason"] in text
+    assert len(rows) > 60
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch):
+    monkeypatch.setattr("trisect.door.study", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = call("study", "quick")
+    assert result.exit_code == 130
+    assert "Call the same command again" in result.stderr

@@ -1,0 +1,44 @@
+"""Docs that cannot rot: what is generated is fresh, what is linked exists, what is shown runs."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOL = runpy.run_path(str(ROOT / "tools" / "docs.py"))
+
+
+@pytest.mark.parametrize("path", TOOL["PAGES"], ids=lambda p: p.name)
+def test_generated_pages_are_fresh(path):
+    assert path.read_text(encoding="utf-8") == TOOL["PAGES"][path](), "run 'make docs'"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert len(code) == 1
+    assert len(code[0].strip().splitlines()) <= 8
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code[0], "README.md", "exec"), {})
+    assert "v@1-5" in capsys.readouterr().out
+    assert (tmp_path / "study" / "report.html").exists()
+
+
+def test_every_command_has_help_with_an_example():
+    for name, text in TOOL["commands"](TOOL["main"], "trisect"):
+        assert name.split()[0] == "trisect"
+        if name not in ("trisect corpus",):
+            assert re.search(r"\n\s+trisect \w+", text), name
+
+
+def test_every_commit_worthy_page_is_there():
+    for name in ("CHANGELOG.md", "docs/glossary.md", "docs/log.md", "docs/cli.md", "tests/SKIPS.md", "LICENSE"):
+        assert (ROOT / name).stat().st_size > 100, name

@@ -1,0 +1,379 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from tests import tiny
+
+import trisect
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.spec import Attack, Freeze, Rewind, Run
+from trisect.lab import study as lab
+from trisect.lab.folder import Folder, fleets
+from trisect.lab.plan import make_plan
+from trisect.lm import train
+
+
+def run(out: Path, experiment: trisect.Experiment = tiny.EXPERIMENT, workers: int = 0) -> trisect.Study:
+    return trisect.study(experiment, out=out, workers=workers, quiet=True)
+
+
+def bare(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    return {n: t.drop("wall_seconds", "versions", strict=False) for n, t in tables.items()}
+
+
+def assert_same(one: trisect.Study, other: trisect.Study) -> None:
+    """The same tables bit for bit, wall seconds and versions aside."""
+    for name, table in bare(dict(one.tables)).items():
+        assert_frame_equal(table, bare(dict(other.tables))[name], check_exact=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The tiny study, never stopped."""
+    return run(tmp_path_factory.mktemp("whole") / "study")
+
+
+@pytest.fixture(autouse=True)
+def _no_page(whole, monkeypatch):
+    """The page has tests of its own; drawing it for each study here would take most of the time."""
+    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+
+
+def test_a_study_leaves_every_row_that_it_promises(whole):
+    runs, metrics, sites = (whole.tables[n] for n in ("runs", "metrics", "sites"))
+    assert runs.group_by("edit").len().sort("edit").rows() == [("attack", 6), ("freeze", 6), ("none", 2)]
+    assert set(runs["status"]) == {"finished"}
+    counts = metrics.group_by("run", "split", "name").len()
+    assert set(counts.filter(pl.col("split") == "train_running")["len"]) == {2}
+    assert set(
+        counts.filter(pl.col("split") != "train_running", ~pl.col("name").str.starts_with("adversary"))["len"]
+    ) == {3}
+    attacks = set(runs.filter(pl.col("edit") == "attack")["run"])
+    assert set(metrics.filter(pl.col("name") == "adversary_loss_nats")["run"]) == attacks
+    curve = sites.filter(pl.col("measure") == "rewind_loss_nats", pl.col("site") == "q@1", pl.col("split") == "train")
+    assert curve.height == 2 * 11
+    assert set(sites["measure"]) == {
+        *(f"{kind}_{name}" for kind in ("rewind", "midstage") for name in ("loss_nats", "accuracy", "area")),
+        *(
+            "criticality",
+            "criticality_first",
+            "rewind_check_nats",
+            "rewind_evaluations",
+            "self_only_loss_nats",
+            "unigram_loss_nats",
+        ),
+    }
+    assert whole.tables["claims"].filter(pl.col("part").is_null())["claim"].to_list() == [
+        f"A-{i}" for i in range(1, 15)
+    ]
+    assert whole.report.exists()
+    assert whole.figures
+
+
+def test_rewinding_nothing_gives_the_final_loss(whole):
+    """α = 1 and the last stored epoch are the trained model itself."""
+    final = whole.tables["metrics"].filter(pl.col("epoch") == 2, pl.col("name") == "loss_nats")
+    for measure, at in (("rewind_loss_nats", 1.0), ("midstage_loss_nats", 2.0)):
+        rows = whole.tables["sites"].filter(pl.col("measure") == measure, pl.col("at") == at)
+        joined = rows.join(final, left_on=["subject", "split"], right_on=["run", "split"], suffix="_final")
+        assert joined.height == rows.height > 0
+        assert (joined["value"] - joined["value_final"]).abs().max() < 1e-6  # float32 sums in another order
+    moved = whole.tables["sites"].filter(pl.col("measure") == "rewind_loss_nats", pl.col("at") == 0.0)
+    joined = moved.join(final, left_on=["subject", "split"], right_on=["run", "split"], suffix="_final")
+    assert (joined["value"] - joined["value_final"]).abs().max() > 1e-5
+
+
+def test_finished_runs_are_never_run_again(whole, monkeypatch):
+    monkeypatch.setattr("trisect.lab.study.execute", lambda *_: pytest.fail("something was run again"))
+    assert_same(run(whole.folder), whole)
+
+
+@pytest.mark.parametrize("stop", [1, 17, 40, 75])
+def test_a_study_stopped_at_any_step_and_resumed_gives_the_same_tables(whole, tmp_path, monkeypatch, stop):
+    step, count = train.Trainer.step, [0]
+
+    def stopping(self):
+        count[0] += 1
+        if count[0] == stop:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(train.Trainer, "step", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "study")
+    monkeypatch.setattr(train.Trainer, "step", step)
+    assert_same(run(tmp_path / "study"), whole)
+
+
+def test_worker_processes_give_the_same_tables_as_this_one(whole, tmp_path):
+    assert_same(run(tmp_path / "study", workers=2), whole)
+
+
+def test_kill_9_loses_at_most_the_epoch_under_way(whole, tmp_path):
+    long = replace(tiny.EXPERIMENT, training=replace(tiny.TRAINING, epochs=6), seeds=(1,), attack=None, rewind=None)
+    unbroken = run(tmp_path / "unbroken", long)
+    code = (
+        "import sys, trisect; from tests import tiny; from dataclasses import replace\n"
+        "e = replace(tiny.EXPERIMENT, training=replace(tiny.TRAINING, epochs=6), seeds=(1,), attack=None, rewind=None)\n"
+        f"trisect.study(e, out={str(tmp_path / 'killed')!r}, workers=1, quiet=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    waited = time.monotonic() + 60
+    while (
+        not list((tmp_path / "killed").glob("fleets/*.safetensors"))
+        and process.poll() is None
+        and time.monotonic() < waited
+    ):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(0.5)  # the worker notices that its parent is gone
+    assert_same(run(tmp_path / "killed", long), unbroken)
+
+
+def test_more_seeds_sites_and_experiments_extend_a_study(whole, tmp_path, monkeypatch):
+    small = replace(
+        tiny.EXPERIMENT, seeds=(2,), attack=None, freeze=Freeze(tiny.SITES[:1]), rewind=Rewind(tiny.SITES[:1], 11)
+    )
+    run(tmp_path / "study", small)
+    before = set(Folder(tmp_path / "study").path.glob("runs/*"))
+    trained: list[str] = []
+    original = train.train_fleet
+    monkeypatch.setattr(
+        "trisect.lab.tasks.train_fleet",
+        lambda runs, *rest: (trained.extend(r.id for r in runs), original(runs, *rest))[1],
+    )
+    extended = run(tmp_path / "study")
+    assert len(before) == 2
+    assert not {p.name for p in before} & set(trained)
+    assert set(extended.tables["runs"]["run"]) == set(whole.tables["runs"]["run"])
+    # grouped into other fleets the sums come in another order: equal to rounding, not to the bit
+    both = extended.tables["metrics"].join(
+        whole.tables["metrics"], on=["run", "epoch", "split", "name"], suffix="_whole"
+    )
+    assert both.height == whole.tables["metrics"].height
+    assert max((both["value"] - both["value_whole"]).abs()) < 1e-4
+
+
+def test_asking_for_less_of_a_study_takes_nothing_away(whole):
+    less = run(whole.folder, replace(tiny.EXPERIMENT, seeds=(1,), attack=None))
+    assert_same(less, whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (replace(tiny.EXPERIMENT, training=replace(tiny.TRAINING, epochs=3)), r"training\.epochs \(there 2, here 3\)"),
+        (replace(tiny.EXPERIMENT, model=replace(tiny.MODEL, width=16)), r"model\.width \(there 8, here 16\)"),
+        (
+            replace(tiny.EXPERIMENT, text=replace(tiny.TEXT, train_tokens=1_300)),
+            r"corpus \(there '\w{16}', here '\w{16}'\)",
+        ),
+        (replace(tiny.EXPERIMENT, rewind=Rewind(tiny.SITES, points=21)), r"rewind\.points \(there 11, here 21\)"),
+        (replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("pos",), epochs=1)), r"attack_epochs \(there 2, here 1\)"),
+    ],
+)
+def test_anything_else_in_its_folder_is_refused_with_the_difference(whole, change, difference):
+    with pytest.raises(StudyError, match=difference):
+        run(whole.folder, change)
+    assert_same(run(whole.folder), whole)
+
+
+def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(StudyError, match="is not empty, and holds no study") as caught:
+        run(tmp_path)
+    assert "thesis.tex" in caught.value.known
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_two_studies_in_one_folder_at_once(whole):
+    with Folder(whole.folder).locked(), pytest.raises(StudyError, match="is in use"):
+        run(whole.folder)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "runs/*/run.json",
+        "runs/baseline*/final.safetensors",
+        "runs/baseline*/epochs/0000.safetensors",
+        "evaluations/*/rewind-*.json",
+    ],
+)
+@pytest.mark.parametrize("harm", ["byte", "cut", "empty"])
+def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whole, tmp_path, kind, harm):
+    folder = tmp_path / "study"
+    shutil.copytree(whole.folder, folder)
+    for path in folder.glob("evaluations/*/rewind-*.json" if "safetensors" in kind else "nothing"):
+        path.unlink()  # so that the snapshot is read again
+    victim = sorted(folder.glob(kind))[0]
+    content = bytearray(victim.read_bytes())
+    if harm == "byte":
+        content[len(content) // 2] ^= 1
+    victim.write_bytes(
+        bytes(content) if harm == "byte" else bytes(content[: len(content) // 2]) if harm == "cut" else b""
+    )
+    with pytest.raises(DamagedFileError) as caught:
+        run(folder)
+    assert str(victim) in caught.value.given
+    named = Path(caught.value.todo.split("Delete ")[1].removeprefix("the folder ").split(" and call")[0])
+    assert victim.is_relative_to(named)
+    shutil.rmtree(named) if named.is_dir() else named.unlink()
+    assert_same(run(folder), whole)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_fleet_starts_anew_without_it(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr("trisect.lab.tasks.write_snapshot", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "study")
+    monkeypatch.undo()
+    checkpoint = next((tmp_path / "study").glob("fleets/*.safetensors"))
+    content = bytearray(checkpoint.read_bytes())
+    content[-1] ^= 1
+    checkpoint.write_bytes(bytes(content))
+    with pytest.raises(DamagedFileError, match="is damaged") as caught:
+        run(tmp_path / "study")
+    assert f"Delete {checkpoint}" in caught.value.todo
+    checkpoint.unlink()
+    assert_same(run(tmp_path / "study"), whole)
+
+
+def test_a_damaged_table_is_named_and_made_anew_by_report(whole):
+    path = whole.folder / "tables" / "metrics.parquet"
+    good = path.read_bytes()
+    path.write_bytes(good[:100])
+    fresh = trisect.Study(whole.folder)
+    with pytest.raises(DamagedFileError, match=r"metrics\.parquet cannot be read") as caught:
+        _ = fresh.tables
+    assert "trisect report" in caught.value.todo
+    assert trisect.render(whole.folder).tables["metrics"].height > 0
+    assert path.read_bytes() == good
+
+
+def test_a_damaged_ledger_is_named(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    ledger = tmp_path / "study" / "study.json"
+    ledger.write_text(ledger.read_text().replace('"seed": 1', '"seed": 7', 1))
+    with pytest.raises(DamagedFileError, match=r"study\.json is damaged"):
+        run(tmp_path / "study")
+
+
+def test_a_damaged_copy_of_the_text_is_written_again(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    (tmp_path / "study" / "corpus" / "train.npy").write_bytes(b"")
+    assert_same(run(tmp_path / "study"), whole)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8, 13, 21, 34, 40])
+def test_a_full_disk_is_said_and_nothing_half_written_is_read(whole, tmp_path, monkeypatch, nth):
+    """The nth write of the study finds the disk full; with space freed it ends with the same tables."""
+    count = [0]
+
+    def filling(write):
+        def full(self, data, *rest, **how):
+            count[0] += 1
+            if count[0] == nth:
+                write(self, data[: len(data) // 2], *rest, **how)
+                raise OSError(28, "No space left on device")
+            return write(self, data, *rest, **how)
+
+        return full
+
+    monkeypatch.setattr(Path, "write_bytes", filling(Path.write_bytes))
+    monkeypatch.setattr(Path, "write_text", filling(Path.write_text))
+    with pytest.raises(StudyError) as caught:
+        run(tmp_path / "study")
+    assert caught.value.known == "The disk is full."
+    assert "goes on from the last whole file" in caught.value.todo
+    assert not list((tmp_path / "study").rglob("*.part"))
+    assert_same(run(tmp_path / "study"), whole)
+
+
+def test_a_diverged_run_is_a_row_and_the_study_goes_on(tmp_path, monkeypatch):
+    original = train.Trainer.step
+
+    def poisoned(self):
+        for slot, one in enumerate(self.runs):
+            if one.edit and one.edit.kind == "attack" and self.steps_done == 10:
+                self.flat[slot, 0] = float("nan")
+        return original(self)
+
+    monkeypatch.setattr(train.Trainer, "step", poisoned)
+    study = run(tmp_path / "study", replace(tiny.EXPERIMENT, seeds=(1,), rewind=None))
+    runs = study.tables["runs"]
+    assert runs.filter(pl.col("edit") == "attack").select("status", "diverged_step").unique().rows() == [
+        ("diverged", 11)
+    ]
+    assert set(runs.filter(pl.col("edit") != "attack")["status"]) == {"finished"}
+    dead = runs.filter(pl.col("status") == "diverged")["run"].to_list()
+    kept = study.tables["metrics"].filter(pl.col("run").is_in(dead))
+    assert kept["epoch"].max() == 0
+    assert kept["value"].is_finite().all()
+
+
+def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings():
+    runs = [*tiny.runs(1), *tiny.runs(2)]
+    grouped = fleets(runs)
+    assert fleets(runs) == grouped
+    assert sorted(r.id for f in grouped for r in f) == sorted(r.id for r in runs)
+    for fleet in grouped:
+        assert len({(r.seed, r.training, r.edit.label if r.edit else None) for r in fleet}) == 1
+        assert len(fleet) <= 8
+    assert [any(r.edit is None for r in f) for f in grouped] == [True, True, False, False]
+
+
+def test_a_plan_runs_nothing_and_counts_everything(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = trisect.plan(tiny.EXPERIMENT)
+    assert len(plan.runs) == 14
+    assert all(isinstance(r, Run) for r in plan.runs)
+    assert plan.parameters == train.Trainer(list(plan.runs[:1]), plan.corpus).flat.shape[1]
+    assert plan.train_seconds > 0
+    assert plan.rewind_seconds > 0
+    assert list(tmp_path.iterdir()) == []
+    assert json.loads(json.dumps(plan.data()))["runs"] == [r.id for r in plan.runs]
+
+
+def test_disk_of_the_plan_is_what_the_study_leaves(whole):
+    planned = make_plan(tiny.EXPERIMENT).disk_bytes
+    left = sum(p.stat().st_size for p in whole.folder.glob("runs/**/*.safetensors"))
+    assert planned == pytest.approx(left, rel=0.35)  # headers weigh at this size
+
+
+def test_texts_and_labels_that_cannot_be_used_are_refused_before_anything_is_made(tmp_path):
+    out = tmp_path / "study"
+    with pytest.raises(CorpusError, match="'mood'"):
+        run(out, replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",))))
+    with pytest.raises(SpecError, match="names no text"):
+        trisect.study("paper", out=out)
+    with pytest.raises(CorpusError):
+        trisect.study("quick", corpus=tmp_path / "nowhere", out=out)
+    assert not out.exists()
+
+
+def test_cuda_where_there_is_none(tmp_path):
+    if lab.torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(SpecError, match="'cuda' was asked for"):
+        trisect.study(tiny.EXPERIMENT, out=tmp_path / "study", device="cuda")
+
+
+def test_report_of_what_is_no_study(tmp_path):
+    with pytest.raises(StudyError, match="holds no study"):
+        trisect.render(tmp_path)
+
+
+def test_an_out_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="cannot be made"):
+        run(tmp_path / "file" / "study")
