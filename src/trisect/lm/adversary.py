@@ -1,4 +1,7 @@
-"""The attackers of a fleet: one small classifier a member, predicting the next word's label from q, k or v."""
+"""The attackers of a fleet: one small classifier a member, predicting the next word's label from q, k or v.
+
+Axes: A attacker, I width of its input, N token, C class; F, B, T, W as in fleet.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ RATE = 1e-3  # of AdamW
 class Verdicts(NamedTuple):
     """An attacker's cross-entropy in nats and its correctness on each labelled token."""
 
-    loss: Float[Tensor, "F N"]
+    loss: Float[Tensor, "A N"]
     correct: Tensor
 
 
@@ -38,7 +41,7 @@ class Target:
 
 
 def representation(
-    qkv: Mapping[int, Float[Tensor, "F B T 3D"]], slot: int, site: Site, width: int
+    qkv: Mapping[int, Float[Tensor, "F B T W"]], slot: int, site: Site, width: int
 ) -> Float[Tensor, "I N"]:
     """One member's representation at a site, its parts one below the other, one column a token (batch-major)."""
     return torch.cat([qkv[layer][slot, ..., cut].flatten(0, 1).T for layer, cut in cuts(site, width)])
@@ -98,22 +101,22 @@ class Attackers:
         self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True)
 
     @property
-    def strength(self) -> Float[Tensor, " F"]:
+    def strength(self) -> Float[Tensor, " A"]:
         """The λ of each attack."""
         return torch.tensor([t.edit.strength for t in self.targets], device=self.flat.device, dtype=self.flat.dtype)
 
-    def gather(self, qkv: Mapping[int, Float[Tensor, "F B T 3D"]]) -> Float[Tensor, "F I N"]:
+    def gather(self, qkv: Mapping[int, Float[Tensor, "F B T W"]]) -> Float[Tensor, "A I N"]:
         """Each attacker's input, one column a token."""
         return torch.stack([representation(qkv, t.slot, t.edit.site, self.width) for t in self.targets])
 
-    def scatter(self, gradient: Float[Tensor, "F I N"], into: Mapping[int, Float[Tensor, "F B T 3D"]]) -> None:
+    def scatter(self, gradient: Float[Tensor, "A I N"], into: Mapping[int, Float[Tensor, "F B T W"]]) -> None:
         """Add each attacker's gradient to the gradients of q, k, v at its own site and member."""
         for own, target in zip(gradient, self.targets, strict=True):
             for i, (layer, cut) in enumerate(cuts(target.edit.site, self.width)):
                 place = into[layer][target.slot]
                 place[..., cut] += own[i * self.width : (i + 1) * self.width].T.reshape(*place.shape[:2], self.width)
 
-    def _logits(self, p: Mapping[str, Tensor], x: Float[Tensor, "F I N"], mode: str) -> Float[Tensor, "F C N"]:
+    def _logits(self, p: Mapping[str, Tensor], x: Float[Tensor, "A I N"], mode: str) -> Float[Tensor, "A C N"]:
         """`mode`: 'learn' uses batch statistics and updates the running ones, 'judge' uses them and updates nothing,
         'eval' uses the running ones.
         """
@@ -130,7 +133,7 @@ class Attackers:
             ).view_as(x)
         return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
 
-    def learn(self, x: Float[Tensor, "F I N"], y: Int[Tensor, " N"]) -> Verdicts | None:
+    def learn(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Verdicts | None:
         """One step on each attacker's own cross-entropy, representations held still; null without two labelled tokens."""
         known = (y >= 0).nonzero()[:, 0]
         if len(known) < 2:
@@ -142,7 +145,7 @@ class Attackers:
         self.optimizer.step()
         return Verdicts(verdicts.loss.detach(), verdicts.correct)
 
-    def push(self, x: Float[Tensor, "F I N"], y: Int[Tensor, " N"]) -> Float[Tensor, "F I N"]:
+    def push(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Float[Tensor, "A I N"]:
         """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (science A4)."""
         known = (y >= 0).nonzero()[:, 0]
         leaf = x.detach().requires_grad_()
@@ -151,7 +154,7 @@ class Attackers:
         loss = _judge(self._logits(views(self.flat, self.places), leaf[..., known], "judge"), y[known]).loss.mean(1)
         return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
 
-    def judge(self, x: Float[Tensor, "F I N"], y: Int[Tensor, " N"]) -> Verdicts:
+    def judge(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Verdicts:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
         known = (y >= 0).nonzero()[:, 0]
         with torch.no_grad():
@@ -171,7 +174,7 @@ class Attackers:
         restore_optimizer(self.optimizer, self.flat, state)
 
 
-def _judge(logits: Float[Tensor, "F C N"], y: Int[Tensor, " N"]) -> Verdicts:
+def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> Verdicts:
     loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none")
     return Verdicts(loss, logits.detach().argmax(1) == y)
 

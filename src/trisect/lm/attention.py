@@ -18,7 +18,7 @@ TOGETHER = 250_000  # scores worked on at once: 1 MB in float32, about what stay
 
 
 def attend(
-    qkv: Float[Tensor, "F B T 3D"],
+    qkv: Float[Tensor, "F B T W"],
     heads: int,
     mask: Float[Tensor, "T T"],
     factor: Float[Tensor, "BH T T"] | None = None,
@@ -35,14 +35,14 @@ def attend(
     return mixed
 
 
-def _chunks(qkv: Float[Tensor, "F B T 3D"], heads: int) -> Iterator[slice]:
+def _chunks(qkv: Float[Tensor, "F B T W"], heads: int) -> Iterator[slice]:
     members, batch, length, _ = qkv.shape
     size = max(1, TOGETHER // (batch * heads * length * length))
     for start in range(0, members, size):
         yield slice(start, start + size)
 
 
-def _split(few: Float[Tensor, "F B T 3D"], heads: int) -> Float[Tensor, "3 FBH T E"]:
+def _split(few: Float[Tensor, "F B T W"], heads: int) -> Float[Tensor, "3 FBH T E"]:
     members, batch, length, wide = few.shape
     parts = few.view(members * batch, length, 3, heads, wide // 3 // heads).permute(2, 0, 3, 1, 4)
     return parts.reshape(3, members * batch * heads, length, -1)
@@ -65,7 +65,7 @@ def _times(
 
 
 def _forward(
-    few: Float[Tensor, "F B T 3D"],
+    few: Float[Tensor, "F B T W"],
     heads: int,
     mask: Float[Tensor, "T T"],
     factor: Tensor | None,
@@ -79,12 +79,12 @@ def _forward(
 
 
 def _backward(
-    few: Float[Tensor, "F B T 3D"],
+    few: Float[Tensor, "F B T W"],
     weights: Float[Tensor, "FBH T T"],
     gradient: Float[Tensor, "F B T D"],
     heads: int,
     factor: Tensor | None,
-    into: Float[Tensor, "F B T 3D"],
+    into: Float[Tensor, "F B T W"],
 ) -> None:
     q, k, v = parts = _split(few, heads)
     members, batch, length, wide = gradient.shape

@@ -1,7 +1,7 @@
 """Fleet: many small language models as one, every tensor leading with a member axis F.
 
-Axes: F member, B batch, T token, D width, H head, E head width, V vocabulary. A single model is a fleet of one, on the
-same path. Weights are [F, out, in], the convention of `torch.nn.Linear`.
+Axes: F member, B batch, T token, D width, H head, E head width, V vocabulary, W three widths (q, k, v side by side).
+A single model is a fleet of one, on the same path. Weights are [F, out, in], the convention of `torch.nn.Linear`.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def embed(
     return drop(x) if drop else x
 
 
-def project(p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"]) -> Float[Tensor, "G B T 3D"]:
+def project(p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"]) -> Float[Tensor, "G B T W"]:
     """q, k and v of layer n, side by side, all heads concatenated: what enters the dot product."""
     flat = linear(x.flatten(1, 2), p[f"layers.{n}.in.weight"], p[f"layers.{n}.in.bias"])
     return flat.view(flat.shape[0], *x.shape[1:3], -1)
@@ -207,7 +207,7 @@ class Pass(NamedTuple):
     """What one forward pass leaves: the last hidden states, and q, k, v of each layer side by side."""
 
     hidden: Float[Tensor, "F B T D"]
-    qkv: dict[int, Float[Tensor, "F B T 3D"]]
+    qkv: dict[int, Float[Tensor, "F B T W"]]
 
 
 def forward(

@@ -22,7 +22,7 @@ class Criticality(NamedTuple):
     area: float
 
 
-def criticality(alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " A"], epsilon: float) -> Criticality:
+def criticality(alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"], epsilon: float) -> Criticality:
     """Both readings of criticality, and the area, of one convex-rewinding curve.
 
     `alphas` rise from 0 (initial weights) to 1 (final weights); `losses` are in nats; `epsilon` is the share of the
