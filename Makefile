@@ -18,12 +18,12 @@ study: .venv/installed
 	$(BIN)/trisect study quick --out study
 
 test: .venv/ready
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff check src tests tools bench
 	$(BIN)/python -m pytest -n $(JOBS)
 
 check: .venv/ready
-	$(BIN)/ruff format --check src tests tools
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools bench
+	$(BIN)/ruff check src tests tools bench
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/property tests/golden
 
@@ -31,8 +31,8 @@ docs: .venv/ready
 	$(BIN)/python tools/docs.py
 
 fix: .venv/ready
-	$(BIN)/ruff check --fix src tests tools
-	$(BIN)/ruff format src tests tools
+	$(BIN)/ruff check --fix src tests tools bench
+	$(BIN)/ruff format src tests tools bench
 
 clean:
 	rm -rf .venv build dist study

@@ -25,10 +25,10 @@ def tree() -> str:
     """Every wing and room with its sentence."""
     lines = ["src/trisect/"]
     for wing in WINGS:
-        lines.append(f"  {wing + '/':<16}{sentence(HOUSE / wing / '__init__.py')}")
+        lines.append(f"  {wing + '/':<22}{sentence(HOUSE / wing / '__init__.py')}")
         rooms = sorted(p for p in (HOUSE / wing).glob("*.py") if p.name != "__init__.py")
-        lines += [f"    {p.name:<16}{sentence(p)}" for p in rooms]
-    lines += [f"  {p.name:<16}{sentence(p)}" for p in sorted(HOUSE.glob("*.py"))]
+        lines += [f"    {p.name:<20}{sentence(p)}" for p in rooms]
+    lines += [f"  {p.name:<22}{sentence(p)}" for p in sorted(HOUSE.glob("*.py"))]
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ class _Group(click.Group):
             click.echo(f"trisect: {error}", err=True)
             ctx.exit(2)
         except KeyboardInterrupt:
-            click.echo("Stopped. Call the same command again: it goes on from the last finished epoch.", err=True)
+            click.echo("Stopped. Call the same command again: it goes on from what is finished.", err=True)
             ctx.exit(130)
 
 
@@ -41,7 +41,7 @@ def _options(function: Any) -> Any:
         click.option("--only", help="Some of attack,rewind,freeze, joined by commas."),
         click.option("--sites", multiple=True, help="A site such as k@3, q+k@1-2 or v@all; may stand several times."),
         click.option("--epochs", type=int, help="Epochs of every run."),
-        click.option("--seeds", help="A number of seeds, or the seeds themselves joined by commas."),
+        click.option("--seeds", help="A number of seeds, or the seeds themselves: 1,2,7 (one seed: 7,)."),
         click.option("--corpus", help="A corpus folder, or a raw folder that a reader knows."),
         click.argument("experiment", default="quick", metavar="PRESET_OR_FILE"),
     ):
@@ -176,8 +176,13 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
 @click.option("--out", required=True, help="Folder for the annotated corpus; --corpus takes it.")
 @click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
 @click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
+@click.option(
+    "--columns", default="pos,dep", show_default=True, help="Which labels, for a pipeline without a parser: pos."
+)
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
-def annotate(source: str, pipeline: str, out: str, reader: str | None, placeholder: str, workers: int | None) -> None:
+def annotate(
+    source: str, pipeline: str, out: str, reader: str | None, placeholder: str, columns: str, workers: int | None
+) -> None:
     """Label every token with spaCy's part of speech and relation; goes on where it stopped.
 
     \b
@@ -187,7 +192,7 @@ def annotate(source: str, pipeline: str, out: str, reader: str | None, placehold
     from trisect.lab.live import bar
 
     with bar("annotate") as progress:
-        door.annotate(source, pipeline, out, reader, placeholder, workers, progress)
+        door.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns) or [])
     click.echo(out)
 
 
@@ -195,7 +200,7 @@ def _seeds(text: str | None) -> int | list[int] | None:
     if text is None:
         return None
     try:
-        numbers = [int(piece) for piece in text.split(",")]
+        numbers = [int(piece) for piece in text.removesuffix(",").split(",")]
     except ValueError:
         todo = "Use for example --seeds 5, or --seeds 1,2,7."
         raise SpecError(f"{text!r} are not seeds.", "Seeds are whole numbers.", todo) from None

@@ -34,14 +34,7 @@ def study(
     """
     machine = Machine(device, workers, quiet)
     chosen = choose(experiment, corpus, _seeds(seeds), epochs, _tuple(sites), _tuple(only))
-    words = [f"trisect study {experiment.name if isinstance(experiment, Experiment) else experiment}"]
-    words += [f"--corpus {corpus}"] if corpus is not None else []
-    if seeds is not None:
-        words.append(f"--seeds {seeds}" if isinstance(seeds, int) else f"--seeds {','.join(map(str, seeds))}")
-    words += [f"--epochs {epochs}"] if epochs is not None else []
-    words += [f"--sites {' --sites '.join(map(str, sites))}"] if sites is not None else []
-    words += [f"--only {','.join(only)}"] if only is not None else []
-    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen.name, machine, " ".join(words))
+    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen.name, machine)
 
 
 def plan(
@@ -81,16 +74,16 @@ def annotate(
     placeholder: str = "Unk",
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    columns: Sequence[str] = ("pos", "dep"),
 ) -> Corpus:
     """Label every token of a raw text with a spaCy pipeline's part of speech and relation, and keep the result in `out`.
 
+    `columns` may leave one of pos and dep out, for a pipeline that does not set it.
     Goes on where it stopped when called again. Needs the extra `trisect[annotate]`.
     """
     from trisect.text.annotate import annotate as label
 
-    return label(
-        Path(source), pipeline, Path(out), reader=reader, placeholder=placeholder, workers=workers, progress=progress
-    )
+    return label(Path(source), pipeline, Path(out), reader, placeholder, workers, progress, columns)
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

@@ -132,7 +132,11 @@ def test_the_tiny_study_from_the_command_line(tmp_path):
     assert again.stdout.splitlines()[-1].endswith("out/report.html")
     assert "A-13" in again.stdout
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "trisect study tiny.json --seeds 1 --sites v@all --only freeze" in page
+    assert "trisect study experiment.json" in page
+    whole = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    assert (whole["seeds"], whole["attack"], whole["freeze"]["sites"]) == ([1], None, ["v@1-2"])
+    runs = json.loads(call("plan", "out/experiment.json", "--json").stdout)["runs"]
+    assert sorted(runs) == sorted(p.name for p in (tmp_path / "out" / "runs").iterdir())
     assert call("report", "out").stdout.strip().endswith("out/report.html")
     other = call("study", "tiny.json", "--epochs", "1", "--out", "out")
     assert other.exit_code == 2
@@ -151,6 +155,11 @@ def test_corpus_show_of_the_embedded_corpus():
     assert re.search(r"train  30,002 tokens = 1,500 rows × 20 columns", text)
     facts = json.loads(call("corpus", "show", "embedded", "--json").stdout)
     assert [s["split"] for s in facts["splits"]] == ["train", "valid", "test"]
+
+
+def test_one_seed_by_name():
+    runs = json.loads(call("plan", "quick", "--seeds", "7,", "--only", "freeze", "--json").stdout)["runs"]
+    assert {re.findall(r"-s(\d+)-", r)[0] for r in runs} == {"7"}
 
 
 def test_claims_prints_every_claim_part_margin_and_reason():

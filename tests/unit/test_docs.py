@@ -29,7 +29,7 @@ def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code[0], "README.md", "exec"), {})
     assert "v@1-5" in capsys.readouterr().out
-    assert (tmp_path / "study" / "report.html").exists()
+    assert (tmp_path / "first" / "report.html").exists()
 
 
 def test_every_command_has_help_with_an_example():

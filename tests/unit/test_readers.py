@@ -175,3 +175,14 @@ def test_a_corpus_folder_is_loaded_not_read(tmp_path):
     Corpus.make("renamed", named.vocabulary, named.labels, named.splits).save(folder)
     assert open_corpus(folder).name == "renamed"
     assert open_corpus(folder, "plain").name == folder.name
+
+
+def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text("\ufeffThe cat sat .\n", encoding="utf-8")
+    assert set(readers.read(tmp_path).vocabulary) == {"the", "cat", "sat", "."}
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").unlink()
+        rows = "\ufeff# x = 1\n1\tCats\tcat\tNOUN\t_\t_\t0\troot\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t1\tdep\t_\t_\n\n"
+        (tmp_path / f"{split}.conllu").write_text(rows, encoding="utf-8")
+    assert set(readers.read(tmp_path).vocabulary) == {"cats", "sleep"}

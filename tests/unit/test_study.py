@@ -321,6 +321,45 @@ def test_a_diverged_run_is_a_row_and_the_study_goes_on(tmp_path, monkeypatch):
     assert kept["value"].is_finite().all()
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_baseline_that_diverges_is_a_row_too_and_its_seed_says_nothing_of_sites(tmp_path, monkeypatch, alone):
+    original = train.Trainer.step
+
+    def poisoned(self):
+        if self.seed == 1 and self.runs[0].edit is None and self.steps_done == 10:
+            self.flat[0, 0] = float("nan")
+        return original(self)
+
+    monkeypatch.setattr(train.Trainer, "step", poisoned)
+    wanted = replace(tiny.EXPERIMENT, attack=None, freeze=None if alone else tiny.EXPERIMENT.freeze)
+    study = run(tmp_path / "study", wanted)
+    baselines = study.tables["runs"].filter(pl.col("edit") == "none").sort("seed")
+    assert baselines["status"].to_list() == ["diverged", "finished"]
+    assert set(study.tables["sites"]["subject"]) == {baselines["run"][1]}
+    assert set(study.tables["claims"].filter(pl.col("part").is_null())["verdict"]) == {"inconclusive"}
+
+
+def test_versions_and_claims_are_those_of_the_time_of_the_run(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    monkeypatch.setattr("trisect.claims.claims_hash", lambda: "another")
+    monkeypatch.setattr("trisect.lab.versions.version", lambda _: "99")
+    again = trisect.render(tmp_path / "study")
+    assert again.tables["runs"].equals(whole.tables["runs"])
+
+
+def test_losses_that_are_no_numbers_are_missing_rows(whole, tmp_path):
+    from trisect.core.files import read_json, write_json
+
+    shutil.copytree(whole.folder, tmp_path / "study")
+    path = sorted((tmp_path / "study").glob("evaluations/*/rewind-q@1.json"))[0]
+    body = read_json(path, "")
+    body["train"]["loss_nats"][0] = None
+    write_json(path, body)
+    sites = trisect.render(tmp_path / "study").tables["sites"]
+    assert sites.height == whole.tables["sites"].height - 2  # that loss, and the area it enters
+    assert sites["value"].is_finite().all()
+
+
 def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings():
     runs = [*tiny.runs(1), *tiny.runs(2)]
     grouped = fleets(runs)

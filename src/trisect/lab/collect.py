@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,17 @@ from trisect import claims
 from trisect.core.files import read_json
 from trisect.core.tables import SCHEMAS, frame, read_table, write_table
 from trisect.lab.folder import Folder
-from trisect.lab.versions import versions
+from trisect.lab.tasks import read_finished
 from trisect.measure.criticality import criticality, mean_difference
 
 
 def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
     """Make every table anew from what the study has finished, and write them."""
     ledger = folder.read_ledger()
-    done = {run: _read(folder.run(run), folder.run(run).parent) for run in ledger["runs"] if folder.run(run).exists()}
-    corpus, mark = about["corpus"]["name"], claims.claims_hash()
+    done = {run: read_finished(folder, run) for run in ledger["runs"] if folder.run(run).exists()}
+    corpus = about["corpus"]["name"]
     tables = {
-        "runs": frame("runs", [_run_row(run, body, corpus, mark) for run, body in done.items()]),
+        "runs": frame("runs", [_run_row(run, body, corpus) for run, body in done.items()]),
         "metrics": frame("metrics", [row for run, body in done.items() for row in _metric_rows(run, body)]),
         "sites": frame(
             "sites",
@@ -46,11 +45,7 @@ def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
     return {name: read_table(folder.tables, name) for name in SCHEMAS}
 
 
-def _read(path: Path, delete: Path) -> Any:
-    return read_json(path, f"Delete {delete} and call 'trisect study' again: only this is then done anew.")
-
-
-def _run_row(run: str, body: dict[str, Any], corpus: str, mark: str) -> dict[str, Any]:
+def _run_row(run: str, body: dict[str, Any], corpus: str) -> dict[str, Any]:
     spec, edit = body["spec"], body["spec"]["edit"] or {}
     return {
         "run": run,
@@ -61,9 +56,8 @@ def _run_row(run: str, body: dict[str, Any], corpus: str, mark: str) -> dict[str
         "seed": spec["seed"],
         "epochs": spec["training"]["epochs"],
         "corpus": f"{corpus}:{spec['corpus']}",
-        "versions": json.dumps(versions(), sort_keys=True),
-        "claims_hash": mark,
-    } | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds")}
+        "versions": json.dumps(body["versions"], sort_keys=True),
+    } | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash")}
 
 
 def _metric_rows(run: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -74,7 +68,9 @@ def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[st
     rows: list[dict[str, Any]] = []
     for path in sorted((folder.path / "evaluations" / run).glob("*.json")):
         kind, site = path.stem.split("-", 1)
-        body = _read(path, path)
+        body = read_json(path, f"Delete {path} and call 'trisect study' again: only this is then done anew.")
+        if body.get("diverged"):
+            continue
         for split in ("train", "valid"):
             curve = body[split]
             shared = {"subject": run, "split": split, "n": curve["n"]}
@@ -93,11 +89,11 @@ def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[st
                 rows += [
                     shared | {"measure": f"rewind_{m}", "value": float(body[m])} for m in ("check_nats", "evaluations")
                 ]
-    return rows
+    return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]  # missing stays missing
 
 
 def _summary(kind: str, curve: dict[str, Any], ledger: dict[str, Any]) -> list[tuple[str, float]]:
-    losses = np.array(curve["loss_nats"])
+    losses = np.array(curve["loss_nats"], dtype=float)
     if kind == "midstage":
         return [("midstage_area", mean_difference(losses, losses[-1]))]
     found = criticality(np.array(curve["at"]), losses, ledger["base"]["rewind"]["epsilon"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import polars as pl
 import torch
 
 from trisect.core.errors import DamagedFileError, SpecError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.spec import Experiment, Machine, read_run
 from trisect.engine import Event, run_tasks
 from trisect.lab.collect import collect, read_tables
@@ -28,6 +29,7 @@ from trisect.text.corpus import Corpus
 if TYPE_CHECKING:
     import altair as alt
 
+EXPERIMENT = "experiment.json"
 MEND = "Delete it and call 'trisect study' again: finished runs are kept."
 
 
@@ -74,7 +76,7 @@ class _Piece:
         return self.task.kind == "train" or self.folder.run(self.task.runs[0]).exists()
 
 
-def run_study(experiment: Experiment, out: Path, machine: Machine, command: str) -> Study:
+def run_study(experiment: Experiment, out: Path, machine: Machine) -> Study:
     """Run all that is not done yet of an experiment in `out`, then write tables, figures and report.
 
     Interrupted at any moment it goes on from the last finished epoch when called again, and ends with the same
@@ -90,7 +92,7 @@ def run_study(experiment: Experiment, out: Path, machine: Machine, command: str)
         try:
             _run(tasks, folder, ledger, corpus, device, machine)
         finally:
-            _note(folder, plan, device, command, time.monotonic() - began)
+            _note(folder, plan, device, ledger["experiment"], time.monotonic() - began)
         return _render(folder)
 
 
@@ -145,8 +147,10 @@ def _keep_corpus(folder: Folder, plan: Plan) -> Corpus:
     return Corpus.load(folder.corpus)
 
 
-def _note(folder: Folder, plan: Plan, device: str, command: str, seconds: float) -> None:
-    """What the report says of the text and the machine; seconds add up over calls."""
+def _note(folder: Folder, plan: Plan, device: str, experiment: dict[str, Any], seconds: float) -> None:
+    """What the report says of text and machine (seconds add up over calls), and the experiment as study takes it."""
+    content = json.dumps(experiment, indent=1, ensure_ascii=False) + "\n"
+    replace_file(folder.path / EXPERIMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
     path = folder.path / "about.json"
     before = read_json(path, MEND)["wall_seconds"] if path.exists() else 0.0
     corpus = plan.corpus
@@ -162,7 +166,7 @@ def _note(folder: Folder, plan: Plan, device: str, command: str, seconds: float)
                 "notes": list(corpus.notes),
             },
             "device": device,
-            "command": command,
+            "command": f"trisect study {EXPERIMENT} --out again",
             "wall_seconds": before + seconds,
         },
     )

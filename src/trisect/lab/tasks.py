@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError
 from trisect.core.files import digest, read_json, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
 from trisect.lab.folder import Folder
+from trisect.lab.versions import versions
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import size
 from trisect.lm.rewind import Curve, blend, evaluate_variants, self_only_loss, stages
@@ -45,6 +47,12 @@ class Task:
         if self.kind == "train":
             return f"train {len(self.runs)} runs from {self.runs[0].rsplit('-', 2)[0]} ({seed})"
         return f"{self.kind} {self.site} ({seed})"
+
+
+def read_finished(folder: Folder, run: str) -> dict[str, Any]:
+    """A finished run's statement and rows; raises DamagedFileError naming what to delete."""
+    path = folder.run(run)
+    return read_json(path, f"Delete {path.parent} and call 'trisect study' again: only this is then done anew.")
 
 
 def fleet_name(runs: tuple[str, ...]) -> str:
@@ -87,6 +95,8 @@ def _train(task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: 
             "status": outcome.status,
             "diverged_step": outcome.diverged_step,
             "parameters": size(run.model, len(corpus.vocabulary)),
+            "versions": versions(),
+            "claims_hash": claims_hash(),
             "device": device,
             "wall_seconds": outcome.wall_seconds,
             "metrics": outcome.rows,
@@ -103,6 +113,8 @@ def _weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tens
 
 
 def _evaluate(task: Task, folder: Folder, run: Run, corpus: Corpus, device: str) -> dict[str, Any]:
+    if read_finished(folder, run.id)["status"] == "diverged":
+        return {"diverged": True}  # its last weights mean nothing, and the study goes on
     bare = _weights(folder, run.id, "final.safetensors", device)
     final = {n: v[None] for n, v in bare.items()}
     pieces = {s: evaluation_pieces(corpus, run.training, s, (), device) for s in ("train", "valid")}
@@ -158,4 +170,7 @@ def _convex(
 
 
 def _rows(at: list[float], curve: Curve) -> dict[str, Any]:
-    return {"at": at, "loss_nats": curve.loss_nats.tolist(), "accuracy": curve.accuracy.tolist(), "n": curve.n}
+    losses, accuracies = (
+        [float(v) if np.isfinite(v) else None for v in vs] for vs in (curve.loss_nats, curve.accuracy)
+    )
+    return {"at": at, "loss_nats": losses, "accuracy": accuracies, "n": curve.n}

@@ -33,7 +33,8 @@ class Paragraph:
 class Reader:
     """How one kind of folder is read. `files` lists, for each split, the patterns that its file's name may have.
 
-    `hidden` are (lower-cased) words that stand for words left out, so that they carry no label.
+    `hidden` are (lower-cased) words that stand for words left out, so that they carry no label. `notes` speak of the
+    words, `label_notes` of the labels that come with them.
     """
 
     name: str
@@ -41,12 +42,14 @@ class Reader:
     columns: tuple[str, ...]
     hidden: frozenset[str]
     notes: tuple[str, ...]
+    label_notes: tuple[str, ...]
     paragraphs: Callable[[Path], Iterator[Paragraph]]
 
     def find(self, folder: Path) -> dict[str, Path]:
         """The file of each split; raises CorpusError when train or valid has none, or a split has several."""
         if not folder.is_dir():
-            raise CorpusError(f"There is no folder {folder}.", "A corpus is a folder.", "Check the path.")
+            known = "A corpus is a folder with a text file for each of train and valid."
+            raise CorpusError(f"There is no folder {folder}.", known, "Check the path.")
         found = {}
         for split in SPLITS:
             paths = sorted({path for pattern in self.files[split] for path in folder.glob(pattern) if path.is_file()})
@@ -76,12 +79,12 @@ def basic_english(line: str) -> list[str]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file; a line beyond 2^20 characters comes in pieces, broken at white space if possible.
+    """The lines of a UTF-8 file, without a byte-order mark; a line beyond 2^20 characters comes in pieces.
 
-    Raises CorpusError naming the file when it cannot be read.
+    Pieces break at white space if possible. Raises CorpusError naming the file when it cannot be read.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             rest = ""
             while piece := file.readline(LINE):
                 line, rest = rest + piece, ""
@@ -146,6 +149,7 @@ WIKITEXT = Reader(
     (),
     frozenset((UNKNOWN,)),
     (_RULES,),
+    (),
     _english,
 )
 CONLLU = Reader(
@@ -157,13 +161,11 @@ CONLLU = Reader(
     },
     ("pos", "dep"),
     frozenset(),
-    (
-        "The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out; "
-        "part of speech and relation are the treebank's.",
-    ),
+    ("The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out.",),
+    ("Part of speech and relation are the treebank's.",),
     _conllu,
 )
-PLAIN = Reader("plain", {s: (f"{s}.txt",) for s in SPLITS}, (), frozenset(), (_RULES,), _english)
+PLAIN = Reader("plain", {s: (f"{s}.txt",) for s in SPLITS}, (), frozenset(), (_RULES,), (), _english)
 
 READERS = (WIKITEXT, CONLLU, PLAIN)
 
@@ -229,7 +231,7 @@ def read(folder: Path, name: str | None = None) -> Corpus:
                 ids.append([-1 if c is None else classes[column][c] for c in paragraph.labels[column]])
         splits[split] = Split(tokens.finish(), {column: ids.finish() for column, ids in labels.items()})
     names = {column: ids.names for column, ids in classes.items()}
-    return Corpus.make(folder.resolve().name, types.names, names, splits, kind.notes)
+    return Corpus.make(folder.resolve().name, types.names, names, splits, (*kind.notes, *kind.label_notes))
 
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
