@@ -42,7 +42,9 @@ def main() -> None:
         valid = next(v for split, name, v in trainer.evaluate()[0] if (split, name) == ("valid", "loss_nats"))
         final = views(trainer.flat, trainer.places)
         cut = self_only_loss(final, run.model, trainer.pieces["valid"]).loss_nats[0]
-        print(f"{tokens:<8}{window:>4} x {columns:<10} {epochs:<6}{rate:<7g}{valid:.3f}  {cut - valid:+.3f}     {seconds:.1f}")
+        print(
+            f"{tokens:<8}{window:>4} x {columns:<10} {epochs:<6}{rate:<7g}{valid:.3f}  {cut - valid:+.3f}     {seconds:.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from trisect import claims
 from trisect.core import spec
 from trisect.core.tables import SCHEMAS, frame
 
@@ -111,7 +112,7 @@ def about(
         },
         "device": "cpu",
         "versions": {"trisect": "0.1.0"},
-        "command": "trisect study quick --out out",
+        "command": "trisect study experiment.json --out out",
         "wall_seconds": 12.5,
     }
 
@@ -154,11 +155,11 @@ def _run_row(run: spec.Run) -> dict[str, Any]:
         "epochs": run.training.epochs,
         "status": "finished",
         "parameters": 12_345,
-        "corpus": run.corpus,
+        "corpus": f"synthetic:{run.corpus}",
         "device": "cpu",
         "wall_seconds": 1.5,
-        "versions": "{}",
-        "claims_hash": "",
+        "versions": '{"torch": "9.9.9", "trisect": "0.1.0"}',
+        "claims_hash": claims.claims_hash(),
     }
 
 

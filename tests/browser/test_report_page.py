@@ -121,7 +121,9 @@ def test_words_stand_out_from_the_paper(browser, address, scheme):
         ".role-axis-label text",
         ".role-title-text text",
         ".role-axis-title text",
+        ".panel .role-mark.mark-text text",
     ):
+        assert tab.locator(selector).count() > 3
         assert tab.evaluate(CONTRAST, selector) >= 4.5  # WCAG AA for text
     tab.context.close()
 

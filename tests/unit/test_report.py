@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.synthetic import about, diverged, study_tables
 
-from trisect.claims import judge
+from trisect.claims import claims_hash, evidence, judge, readings, verdicts
 from trisect.core import spec
+from trisect.core.claim import LossChange
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
-from trisect.report import cards, figures, page, palette, render, words
-from trisect.report.panels import Frame, around, label_heights
+from trisect.report import cards, facts, figures, page, palette, render, words
+from trisect.report.panels import Frame, around, label_heights, whole_ticks
 from trisect.report.rows import Mean, Point, Rows, by_component, by_site, interval, order, place
 
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
@@ -194,9 +195,9 @@ def test_sentences_follow_the_rows():
         tables, description = tables_of({f"attack-pos-{site}/valid": 1.0, "self_only": 0.5})
         said = dict(words.answer(Rows.of(tables, description)))
         assert said["Attack on POS"].startswith(
-            f"change of the validation loss against the baseline, largest at {site}, +"
+            f"change of the validation loss against the baseline, highest at {site}, +"
         )
-        assert f"Mean over layers: {site[0]} +0." in said["Attack on POS"]
+        assert f"Mean over layers (largest change first): {site[0]} +0." in said["Attack on POS"]
 
 
 def test_the_lead_names_the_component_with_the_largest_mean():
@@ -233,6 +234,78 @@ def test_a_diverged_run_enters_with_its_last_loss_clipped_at_initialisation():
     caption = next(f.caption for f in figures.collect(rows) if f.name == "fig04-attack-pos-valid")
     assert "1 diverged" in caption
     assert "cut above the loss at initialisation" in caption
+
+
+def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
+    tables, description = tables_of()
+    run = tables["runs"].filter((pl.col("edit") == "none") & (pl.col("seed") == 2))["run"].item()
+    mine = (pl.col("run") == run) & (pl.col("name") == "loss_nats") & (pl.col("epoch") == 1)
+    blown = pl.when(mine).then(40.0).otherwise(pl.col("value")).alias("value")
+    broken = diverged({**tables, "metrics": tables["metrics"].with_columns(blown)}, run, 1)
+    rows = Rows.of(broken, description)
+    held = evidence.gather(broken)
+    for edit, label in (("attack", "pos"), ("freeze", None)):
+        found = {(p.site, p.seed): p for p in rows.effects(edit, "valid", label)}
+        assert {seed for (_, seed), p in found.items() if p.diverged} == {2}
+        for (site, seed), point in found.items():
+            read = readings.read(LossChange(edit, (site,), "valid", label), held, seed)
+            assert read is not None
+            assert point.value == pytest.approx(read.value)
+    captions = {f.name: f.caption for f in figures.collect(rows)}
+    assert "2 runs; 1 diverged, and the bold line stops where the first seed is lost." in captions["fig07-baseline"]
+    assert "Curves are cut above the loss at initialisation." in captions["fig07-baseline"]
+    assert "The baseline diverged in 1 seed." in captions["fig04-attack-pos-valid"]
+    assert re.search(r" 36 of 72 values come from diverged runs; .* clipped at the loss at init", captions["answer"])
+    text = page.html({**broken, "claims": judge(broken, description)}, rows, [])
+    assert text.count("The baseline diverged in seed 2.") == 2
+    assert text.count("Does not hold: ") == 2
+
+
+def test_nothing_is_said_of_divergence_where_there_was_none(study):
+    assert not [f.name for f in figures.collect(Rows.of(*study)) if "diverged" in f.caption]
+
+
+def of_sites(values, seeds=(1, 2, 3), spread=0.001):
+    """Points whose means are `values`; the seeds differ by `spread`."""
+    shift = dict(zip(seeds, np.linspace(-spread, spread, len(seeds)), strict=True))
+    return [Point(site, seed, value + shift[seed]) for site, value in values.items() for seed in seeds]
+
+
+def test_ties_are_said_as_ties():
+    flat = of_sites({f"{c}@{n}": 0.0 for n in (1, 2) for c in "qkv"}, spread=0.0)
+    assert words.extremes(flat, "nats", False) == "the same at all 6 sites: 0.000\u00a0nats."
+    assert words.ranked(flat) == (["q", "k", "v"], ["k", "v"])
+    assert "(q, k and v are not told apart)" in words.ranking(flat)
+    one = of_sites({f"{c}@{n}": float(c == "v" and n == 2) for n in (1, 2) for c in "qkv"}, spread=0.0)
+    assert (
+        words.extremes(one, "", False)
+        == "largest at v@2, 1.000 (the same in all 3 seeds); smallest 0.000 at 5 of 6 sites."
+    )
+    two = of_sites({"q@1": 2.0, "k@1": 2.0, "v@1": 1.0}, spread=0.0)
+    assert words.extremes(two, "nats").startswith("highest +2.000\u00a0nats at q@1 and k@1; lowest at v@1, +1.000")
+
+
+def test_components_are_ranked_by_the_size_of_their_change():
+    points = of_sites({"q@1": -0.5, "k@1": 0.3, "v@1": 0.1})
+    assert words.ranked(points) == (["q", "k", "v"], [])
+    assert words.ranking(points).endswith("(largest change first): q −0.500, k +0.300 and v +0.100.")
+    assert words.ranked(points, signed=False) == (["k", "v", "q"], [])
+    wide = of_sites({"q@1": -0.5, "k@1": 0.3, "v@1": 0.1}, spread=0.06)  # intervals reach 0.149 to both sides
+    assert words.ranked(wide) == (["q", "k", "v"], ["k"])
+    across = [*of_sites({"q@1": 0.5}), *of_sites({"k@1": 0.0}, spread=0.4)]  # k's interval reaches from −1 to 1
+    assert words.ranked(across) == (["q", "k"], ["k"])
+
+
+def test_the_lead_counts_no_method_that_does_not_tell_components_apart():
+    clear = {f"freeze-{c}@{n}/valid": size for c, size in (("q", -0.9), ("k", 0.3), ("v", 0.1)) for n in (1, 2)}
+    tables, description = tables_of(clear, seeds=(1, 2, 3))
+    said = words.lead(Rows.of(tables, description))
+    assert said.startswith(
+        "Of 6 methods, the largest change or largest mean over layers belongs to the queries in 1 (Freezing)"
+    )
+    assert re.search(r"5 do not tell the first apart from others: .*Attack on POS \(", said)
+    tables, description = tables_of({}, seeds=(1, 2, 3))
+    assert words.lead(Rows.of(tables, description)).startswith("No method tells the first apart from others: ")
 
 
 def test_missing_parts_are_left_out_and_named(tmp_path):
@@ -278,8 +351,11 @@ def test_one_seed_has_points_and_no_intervals(tmp_path):
     tables, description = tables_of(seeds=(4,))
     rows = Rows.of(tables, description)
     assert all(m.low is None for m in by_site(rows.effects("freeze", "valid")).values())
-    assert "no intervals" in figures.collect(rows)[0].caption
-    text = page.html(tables, rows, figures.collect(rows)[:1])
+    drawn = figures.collect(rows)
+    assert drawn[0].caption.count("n\u00a0=\u00a01 seed") == 1
+    assert not [f.name for f in drawn if "interval" in f.caption or "means over seeds" in f.caption]
+    text = page.html(tables, rows, drawn[:1])
+    assert "thin lines are single seeds" not in text
     assert "(one seed)" in text
     assert "nan" not in text.replace("nano", "").lower().replace("inan", "")
 
@@ -336,7 +412,7 @@ def test_intervals_are_students():
     half = 4.302652729911275 * np.std(values, ddof=1) / math.sqrt(3)  # the 97.5 % point of t with 2 degrees of freedom
     assert found == (pytest.approx(np.mean(values)), pytest.approx(7 / 3 - half), pytest.approx(7 / 3 + half), 3)
     assert interval([2.0]) == Mean(2.0, None, None, 1)
-    assert interval([2.0, 2.0]) == Mean(2.0, 2.0, 2.0, 2)
+    assert interval([2.0, 2.0]) == Mean(2.0, None, None, 2)  # no spread, no interval: decision 23
 
 
 def test_component_means_are_over_layers_then_seeds():
@@ -364,7 +440,13 @@ def test_sites_are_ordered_by_layer_then_component():
     [
         (1.23456, True, "+1.235"),
         (-0.5, False, "−0.500"),
-        (-0.0001, True, "0.000"),
+        (-0.0001, True, "−0.000100"),
+        (0.000489, False, "0.000489"),
+        (0.0184, True, "+0.0184"),
+        (0.02, False, "0.0200"),
+        (4.89e-8, False, "4.89e−08"),
+        (1e-14, True, "0.000"),
+        (0.0, True, "0.000"),
         (None, True, "–"),
         (12345.0, False, "1.23e+04"),
     ],
@@ -407,10 +489,10 @@ def test_a_card_shows_what_decides():
     assert dict(card.facts) == {
         "Seeds (n)": "3",
         "Seeds needed": "7",
-        "Paired spread": "0.020 nats",
-        "p (Holm)": "0.010",
+        "Paired spread": "0.0200 nats",
+        "p (Holm)": "0.0100",
     }
-    assert card.parts[0].numbers == "+0.100 nats, 95\u00a0% +0.050 to +0.150"
+    assert card.parts[0].numbers == "+0.100 nats, 95\u00a0% +0.0500 to +0.150"
     assert card.early_stopping.startswith("Explained by early stopping: turned round")
     assert card.diverged == "2 runs of this claim diverged and entered with the last finite loss."
     assert card.replication
@@ -472,3 +554,191 @@ def test_ramps_are_even_and_never_leave_their_ends():
     assert palette.ramp(-1.0) == palette.VIRIDIS[0]
     assert palette.ramp(0.05) == "#461264"
     assert palette.layer_colour(1.0) != palette.layer_colour(1.0, dark=True)
+
+
+def test_the_budget_says_what_attacks_cost(study):
+    tables, description = study
+    assert words.budget(Rows.of(tables, description)) == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
+    short = tables["runs"].with_columns(
+        pl.when(pl.col("edit") == "attack").then(2).otherwise(pl.col("epochs")).alias("epochs")
+    )
+    rows = Rows.of({**tables, "runs": short}, description)
+    assert words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
+    captions = {f.name: f.caption for f in figures.collect(rows)}
+    assert "Attacks are shown with λ = 1, after 2 epochs." in captions["answer"]
+    odd = Rows.of(*combined())
+    assert "attacks with λ = 0.3 and 1," in words.budget(odd)
+    assert "λ = 1 (also run: 0.3), after 2 epochs." in words.attacked(odd)
+
+
+def test_a_precondition_is_worded_as_a_requirement():
+    tables, description = tables_of({"self_only": 0.0})
+    text = page.html(tables, Rows.of(tables, description), [])
+    assert re.search(
+        r"Does not hold: attention is in use\.</strong> Required: in every seed, letting .* Not so in seeds 1, 2\.",
+        text,
+    )
+    assert re.search(
+        r"Holds: the baseline beats the unigram loss\.</strong> Required: .* Found so in every seed\.", text
+    )
+
+
+def text_marks(node):
+    """Every text mark of a chart's specification."""
+    if isinstance(node, dict):
+        mark = node.get("mark")
+        yield from [node] if isinstance(mark, dict) and mark.get("type") == "text" else []
+        yield from (found for value in node.values() for found in text_marks(value))
+    elif isinstance(node, list):
+        yield from (found for value in node for found in text_marks(value))
+
+
+def test_layers_are_told_apart_by_shape_and_named_in_ink(study):
+    for name in ("fig03-attack-pos-train", "fig07-baseline", "fig10-midstage", "fig12-freeze-valid"):
+        whole = figures.draw(*study)[name].to_dict(validate=False)
+        names = list(text_marks(whole))
+        assert names
+        assert all(n["mark"]["color"] == palette.INK and "color" not in n["encoding"] for n in names)
+        text = json.dumps(whole)
+        assert name == "fig07-baseline" or all(f'\\"shape\\": \\"{palette.layer_shape(i)}\\"' in text for i in (0, 1))
+    assert len({palette.layer_shape(i) for i in range(8)}) == 8
+
+
+def test_where_curves_meet_their_names_stand_as_a_list(study):
+    whole = figures.draw(*study)["fig10-midstage"].to_dict(validate=False)
+    for names in text_marks(whole):
+        heights = [row["value"] for row in json.loads(whole["datasets"][names["data"]["name"]])]
+        steps = [a - b for a, b in pairwise(heights)]
+        assert steps == pytest.approx([steps[0]] * len(steps))
+        assert steps[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"),
+    [
+        (0, [0]),
+        (1, [0, 1]),
+        (2, [0, 1, 2]),
+        (5, [0, 1, 2, 3, 4, 5]),
+        (8, [0, 2, 4, 6, 8]),
+        (200, [0, 50, 100, 150, 200]),
+    ],
+)
+def test_epochs_have_whole_ticks_and_none_twice(last, ticks):
+    assert whole_ticks(last) == ticks
+
+
+def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_counted():
+    tables, description = tables_of(seeds=(1, 2))
+    mine = (pl.col("name") == "adversary_accuracy") & (pl.col("split") == "valid") & (pl.col("epoch") == 3)
+    apart = pl.when(mine & pl.col("run").str.contains("-q@1-s1-")).then(0.9).otherwise(pl.col("value")).alias("value")
+    rows = Rows.of({**tables, "metrics": tables["metrics"].with_columns(apart)}, description)
+    figure = next(f for f in figures.collect(rows) if f.name == "adversary")
+    assert '"domain": [0.0, 1.0]' in json.dumps(figure.chart().to_dict(validate=False))
+    assert figure.caption.endswith(" 4 ends of intervals reach beyond the frame.")  # both ends, both labels
+    sites = tables["sites"].with_columns(
+        pl.when(
+            (pl.col("measure") == "criticality") & (pl.col("site") == "q@1") & (pl.col("subject").str.contains("-s1-"))
+        )
+        .then(0.9)
+        .otherwise(pl.col("value"))
+        .alias("value")
+    )
+    caption = next(
+        f for f in figures.collect(Rows.of({**tables, "sites": sites}, description)) if "fig09" in f.name
+    ).caption
+    assert "ends of intervals reach beyond the frame." in caption
+
+
+def test_the_table_tells_what_happens_to_the_accuracy(study):
+    tables, description = study
+    rows = Rows.of(tables, description)
+    table = facts.numbers(rows)
+    columns = [title for title, unit in table["columns"] if unit == facts.POINTS]
+    assert columns == [
+        "Attack on POS: accuracy", "Attack on DEP: accuracy", "Initial weights (α = 0): accuracy", "Freezing: accuracy",
+    ]  # fmt: skip
+    last = tables["metrics"].filter(
+        (pl.col("name") == "accuracy") & (pl.col("split") == "valid") & (pl.col("epoch") == 3)
+    )
+    points = []
+    for seed in (1, 2):
+        own, base = (
+            last.filter(pl.col("run").str.starts_with(f"{slug}-s{seed}-"))["value"].item()
+            for slug in ("freeze-v@2", "baseline")
+        )
+        points.append(100 * (own - base))
+    cells = dict(table["rows"])["v@2"]
+    assert cells[-1][0] == words.number(sum(points) / 2, True, 2)
+    accuracy = tables["sites"].filter(
+        (pl.col("measure") == "rewind_accuracy") & (pl.col("split") == "valid") & (pl.col("site") == "v@2")
+    )
+    at = {a: accuracy.filter(pl.col("at") == a)["value"].mean() for a in (0.0, 1.0)}
+    assert cells[-2][0] == words.number(100 * (at[0.0] - at[1.0]), True, 2)
+
+
+def test_columns_of_the_table_have_one_number_of_decimals():
+    assert words.decimals([1.5, -0.3]) == 3
+    assert words.decimals([1.5, 0.0042, 0.0]) == 4
+    assert words.decimals([0.0]) == 3
+    assert words.decimals([1e-9]) == 5
+
+
+def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
+    tables, description = study
+    text = page.html(tables, Rows.of(tables, description), [])
+    said = text[text.index('id="reproduce"') :]
+    assert "trisect study experiment.json --out OUT" in said
+    assert "torch 9.9.9, trisect 0.1.0" in said
+    assert said.count("0123456789abcdef") == 1
+    assert "epochs as in training, labels pos dep, sites q@1 k@1 v@1 q@2 k@2 v@2, strengths 1.0" in said
+    assert "epsilon 0.01, midstage yes, mode adaptive, points 101, sites q@1" in said
+    assert "<dt>Freeze</dt><dd>sites q@1 k@1" in said
+    assert "claims have changed" not in text
+    marked = (
+        tables["runs"]
+        .with_row_index()
+        .with_columns(
+            pl.when(pl.col("index") == 0).then(pl.lit("f" * 16)).otherwise(pl.col("claims_hash")).alias("claims_hash"),
+            pl.when(pl.col("index") == 0)
+            .then(pl.lit('{"torch": "8"}'))
+            .otherwise(pl.col("versions"))
+            .alias("versions"),
+            pl.when(pl.col("index") == 0).then(pl.lit("synthetic:00")).otherwise(pl.col("corpus")).alias("corpus"),
+        )
+    )
+    other = {**tables, "runs": marked.drop("index")}
+    text = page.html(other, Rows.of(other, description), [])
+    assert text.count("claims have changed since these runs were made") == 2
+    assert "f" * 16 in text
+    assert claims_hash() in text
+    assert "torch 8; other runs: torch 9.9.9, trisect 0.1.0" in text
+    assert "fingerprint <code>00, 0123456789abcdef</code>" in text
+
+
+def test_how_to_read_speaks_of_fractions_too(study):
+    tables, description = study
+    text = page.html(tables, Rows.of(tables, description), [])
+    assert "the dashed line is zero: no difference, or, for a learned fraction, nothing learned" in text
+    assert "Each part is a difference paired by seed" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"verdict": "supported"}, "no more"),
+        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": verdicts.UNDECIDED}, "12"),
+        ({"verdict": "inconclusive", "reason": verdicts.UNDECIDED}, "more than 999"),
+        ({"verdict": "inconclusive", "reason": verdicts.ONE_SEED}, "cannot be told"),
+        ({"verdict": "inconclusive", "reason": verdicts.NO_SPREAD}, "cannot be told"),
+        ({"verdict": "inconclusive", "reason": verdicts.AT_FLOOR}, "barred: no number of seeds"),
+        ({"verdict": "inconclusive", "reason": verdicts.NOT_IN_USE}, "barred: no number of seeds"),
+    ],
+)
+def test_seeds_needed_in_words(values, said):
+    assert dict(card_of(**values).facts)["Seeds needed"] == said
+
+
+def test_grey_and_dashed_is_the_baseline_alone(study):
+    whole = json.dumps(figures.draw(*study)["fig07-baseline"].to_dict(validate=False)["concat"])
+    assert palette.BASELINE not in whole

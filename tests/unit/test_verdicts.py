@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tests.planted import ORDER, SEEDS, TRUTHS, judged, parts, planted, whole, without
-from tests.synthetic import INIT, about, diverged, study_tables, with_curve
+from tests.synthetic import FINAL, INIT, about, diverged, study_tables, with_curve
 
 from trisect import claims
 from trisect.claims import evidence as evidence_room
@@ -167,6 +167,32 @@ def test_a_precondition_is_about_every_seed_not_about_the_mean():
     assert whole(judged(gone), "A-8")["reason"] == verdicts.NOT_CHECKED
 
 
+def test_a_baseline_that_diverged_fails_both_preconditions_in_its_seed():
+    tables = planted(TRUTHS["A-8"])
+    run = tables["runs"].filter((pl.col("edit") == "none") & (pl.col("seed") == 3))["run"].item()
+    mine = (pl.col("run") == run) & (pl.col("split") == "valid") & (pl.col("epoch") == 3)
+    blown = pl.when(mine & (pl.col("name") == "loss_nats")).then(2.0).otherwise(pl.col("value")).alias("value")
+    broken = diverged({**tables, "metrics": tables["metrics"].with_columns(blown)}, run, 3)
+    for check in claims.preconditions(broken):  # with a last loss so low that both losses are far above it
+        assert (check.ok, check.diverged) == (False, (3,))
+        assert check.sentence.endswith("The baseline diverged in seed 3.")
+    row = whole(judged(broken), "A-8")
+    assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", verdicts.BASELINE_DIVERGED, 1.0)
+
+
+def test_a_precondition_says_what_is_required_and_then_what_was_found():
+    tables = planted({"self_only": 0.01}, spread=0.0001)
+    first, second = claims.preconditions(tables)
+    assert first.sentence.startswith("Required: in every seed the baseline's final validation loss is below ")
+    assert first.sentence.endswith(" Found so in every seed.")
+    assert second.sentence.startswith("Required: in every seed, letting each position see only itself costs ")
+    assert second.sentence.endswith(" Not so in seeds 1, 2, 3, 4, 5, 6.")
+    empty = {name: frame.clear() for name, frame in tables.items()}
+    assert claims.preconditions(empty)[0].sentence.endswith(" Not measured.")
+    gone = {**tables, "sites": tables["sites"].filter(pl.col("measure") != "unigram_loss_nats")}
+    assert claims.preconditions(gone)[0].sentence.endswith(" Not measured in seeds 1, 2, 3, 4, 5, 6.")
+
+
 def test_preconditions_give_mean_and_interval():
     check = claims.preconditions(planted({"self_only": 0.5}, spread=0.01))[1]
     assert check.low is not None
@@ -246,6 +272,20 @@ def test_a_gain_that_turns_round_at_the_best_epoch_is_explained_by_early_stoppin
     assert (valid["effect_best_valid"] > -0.02) == explained
     assert (train["early_stopping"], train["effect_matched_train"]) == (None, None)
     assert whole(table, "A-2")["early_stopping"] is explained
+
+
+def test_what_stays_unlearned_is_not_explained_by_early_stopping():
+    """At matched train loss an attack that left 5 % has learned as much as the baseline, whatever is true."""
+    sizes = {split: 0.95 * (INIT[split] - FINAL[split]) for split in INIT}
+    effects = {f"attack-dep-v@{layer}/{split}": size for layer in range(1, 6) for split, size in sizes.items()}
+    table = judged(planted(effects))
+    row = whole(table, "A-8")
+    assert row["verdict"] == "supported"
+    assert row["effect"] == pytest.approx(0.05, abs=0.02)
+    assert row["early_stopping"] is False
+    shown = parts(table, "A-8")
+    assert shown["effect_matched_train"].to_list() == [None, None]
+    assert shown["effect_best_valid"].null_count() == 0
 
 
 def test_a_claim_without_validation_has_no_early_stopping_flag():

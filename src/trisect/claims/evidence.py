@@ -96,7 +96,7 @@ def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> C
 
 
 def _clipped(trained: Trained, baseline: Trained | None) -> Trained:
-    """A diverged run enters with losses no higher than at initialisation, which it shares with the baseline."""
+    """A diverged run, the baseline too, enters with losses no higher than at initialisation, which all runs share."""
     if not trained.diverged:
         return trained
     start = trained if baseline is None else baseline

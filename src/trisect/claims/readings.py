@@ -78,6 +78,8 @@ def _loss_change(effect: LossChange, evidence: Evidence, seed: int, when: When) 
 
 
 def _learned(effect: LearnedFraction, evidence: Evidence, seed: int, when: When) -> Reading | None:
+    if when == "matched_train":
+        return None  # where both came down to the same train loss, both learned the same: a fraction of about 1
     pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, when)
     return _mean(_fraction(pair, None if pair is None else pair.initial) for pair in pairs)
 

@@ -31,6 +31,7 @@ from trisect.papers import SOURCES
 
 NOT_IN_USE = "attention is not in use here"
 NOT_CHECKED = "whether attention is in use was not measured in this study"
+BASELINE_DIVERGED = "a baseline diverged"
 NOT_MEASURED = "not measured in this study"
 OTHER_EPSILON = "criticality was measured with another ε than 1 % of the final loss"
 AT_FLOOR = "measure at its floor"
@@ -107,6 +108,8 @@ def _barred_everywhere(evidence: Evidence) -> str | None:
     found = checks(evidence)
     if all(check.ok for check in found):
         return None
+    if any(check.diverged for check in found):
+        return BASELINE_DIVERGED
     return NOT_CHECKED if any(check.n < max(1, len(evidence.seeds)) for check in found) else NOT_IN_USE
 
 

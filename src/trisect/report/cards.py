@@ -9,6 +9,8 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from trisect.claims.verdicts import NO_SPREAD, ONE_SEED, UNDECIDED
+from trisect.core.stats import MOST_SEEDS
 from trisect.report.words import count, number, several
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
@@ -98,16 +100,24 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
 
 
 def _facts(whole: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    needed = whole["seeds_needed"]
-    seeds = count(needed) if needed is not None else "cannot be told"
-    seeds = seeds if whole["verdict"] == "inconclusive" else "no more"
     unit = f" {whole['unit']}" if whole["unit"] else ""
     return (
         ("Seeds (n)", count(whole["n"])),
-        ("Seeds needed", seeds),
+        ("Seeds needed", _seeds_needed(whole)),
         ("Paired spread", "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"),
         ("p (Holm)", _p(whole["p_holm"])),
     )
+
+
+def _seeds_needed(whole: Mapping[str, Any]) -> str:
+    """How many seeds would decide the claim: a rule that bars a verdict is lifted by no number of them."""
+    if whole["verdict"] != "inconclusive":
+        return "no more"
+    if whole["seeds_needed"] is not None:
+        return count(whole["seeds_needed"])
+    if whole["reason"] == UNDECIDED:
+        return f"more than {MOST_SEEDS - 1}"
+    return "cannot be told" if whole["reason"] in (ONE_SEED, NO_SPREAD) else "barred: no number of seeds"
 
 
 def _p(value: float | None) -> str:

@@ -16,6 +16,8 @@ from trisect.report.rows import Point, Rows, by_site, order, place
 LOSS, SHARE = "nats per token", "share of tokens"
 NUMBERS = {("pos", "train"): 3, ("pos", "valid"): 4, ("dep", "train"): 5, ("dep", "valid"): 6}
 SPLIT = {"train": "train", "valid": "validation"}
+LOST = ", and the bold line stops where the first seed is lost."
+CUT = " Curves are cut above the loss at initialisation."
 
 
 def draw(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> dict[str, alt.ConcatChart]:
@@ -35,8 +37,15 @@ def collect(rows: Rows) -> list[Figure]:
 
 
 def _seeds(rows: Rows) -> str:
-    n = len(rows.seeds)
-    return f"n\u00a0=\u00a0{words.several(n, 'seed')}" + ("" if n > 1 else ": no intervals")
+    return f"n\u00a0=\u00a0{words.several(len(rows.seeds), 'seed')}"
+
+
+def _cut(shown: Iterable[tuple[Frame, Sequence[Point]]]) -> str:
+    """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
+    ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
+    if not ends:
+        return ""
+    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
 
 
 def _groups(points: Iterable[Point]) -> list[str]:
@@ -63,20 +72,19 @@ def _answer(rows: Rows) -> Iterable[Figure]:
         site_panel(title, points, frames[kind], zero=kind != "criticality") for kind, title, _, points in items
     )
     bent = [title for kind, title, _, _ in items if frames[kind].linear is not None]
+    points = [p for item in items for p in item[3]]
+    marks = "Marks are the one seed's values."
+    if len(rows.seeds) > 1:
+        marks = "Marks are means over seeds, bars 95 % intervals (Student t), small open marks single seeds."
     caption = (
-        "What happens when one site is edited; the horizontal axis is the layer. Marks are means over seeds, bars 95 % "
-        "intervals (Student t), small open marks single seeds. Attack and freezing: difference of the validation loss "
-        "to the baseline of the same seed, at the last epoch. Criticality, areas: on the train split. "
-        f"{_seeds(rows)}, {words.several(len({p.site for i in items for p in i[3]}), 'site')}."
+        f"What happens when one site is edited; the horizontal axis is the layer. {marks} Attack and freezing: difference "
+        "of the validation loss to the baseline of the same seed, at the last epoch. Criticality, areas: on the train split."
+        f"{words.attacked(rows)} {_seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
+        f"{words.from_diverged(points)}"
     )
     if bent:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
-    cut = sum(
-        frames[k].outside(v for v in m[1:3] if v is not None) for k, _, _, ps in items for m in by_site(ps).values()
-    )
-    if cut:
-        caption += f" {words.several(cut, 'end')} of intervals {'reaches' if cut == 1 else 'reach'} beyond the frame."
-    points = [p for item in items for p in item[3]]
+    caption += _cut((frames[kind], found) for kind, _, _, found in items)
     yield Figure("answer", "", "The answer in one picture", caption, panels, _component_key(points, True))
 
 
@@ -94,17 +102,22 @@ def depth_share(rows: Rows) -> Callable[[str], float]:
     return lambda site: 0.5 if place(site).depth == math.inf else (place(site).depth - 1) / max(1.0, deepest - 1)
 
 
-def _curve_panels(rows: Rows, points: Sequence[Point], other: Line | None, axis: Frame) -> tuple[Panel, ...]:
+def _curve_panels(
+    rows: Rows, points: Sequence[Point], other: Line | None, axis: Frame, meet: bool = False
+) -> tuple[Panel, ...]:
     share = depth_share(rows)
     panels = []
     for group in _groups(points):
         lines = [other] if other else []
-        for site in sorted({p.site for p in points if place(p.site).group == group}, key=order):
+        sites = sorted({p.site for p in points if place(p.site).group == group}, key=order)
+        for position, site in enumerate(sites):
             here = place(site)
             name = f"layer {here.layers}" if here.single else f"layers {here.layers}"
             mine = tuple(p for p in points if p.site == site)
-            lines.append(Line(name, palette.layer_colour(share(site)), () if here.single else (8, 2), mine))
-        panels.append(curve_panel(words.GROUP.get(group, group), lines, axis))
+            dash = () if here.single else (8, 2)
+            colour, shape = palette.layer_colour(share(site)), palette.layer_shape(position)
+            lines.append(Line(name, colour, dash, mine, shape))
+        panels.append(curve_panel(words.GROUP.get(group, group), lines, axis, meet=meet))
     return tuple(panels)
 
 
@@ -123,9 +136,11 @@ def _against_baseline(rows: Rows, edit: str, split: str, label: str | None) -> t
     effects = rows.effects(edit, split, label)
     tail = f" Against the baseline, at the last epoch: {words.extremes(effects, 'nats')}" if effects else ""
     tail += f" {_seeds(rows)}, {words.several(len(runs), 'run')} at {words.several(len({s for s, _ in runs}), 'site')}"
-    tail += f"; {len(gone)} diverged, and the bold line stops where the first seed is lost." if gone else "."
-    if any(p.value > axis.high for p in points):
-        tail += " Curves are cut above the loss at initialisation."
+    tail += f"; {len(gone)} diverged{LOST}" if gone else "."
+    lost = {p.seed for p in base if p.diverged}
+    tail += f" The baseline diverged in {words.several(len(lost), 'seed')}." if lost else ""
+    if any(p.value > axis.high for p in (*points, *base)):
+        tail += CUT
     return _curve_panels(rows, points, other, axis), tail
 
 
@@ -156,10 +171,12 @@ def _freezing(rows: Rows) -> Iterable[Figure]:
 def _baseline(rows: Rows) -> Iterable[Figure]:
     looks = (
         ("train", "train", palette.INK, ()),
-        ("valid", "validation", palette.BASELINE, (5, 3)),
+        ("valid", "validation", palette.INK, (7, 3)),
         ("train_running", "in training", palette.SOFT, (2, 2)),
     )
     panels = []
+    runs = rows.runs.filter(pl.col("edit") == "none")
+    lost, over = runs.filter(pl.col("status") == "diverged").height, False
     for name, title, unit in (("loss_nats", "Loss", LOSS), ("accuracy", "Accuracy", SHARE)):
         lines = [Line(n, c, d, tuple(rows.curves("none", split, name))) for split, n, c, d in looks]
         lines = [line for line in lines if line.points]
@@ -170,13 +187,19 @@ def _baseline(rows: Rows) -> Iterable[Figure]:
             )
             lines += [Line("unigram", palette.OTHER.colour, (1, 3), flat)] if flat else []
         if lines:
-            panels.append(curve_panel(title, lines, around([p.value for line in lines for p in line.points], unit)))
+            values = [p.value for line in lines for p in line.points]
+            start = [p.value for line in lines for p in line.points if p.at == 0]
+            axis = around(values, unit, most=max(start) if lost and start and name == "loss_nats" else math.inf)
+            over |= axis.outside(values) > 0
+            panels.append(curve_panel(title, lines, axis))
     if panels:
         caption = (
             "The baseline, which nothing was done to. 'train' and 'validation' are measured in evaluation mode, "
             "'in training' with dropout; 'unigram' is what word frequencies alone reach on the validation split. "
-            f"{_seeds(rows)}."
+            f"{_seeds(rows)}, {words.several(runs.height, 'run')}"
         )
+        caption += f"; {lost} diverged{LOST}" if lost else "."
+        caption += CUT if over else ""
         yield Figure("fig07-baseline", "Figure 7", "The baseline's curves", caption, tuple(panels))
 
 
@@ -209,11 +232,12 @@ def _criticality(rows: Rows) -> Iterable[Figure]:
     if not last:
         return
     unit = Frame("α", -0.04, 1.04)
-    panels = [site_panel("Criticality", last, unit, zero=False)]
+    panels, shown = [site_panel("Criticality", last, unit, zero=False)], [(unit, last)]
     early = {(p.site, p.seed): p.value for p in first}
     differ = sorted({p.site for p in last if early.get((p.site, p.seed), p.value) != p.value}, key=order)
     if differ:
         panels.append(site_panel("The other reading", first, unit, zero=False))
+        shown.append((unit, first))
     epsilon = ((rows.about.get("experiment") or {}).get("rewind") or {}).get("epsilon", 0.01)
     caption = (
         f"The smallest α from which on the train loss stays within {100 * epsilon:g} % of the final loss: "
@@ -231,8 +255,11 @@ def _criticality(rows: Rows) -> Iterable[Figure]:
         )
     area = rows.measure("rewind_area", "train")
     if area:
-        panels.append(site_panel("Area", area, around([p.value for p in _with_means(area)], "nats", zero=True)))
+        axis = around([p.value for p in _with_means(area)], "nats", zero=True)
+        panels.append(site_panel("Area", area, axis))
+        shown.append((axis, area))
         caption += " The area, the mean rise of the train loss over α, needs no tolerance."
+    caption += _cut(shown)
     yield Figure(
         "fig09-criticality",
         "Figure 9",
@@ -252,7 +279,7 @@ def _midstage(rows: Rows) -> Iterable[Figure]:
     flat = tuple(p._replace(at=at) for p in final for at in ends)
     start = [p.value for p in rows.curves("none", "train") if p.at == 0]
     axis = around([p.value for p in (*points, *final)], LOSS, most=max(start) if start else math.inf)
-    panels = _curve_panels(rows, points, Line("final", palette.BASELINE, (5, 3), flat) if flat else None, axis)
+    panels = _curve_panels(rows, points, Line("final", palette.BASELINE, (5, 3), flat) if flat else None, axis, True)
     caption = (
         "Train loss of the final model when one site's weights are those of an earlier epoch; grey and dashed is the final loss. "
         f"{_seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
@@ -260,6 +287,7 @@ def _midstage(rows: Rows) -> Iterable[Figure]:
     zero = [p for p in points if p.at == 0]
     if zero:
         caption += f" With the initial weights: {words.extremes(zero, 'nats', False)}"
+    caption += CUT if any(p.value > axis.high for p in points) else ""
     yield Figure("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights", caption, panels)
 
 
@@ -268,16 +296,16 @@ def _adversary(rows: Rows) -> Iterable[Figure]:
     found = [(label, points) for label, points in found if points]
     if not found:
         return
-    values = [p.value for _, points in found for p in _with_means(points)]
-    axis = around(values, SHARE)
+    axis = Frame(SHARE, 0.0, 1.0)
     panels = tuple(
         site_panel(f"Predicting {words.label_name(label)}", points, axis, zero=False) for label, points in found
     )
     caption = (
         "How often the adversary names the label of the next word rightly at the last epoch, on the validation split: what the attack left "
-        f"for this adversary to find, which is not all that is there. {_seeds(rows)}."
+        f"for this adversary to find, which is not all that is there.{words.attacked(rows)} {_seeds(rows)}."
     )
     points = [p for _, ps in found for p in ps]
+    caption += _cut((axis, ps) for _, ps in found)
     yield Figure(
         "adversary", "Beyond the paper", "The adversary's accuracy", caption, panels, _component_key(points, False)
     )
@@ -296,7 +324,7 @@ def _strengths(rows: Rows) -> Iterable[Figure]:
         panels = tuple(site_panel(f"λ = {s:g}", ps, axis) for s, ps in found)
         caption = (
             "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
-            f"by strength of the attack. {_seeds(rows)}."
+            f"by strength of the attack. {_seeds(rows)}.{_cut((axis, ps) for _, ps in found)}"
         )
         title = f"Attack on {words.label_name(label)} by strength"
         yield Figure(

@@ -12,13 +12,12 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.files import replace_file
-from trisect.report import cards, figures, palette, render, words
+from trisect.report import cards, facts, figures, palette, render, words
 from trisect.report.panels import Figure
-from trisect.report.rows import Mean, Rows, by_site, order
+from trisect.report.rows import Mean, Rows
 
 HERE = Path(__file__).parent
 PANEL_ROOM = 328
-OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
@@ -51,13 +50,13 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
         about=rows.about,
         experiment=rows.about.get("experiment") or {},
         corpus=rows.about.get("corpus") or {},
-        study=_study(rows),
+        study=facts.study(rows),
         checks=[_check(check) for check in checks],
         attention=all(check.ok for check in checks),
         answer=views.pop("answer", None),
         words=words.answer(rows),
         lead=words.lead(rows),
-        numbers=_numbers(rows),
+        numbers=facts.numbers(rows),
         cards=found,
         tally=words.tally(cards.tally(found)),
         badge=cards.badge,
@@ -142,69 +141,6 @@ def _swatch(kind: str) -> Markup:
     return Markup(
         f'<svg viewBox="0 0 14 14" width="14" height="14" fill="{look.colour}" aria-hidden="true">{_SHAPES[look.shape]}</svg>'
     )
-
-
-def _numbers(rows: Rows) -> dict[str, Any]:
-    """The answer's picture as a table: a row per site, a column per method."""
-    items = [
-        (title, unit, kind in ("attack", "freeze"), by_site(points))
-        for kind, title, unit, points in words.methods(rows)
-    ]
-    sites = sorted({site for *_, means in items for site in means}, key=order)
-
-    def cell(mean: Mean | None, signed: bool) -> tuple[str, str]:
-        if mean is None:
-            return "–", ""
-        ends = "" if mean.low is None else f"{words.number(mean.low, signed)} to {words.number(mean.high, signed)}"
-        return words.number(mean.mean, signed), ends
-
-    return {
-        "columns": [(title, unit) for title, unit, _, _ in items],
-        "rows": [(site, [cell(means.get(site), signed) for _, _, signed, means in items]) for site in sites],
-    }
-
-
-def _study(rows: Rows) -> dict[str, Any]:
-    """What the head, the cards and the last section say about the study."""
-    experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
-    model, training, splits = (
-        experiment.get("model") or {},
-        experiment.get("training") or {},
-        corpus.get("splits") or {},
-    )
-    layers, heads = model.get("layers", 0), model.get("heads", 0)
-    said_model = f"{words.several(layers, 'layer')}, {words.several(heads, 'head')}, width {model.get('width', '–')}"
-    said_corpus = (
-        f"{corpus.get('name', '–')} ({words.count(splits.get('train'))} train and {words.count(splits.get('valid'))} validation tokens, "
-        f"{words.count(corpus.get('types'))} types)"
-    )
-    budget = (
-        f"{words.several(training.get('epochs', 0), 'epoch')} of {OPTIMIZERS.get(training.get('optimizer', ''), '–')} at rate "
-        f"{training.get('rate', '–')}, {words.several(len(rows.seeds), 'seed')}"
-    )
-    states = rows.runs["status"].value_counts().sort("status").rows()
-    seconds = rows.about.get("wall_seconds")
-    return {
-        "model": said_model,
-        "corpus": said_corpus,
-        "budget": budget,
-        "seeds": words.listed([str(s) for s in rows.seeds]) or "–",
-        "runs": ", ".join(f"{words.count(n)} {state}" for state, n in states) or "none",
-        "hashes": rows.runs["claims_hash"].drop_nulls().unique().sort().to_list(),
-        "fingerprints": sorted({*rows.runs["corpus"].drop_nulls().unique().to_list(), corpus.get("fingerprint", "–")}),
-        "wall": "–" if seconds is None else _duration(float(seconds)),
-        "settings": [
-            (group, sorted(experiment[group].items()))
-            for group in ("text", "model", "training")
-            if experiment.get(group)
-        ],
-    }
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def _dark_ramp(rows: Rows) -> str:

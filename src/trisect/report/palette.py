@@ -36,6 +36,15 @@ VIRIDIS = (
 )  # fmt: skip
 
 
+# Second channel of curves: a shape per layer, beside its colour.
+LAYER_SHAPES = tuple(m.shape for m in (*GROUPS.values(), OTHER))
+
+
+def layer_shape(position: int) -> str:
+    """The shape of a panel's curve number `position`, from 0; after eight they begin again."""
+    return LAYER_SHAPES[position % len(LAYER_SHAPES)]
+
+
 def mark(group: str) -> Mark:
     """Colour and shape of a group of components such as `q` or `q+k`; unknown groups share one of their own."""
     return GROUPS.get(group, OTHER)
@@ -72,7 +81,14 @@ def theme() -> alt.Config:
         axis=alt.AxisConfig(gridColor=RULE, domainColor=BASELINE, tickColor=BASELINE, tickCount=5, **words),
         axisX=alt.AxisConfig(grid=False, labelAngle=0),
         axisY=alt.AxisConfig(
-            domain=False, ticks=False, minExtent=32, titleAnchor="end", titleAngle=0, titleAlign="left", titleY=-9
+            domain=False,
+            ticks=False,
+            minExtent=32,
+            labelPadding=7,
+            titleAnchor="end",
+            titleAngle=0,
+            titleAlign="left",
+            titleY=-9,
         ),
         view=alt.ViewConfig(stroke=None),  # pyright: ignore[reportArgumentType]
         legend=alt.LegendConfig(orient="top", symbolSize=70, symbolOpacity=1, **words),

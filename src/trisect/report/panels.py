@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from trisect.report import palette
-from trisect.report.rows import Point, by_site, interval, order, place
+from trisect.report.rows import Point, by_site, extreme, interval, order, place
 
 WIDTH, HEIGHT = 246, 176
 LINE_HEIGHT = 12.5
+DOTS = 6  # at most so many marks on a curve
 
 
 class Frame(NamedTuple):
@@ -87,7 +88,7 @@ class Panel(NamedTuple):
 class Figure:
     """A figure of the report: its panels side by side, and what the page says about them.
 
-    `key` names the marks: (kind, name) pairs, where kind is a group of components, `baseline`, `train` or `valid`;
+    `key` names the marks: (kind, name) pairs, where kind is a group of components or `baseline`;
     `ramp` gives the ends of a heat map's colours and their unit.
     """
 
@@ -152,13 +153,9 @@ def site_panel(title: str, points: Sequence[Point], axis: Frame, zero: bool = Tr
     heads = alt.Chart(_data(whole)).mark_point(size=52, filled=True, opacity=1)
     layers.append(heads.encode(x, axis.axis("mean"), colour, shape, offset))
     width = max(WIDTH, 13 * len(columns) * len(groups))
-    top = max(means, key=lambda s: means[s].mean)
-    low = min(means, key=lambda s: means[s].mean)
-    words = (
-        f"{title}, in {axis.unit}, for {len(means)} sites. Largest mean {means[top].mean:.3g} at {top}, "
-        f"smallest {means[low].mean:.3g} at {low}."
-    )
-    return Panel(_lay(title, *layers, width=width), words)
+    ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
+    said = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
+    return Panel(_lay(title, *layers, width=width), f"{title}, in {axis.unit}, for {len(means)} sites. {said}.")
 
 
 def label_heights(values: Sequence[float], axis: Frame, gap: float) -> list[float]:
@@ -187,17 +184,28 @@ def label_heights(values: Sequence[float], axis: Frame, gap: float) -> list[floa
 
 
 class Line(NamedTuple):
-    """One curve of a panel: every seed thin, the mean bold, a word at its end."""
+    """One curve of a panel: every seed thin, the mean bold, a word at its end; `shape` marks it beside its colour."""
 
     name: str
     colour: str
     dash: tuple[int, ...]
     points: tuple[Point, ...]
+    shape: str | None = None
 
 
-def curve_panel(title: str, lines: Sequence[Line], axis: Frame, x_title: str = "epoch") -> Panel:
-    """Curves over `at`: seeds as thin lines, their mean as a bold one for as long as every seed is there."""
-    thin, bold, ends = [], [], []
+def whole_ticks(last: float) -> list[int]:
+    """Ticks of an axis of whole numbers from 0 to `last`: at most seven, and none twice."""
+    steps = (s * 10**k for k in range(9) for s in (1, 2, 5))
+    step = next(s for s in steps if last / s <= 6)
+    return list(range(0, math.floor(last) + 1, step))
+
+
+def curve_panel(title: str, lines: Sequence[Line], axis: Frame, x_title: str = "epoch", meet: bool = False) -> Panel:
+    """Curves over `at`: seeds as thin lines, their mean as a bold one for as long as every seed is there.
+
+    Names stand at the ends of the curves; where the curves `meet` at their ends, names stand as a list beside them.
+    """
+    thin, bold, dots, ends = [], [], [], []
     for number, line in enumerate(lines):
         look = {"line": f"{number}", "colour": line.colour, "dash": list(line.dash)}
         by_at: dict[float, list[float]] = {}
@@ -208,29 +216,56 @@ def curve_panel(title: str, lines: Sequence[Line], axis: Frame, x_title: str = "
         full = max(len(v) for v in by_at.values())
         means = [(at, interval(v).mean) for at, v in sorted(by_at.items()) if len(v) == full]
         bold += [look | {"at": at, "value": value} for at, value in means]
-        ends.append(look | {"at": means[-1][0], "value": means[-1][1], "name": line.name})
-    last = max(e["at"] for e in ends)
+        if line.shape is not None:
+            every = math.ceil(len(means) / DOTS)
+            kept = [pair for i, pair in enumerate(means) if (i + number) % every == 0]
+            dots += [look | {"at": at, "value": value, "shape": line.shape} for at, value in kept]
+        ends.append(look | {"value": means[-1][1], "name": line.name, "shape": line.shape or "stroke"})
+    last = max(p.at or 0.0 for line in lines for p in line.points)
     gap = LINE_HEIGHT / HEIGHT * (axis.high - axis.low)
-    heights = label_heights([e["value"] for e in ends], axis, gap)
+    heights = [axis.high - gap * (i + 0.5) for i in range(len(ends))]
+    if not meet:
+        heights = label_heights([e["value"] for e in ends], axis, gap)
     for end, height in zip(ends, heights, strict=True):
         end.update(at=last, value=height)
-    x = alt.X(
-        "at:Q",
-        scale=alt.Scale(domain=[0, last or 1], nice=False),
-        title=x_title,
-        axis=alt.Axis(tickMinStep=1, format="d"),
-    )
-    colour, dash = alt.Color("colour:N", scale=None), alt.StrokeDash("dash:N", scale=None)
-    layers = []
-    if len({p.seed for line in lines for p in line.points}) > 1:
-        seeds = alt.Chart(_data(thin)).mark_line(strokeWidth=0.8, opacity=0.4)
-        layers.append(seeds.encode(x, axis.axis("value"), colour, alt.Detail("seed:N")))
-    whole = alt.Chart(_data(bold)).mark_line(strokeWidth=2)
-    layers.append(whole.encode(x, axis.axis("value"), colour, dash, alt.Detail("line:N")))
-    labels = alt.Chart(_data(ends)).mark_text(align="left", dx=5, fontSize=11)
-    layers.append(labels.encode(x, axis.axis("value"), alt.Text("name:N"), colour))
+    layers = _curves(thin, bold, dots, ends, axis, _whole_x(last, x_title))
     said = "; ".join(f"{line.name} ends at {end:.3g}" for line, end in zip(lines, _last_means(lines), strict=True))
-    return Panel(_lay(title, *layers, width=WIDTH - 40), f"{title}: curves over {x_title}, in {axis.unit}. {said}.")
+    return Panel(_lay(title, *layers, width=WIDTH - 50), f"{title}: curves over {x_title}, in {axis.unit}. {said}.")
+
+
+Rowlike = dict[str, Any]
+
+
+def _whole_x(last: float, title: str) -> alt.X:
+    scale = alt.Scale(domain=[0, last or 1], nice=False)
+    return alt.X("at:Q", scale=scale, title=title, axis=alt.Axis(values=whole_ticks(last), tickCount=40, format="d"))
+
+
+def _curves(
+    thin: list[Rowlike], bold: list[Rowlike], dots: list[Rowlike], ends: list[Rowlike], axis: Frame, x: alt.X
+) -> list[alt.Chart]:
+    """The layers of a panel of curves. A name is ink; the mark before it has the look of its curve."""
+    colour, dash, y = alt.Color("colour:N", scale=None), alt.StrokeDash("dash:N", scale=None), axis.axis("value")
+    shape = alt.Shape("shape:N", scale=None)
+    layers = []
+    if len({row["seed"] for row in thin}) > len({row["line"] for row in thin}):
+        seeds = alt.Chart(_data(thin)).mark_line(strokeWidth=0.8, opacity=0.4)
+        layers.append(seeds.encode(x, y, colour, alt.Detail("seed:N")))
+    whole = alt.Chart(_data(bold)).mark_line(strokeWidth=2)
+    layers.append(whole.encode(x, y, colour, dash, alt.Detail("line:N")))
+    if dots:
+        layers.append(alt.Chart(_data(dots)).mark_point(size=34, filled=True, opacity=1).encode(x, y, colour, shape))
+    marked = [row for row in ends if row["shape"] != "stroke"]
+    plain = [row for row in ends if row["shape"] == "stroke"]
+    if marked:
+        signs = alt.Chart(_data(marked)).mark_point(size=40, filled=True, opacity=1, xOffset=9)
+        layers.append(signs.encode(x, y, colour, shape))
+    if plain:
+        strokes = alt.Chart(_data(plain)).mark_point(size=120, strokeWidth=2, opacity=1, xOffset=9)
+        layers.append(strokes.encode(x, y, colour, shape, dash))
+    names = alt.Chart(_data(ends)).mark_text(align="left", dx=17, fontSize=11, color=palette.INK)
+    layers.append(names.encode(x, y, alt.Text("name:N")))
+    return layers
 
 
 def _last_means(lines: Sequence[Line]) -> list[float]:

@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One number of one seed at one site; `at` is an epoch, an alpha, or null."""
+    """One number of one seed at one site; `at` is an epoch, an alpha, or null. `diverged`: a run behind it diverged."""
 
     site: str
     seed: int
@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean over seeds with its 95 % Student interval, which is null with fewer than two seeds."""
+    """A mean over seeds with its 95 % Student interval, which is null with one seed and where all seeds agree."""
 
     mean: float
     low: float | None
@@ -68,7 +68,18 @@ def interval(values: Sequence[float]) -> Mean:
     if sample.testable:
         low, high = stats.interval(sample, 0.95)
         return Mean(mean, float(low), float(high), n)
-    return Mean(mean, None, None, n) if n < 2 else Mean(mean, mean, mean, n)
+    return Mean(mean, None, None, n)
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two means are the same but for rounding."""
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=stats.ROUNDING)
+
+
+def extreme(means: Mapping[str, Mean], way: int) -> list[str]:
+    """Where the mean is highest (`way` 1) or lowest (−1): more than one place where several are the same."""
+    best = max(means.values(), key=lambda m: way * m.mean)
+    return [name for name, m in means.items() if alike(m.mean, best.mean)]
 
 
 def by_site(points: Iterable[Point]) -> dict[str, Mean]:
@@ -109,7 +120,7 @@ class Rows:
         kept["metrics"] = kept["metrics"].join(
             kept["runs"].select("run", "edit", "site", "label", "strength", "seed", "epochs", "status"), on="run"
         )
-        seeds = kept["runs"].select(pl.col("run").alias("subject"), "seed")
+        seeds = kept["runs"].select(pl.col("run").alias("subject"), "seed", "status")
         kept["sites"] = kept["sites"].join(seeds, on="subject")
         return cls(kept["runs"], kept["metrics"], kept["sites"], kept["claims"], about)
 
@@ -157,25 +168,39 @@ class Rows:
         columns = picked.select("site", "seed", "value", "epoch", pl.col("status") == "diverged").iter_rows()
         return [Point(site or "", seed, value, float(epoch), off) for site, seed, value, epoch, off in columns]
 
-    def effects(self, edit: str, split: str, label: str | None = None, strength: float | None = None) -> list[Point]:
-        """Loss at each run's last epoch less the baseline's of the same seed at that epoch, in nats.
+    def effects(
+        self,
+        edit: str,
+        split: str,
+        label: str | None = None,
+        strength: float | None = None,
+        name: str = "loss_nats",
+    ) -> list[Point]:
+        """A metric at each run's last epoch less the baseline's of the same seed at that epoch; losses in nats.
 
-        A run that diverged enters with its last finite loss, clipped at the baseline's loss at initialisation.
+        A run that diverged, edited or baseline, enters with its last finite value, and its loss is clipped at the
+        baseline's loss at initialisation. A point says whether either of its two runs diverged.
         """
-        loss = self.metrics.filter((pl.col("split") == split) & (pl.col("name") == "loss_nats"))
+        chosen = self.metrics.filter((pl.col("split") == split) & (pl.col("name") == name))
         base: dict[int, dict[int, float]] = {}
-        for seed, epoch, value in loss.filter(pl.col("edit") == "none").select("seed", "epoch", "value").iter_rows():
+        lost: set[int] = set()
+        bare = chosen.filter(pl.col("edit") == "none").select("seed", "epoch", "value", "status")
+        for seed, epoch, value, status in bare.iter_rows():
             base.setdefault(seed, {})[epoch] = value
-        last = loss.filter(self.chosen(edit, label, strength)).sort("epoch").group_by("run", maintain_order=True).last()
+            lost |= {seed} if status == "diverged" else set()
+        last = chosen.filter(self.chosen(edit, label, strength)).sort("epoch")
+        last = last.group_by("run", maintain_order=True).last()
         points = []
         for row in last.sort("site", "seed").iter_rows(named=True):
             against = base.get(row["seed"])
             if not against:
                 continue
-            off = row["status"] == "diverged"
-            value = min(row["value"], against.get(0, math.inf)) if off else row["value"]
+            most = against.get(0, math.inf) if name == "loss_nats" else math.inf
+            off, base_off = row["status"] == "diverged", row["seed"] in lost
+            value = min(row["value"], most) if off else row["value"]
             paired = against.get(row["epochs"], against[max(against)])
-            points.append(Point(row["site"], row["seed"], value - paired, None, off))
+            paired = min(paired, most) if base_off else paired
+            points.append(Point(row["site"], row["seed"], value - paired, None, off or base_off))
         return points
 
     def last(self, edit: str, split: str, name: str, label: str | None = None) -> list[Point]:
@@ -188,5 +213,21 @@ class Rows:
     def measure(self, name: str, split: str) -> list[Point]:
         """A measure of `sites` on one split, every site and seed; rows without a site have the empty site."""
         picked = self.sites.filter((pl.col("measure") == name) & (pl.col("split") == split))
-        picked = picked.sort("site", "seed", "at", nulls_last=True).select("site", "seed", "value", "at")
-        return [Point(site or "", seed, value, at) for site, seed, value, at in picked.iter_rows()]
+        picked = picked.sort("site", "seed", "at", nulls_last=True)
+        columns = picked.select("site", "seed", "value", "at", pl.col("status") == "diverged").iter_rows()
+        return [Point(site or "", seed, value, at, off) for site, seed, value, at, off in columns]
+
+    def rewound_accuracy(self) -> list[Point]:
+        """Validation accuracy with a site's initial weights (α = 0) less that of the final model (α = 1), a share."""
+        points = self.measure("rewind_accuracy", "valid")
+        final = {(p.site, p.seed): p.value for p in points if p.at == 1}
+        return [
+            p._replace(value=p.value - final[p.site, p.seed], at=None)
+            for p in points
+            if p.at == 0 and (p.site, p.seed) in final
+        ]
+
+    @property
+    def attack_epochs(self) -> tuple[int, ...]:
+        """For how many epochs attacks were trained: one number, as a rule."""
+        return tuple(sorted(self.runs.filter(pl.col("edit") == "attack")["epochs"].drop_nulls().unique().to_list()))
