@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -90,8 +91,9 @@ class _Worker:
 
     def _listen(self) -> None:
         assert self.process.stdout
-        for line in self.process.stdout:
-            self.said.put((self.number, json.loads(line)))
+        with contextlib.suppress(ValueError):  # a line that is no event: the worker is given up
+            for line in self.process.stdout:
+                self.said.put((self.number, json.loads(line)))
         self.said.put((self.number, None))
 
     def give(self, task: dict[str, Any]) -> None:
@@ -108,7 +110,11 @@ class _Worker:
             return getattr(errors, kind, TrisectError)(*parts)
         if message is not None:
             return RuntimeError(message["crash"])
-        code = self.process.wait()
+        try:
+            code: int | str = self.process.wait(2)
+        except subprocess.TimeoutExpired:  # alive, but not saying what a worker says
+            self.process.kill()
+            code = "none: it spoke out of turn"
         self.complaints.seek(0)
         last = self.complaints.read().decode(errors="replace").strip().splitlines()[-3:]
         return StudyError(

@@ -93,7 +93,7 @@ def test_the_fingerprint_is_of_the_content_and_of_nothing_else(train, valid, dat
 def test_the_unigram_loss_is_least_on_what_it_was_counted_on(train, valid):
     here = corpus(train, valid)
     uniform = np.log(len(words))
-    assert 0 < unigram_loss(here, "train") <= uniform + 1e-12  # 1e-12: rounding of the sum
+    assert 0 < unigram_loss(here, here.splits["train"].tokens) <= uniform + 1e-12  # 1e-12: rounding of the sum
 
 
 def reference(line):

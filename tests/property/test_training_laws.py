@@ -8,7 +8,7 @@ from tests import tiny
 
 from trisect.core.edits import Edit
 from trisect.core.site import Site
-from trisect.core.spec import Run
+from trisect.core.spec import Model, Run
 from trisect.lm.fleet import Dropout, forward, initial, layout, spans, views
 from trisect.lm.loss import loss_and_gradients
 from trisect.lm.train import Trainer
@@ -196,6 +196,79 @@ def test_a_member_that_diverges_is_buried_and_leaves_the_others_alone():
     assert torch.equal(trainer.flat[0], clean.flat[0])
     assert torch.equal(trainer.flat[1].isnan(), poisoned.isnan())
     assert clean.dead == {}
+
+
+def test_initial_weights_are_drawn_as_the_source_says():
+    model, vocabulary = Model(40, 2, 5, 30, 0.1), 500
+    p = views(initial(model, vocabulary, 3)[None], layout(model, vocabulary))
+    bounds = {"embed.weight": 0.1, "decoder.weight": 0.1, "layers.1.in.weight": (6 / 160) ** 0.5}
+    bounds |= {"layers.2.out.weight": 40**-0.5, "layers.1.up.weight": 40**-0.5, "layers.1.down.weight": 30**-0.5}
+    for name, bound in bounds.items():
+        assert 0.97 * bound < float(p[name].abs().max()) <= bound, name
+        assert float(p[name].std()) == pytest.approx(bound / 3**0.5, rel=0.06)
+    for name, value in p.items():
+        if name.endswith("bias"):
+            assert not value.any(), name
+        elif "norm" in name:
+            assert (value == 1).all(), name
+    assert not torch.equal(initial(model, vocabulary, 3), initial(model, vocabulary, 4))
+
+
+def test_the_rate_warms_up_by_step_and_decays_by_epoch():
+    base = next(r for r in RUNS if r.edit is None)
+    trainer = Trainer(with_training([base], rate=0.5, warmup=4, decay=0.5), CORPUS)
+    rates = []
+    for _ in range(2 * trainer.steps_per_epoch + 1):
+        trainer.step()
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+    assert rates[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
+    assert rates[trainer.steps_per_epoch] == 0.25
+    assert rates[2 * trainer.steps_per_epoch] == 0.125
+
+
+def test_weight_decay_acts_in_both_optimisers():
+    base = next(r for r in RUNS if r.edit is None)
+    for optimizer in ("sgd", "adamw"):
+        with_decay, without = (
+            trained(with_training([base], optimizer=optimizer, rate=0.1, weight_decay=d), 2) for d in (0.1, 0.0)
+        )
+        assert not torch.equal(with_decay, without)
+
+
+def test_the_dead_stay_dead_after_a_snapshot(tmp_path):
+    runs = RUNS[:2]
+    trainer, again = Trainer(runs, CORPUS), Trainer(runs, CORPUS)
+    trainer.step()
+    trainer.flat[1, 0] = float("nan")
+    trainer.step()
+    trainer.save(tmp_path / "x", {"epoch": 1})
+    assert again.load(tmp_path / "x") == {"epoch": 1}
+    assert again.dead == trainer.dead == {1: 2}
+    for t in (trainer, again):
+        t.step()
+    assert torch.equal(trainer.flat[0], again.flat[0])
+
+
+def test_a_member_whose_evaluation_is_no_number_has_diverged():
+    from trisect.lm.train import _record
+
+    trainer = Trainer(RUNS[:2], CORPUS)
+    rows = [[], []]
+    _record(rows, 1, trainer, {0: [("train", "loss_nats", 3.0)], 1: [("train", "loss_nats", float("inf"))]})
+    assert rows == [[(1, "train", "loss_nats", 3.0)], []]
+    assert set(trainer.dead) == {1}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_an_accelerator_a_snapshot_goes_on_as_if_never_stopped(tmp_path):
+    trainer, again = Trainer(RUNS, CORPUS, "cuda"), Trainer(RUNS, CORPUS, "cuda")
+    trainer.step()
+    trainer.save(tmp_path / "x", None)
+    again.load(tmp_path / "x")
+    for t in (trainer, again):
+        t.step()
+    torch.testing.assert_close(trainer.flat, again.flat, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_of_a_fleet_is_the_sum_over_members_not_the_mean():

@@ -37,10 +37,13 @@ BAD = [
     (("study", "quick", "--sites", "w@1"), "'w' is no component", "A site reads"),
     (("study", "quick", "--sites", ""), "'' is not a site", "A site reads"),
     (("study", "quick", "--sites", "ffn@1"), "at 'ffn@1' is not possible in a study", "q, k, v and their combinations"),
-    (("study", "paper"), "names no text", "--corpus"),
-    (("plan", "wikitext2-small"), "names no text", "--corpus"),
+    (("study", "paper"), "names no corpus", "leaves the text to you"),
+    (("plan", "wikitext2-small"), "names no corpus", "leaves the text to you"),
     (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),
     (("corpus", "show", "nowhere"), "nowhere", ""),
+    (("plan", "quick", "--only", "rewind", "--sites", "ffn@1"), "rewind at 'ffn@1' is not possible", "q, k, v and"),
+    (("plan", "quick", "--only", "rewind", "--sites", "k@1.h2"), "rewind at 'k@1.h2' is not possible", "q, k, v and"),
+    (("plan", "quick", "--seeds", "999999999"), "seeds is 999999999", "at most 10,000"),
     (("report", "nowhere"), "nowhere holds no study", "study.json"),
 ]
 

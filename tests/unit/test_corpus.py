@@ -237,7 +237,9 @@ def test_unigram_loss_by_hand():
     parts = {"train": split([0, 0, 1]), "valid": split([1, 2])}
     corpus = Corpus.make("x", ("a", "b", "c"), {"pos": ("X",)}, parts)
     # counts with one added: 3, 2, 1 of 6
-    assert unigram_loss(corpus, "valid") == pytest.approx(-(np.log(2 / 6) + np.log(1 / 6)) / 2, abs=1e-12)
+    assert unigram_loss(corpus, corpus.splits["valid"].tokens) == pytest.approx(
+        -(np.log(2 / 6) + np.log(1 / 6)) / 2, abs=1e-12
+    )
 
 
 def test_a_growing_array_that_cannot_grow(monkeypatch):

@@ -72,6 +72,12 @@ def test_a_worker_that_dies_is_said_with_its_last_words(tmp_path):
     assert "--workers 1" in caught.value.todo
 
 
+def test_a_stray_line_between_the_events_ends_the_study_and_does_not_hang_it(tmp_path):
+    stray = ECHO.replace("for line in sys.stdin:", "print('hello')\nfor line in sys.stdin:")
+    with pytest.raises(StudyError, match="ended unexpectedly"):
+        engine.run_tasks([Piece("x", tmp_path / "a")], ("-c", stray), 1, lambda _: None)
+
+
 def test_serve_answers_line_by_line_and_stops_at_an_error():
     def do(task, emit):
         emit(0.25, "a quarter")
@@ -97,8 +103,13 @@ def test_serve_answers_line_by_line_and_stops_at_an_error():
 def test_a_worker_ends_when_its_input_does():
     import subprocess
 
-    code = "from trisect.lab.worker import _lines\nprint(next(_lines()))\nnext(_lines())"
+    code = "from trisect.lab.worker import _lines\nlines = _lines()\nprint(next(lines), flush=True)\nnext(lines)"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    out, _ = process.communicate(b"one\n", timeout=60)
-    assert out.strip() == b"b'one\\n'" or out == b""
-    assert process.returncode == 0
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    assert process.stdout.readline().strip() == b"b'one\\n'"
+    process.stdin.close()
+    assert process.wait(60) == 0
+    process.stdout.close()

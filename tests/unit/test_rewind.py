@@ -131,6 +131,11 @@ def test_a_site_that_never_matters_has_criticality_0_and_one_that_always_does_ha
     assert criticality(ALPHAS, np.array([np.nan] * 5 + [3.0] * 6), 0.01).score == pytest.approx(0.5)
 
 
+def test_a_final_loss_of_0_or_that_is_no_number_still_has_a_criticality():
+    assert criticality(ALPHAS, np.array([*np.linspace(1, 0.1, 10), 0.0]), 0.01).score == 1.0
+    assert criticality(ALPHAS, np.full(11, np.nan), 0.01).score == 1.0
+
+
 def test_rewinding_that_lowers_the_loss_is_within_epsilon():
     assert criticality(ALPHAS, np.linspace(2.0, 3.0, 11), 0.01).score == 0.0
     assert mean_difference(np.array([1.0, 2.0, 3.0]), 3.0) == -1.0

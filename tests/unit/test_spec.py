@@ -63,6 +63,14 @@ def _other(value):
     return 7 if value is None else value + 1 if isinstance(value, int) else value / 2 + 0.1
 
 
+def test_lists_and_whole_numbers_are_settled_so_that_the_same_statement_has_the_same_id():
+    loose = replace(tiny.EXPERIMENT, seeds=[1, 2], training=replace(tiny.TRAINING, clip=1, rate=2))  # type: ignore[arg-type]
+    strict = replace(tiny.EXPERIMENT, training=replace(tiny.TRAINING, clip=1.0, rate=2.0))
+    assert loose == strict
+    assert [r.id for r in loose.runs("text")] == [r.id for r in strict.runs("text")]
+    assert replace(tiny.EXPERIMENT, seeds=range(1, 3)) == tiny.EXPERIMENT  # type: ignore[arg-type]
+
+
 def test_the_paper_grid_is_one_baseline_thirty_attacks_and_fifteen_freezes_a_seed():
     runs = list(PRESETS[0].runs("text"))
     kinds = [r.edit.kind if r.edit else "none" for r in runs if r.seed == 1]
@@ -93,6 +101,25 @@ BAD = [
     (lambda: Attack(epochs=0), "epochs is 0"),
     (lambda: Rewind(points=1), "points is 1"),
     (lambda: Rewind(epsilon=0), "epsilon is 0"),
+    (lambda: read_experiment({"seeds": 3}, "f"), "experiment has seeds 3"),
+    (lambda: read_experiment({"seeds": "abc"}, "f"), "experiment has seeds 'abc'"),
+    (lambda: read_experiment({"seeds": [1.5]}, "f"), r"experiment has seeds \(1.5,\)"),
+    (lambda: read_experiment({"name": 3}, "f"), "experiment has name 3"),
+    (lambda: read_experiment({"text": None}, "f"), "experiment has text None"),
+    (lambda: read_experiment({"text": {"corpus": 3}}, "f"), "text has corpus 3"),
+    (lambda: read_experiment({"training": {"rate": "fast"}}, "f"), "training has rate 'fast'"),
+    (lambda: read_experiment({"training": {"epochs": True}}, "f"), "training has epochs True"),
+    (lambda: read_experiment({"freeze": {"sites": "q@1"}}, "f"), "freeze has sites 'q@1'"),
+    (lambda: read_experiment({"attack": {"labels": "pos"}}, "f"), "attack has labels 'pos'"),
+    (lambda: read_experiment({"attack": {"strengths": ["x"]}}, "f"), r"attack has strengths \('x',\)"),
+    (lambda: read_experiment({"rewind": {"midstage": "yes"}}, "f"), "rewind has midstage 'yes'"),
+    (lambda: Attack(labels=("pos", "pos")), "labels are"),
+    (lambda: Attack(strengths=(1.0, 1.0)), "strengths are"),
+    (lambda: Experiment("x", training=Training(epochs=2), attack=Attack(epochs=5)), "Attacks last 5 epochs"),
+    (lambda: Experiment("x", seeds=(10**20,)), "A seed is 100000000000000000000"),
+    (lambda: Model(dropout=0.9999999), "dropout is 0.9999999"),
+    (lambda: replace(PRESETS[0], rewind=Rewind((Site.parse("q@1.h2"),))).resolved(), "rewind at 'q@1.h2' is not"),
+    (lambda: replace(PRESETS[0], rewind=Rewind((Site.parse("ffn@1"),))).resolved(), "rewind at 'ffn@1' is not"),
     (lambda: Rewind(mode="fast"), "mode is 'fast'"),
     (lambda: Rewind(sites=()), "The rewinding has no sites"),
     (lambda: Freeze(sites=()), "The freezing has no sites"),

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import signal
@@ -360,6 +361,108 @@ def test_losses_that_are_no_numbers_are_missing_rows(whole, tmp_path):
     assert sites["value"].is_finite().all()
 
 
+def test_a_stopped_study_goes_on_from_its_last_epoch_and_not_from_the_start(tmp_path, monkeypatch):
+    long = replace(tiny.EXPERIMENT, training=replace(tiny.TRAINING, epochs=6), seeds=(1,), attack=None, rewind=None)
+    step, count = train.Trainer.step, [0]
+    epoch = train.Trainer(list(make_plan(long).runs[:1]), tiny.corpus()).steps_per_epoch
+
+    def counting(self):
+        count[0] += 1
+        if count[0] == 4 * epoch + 3:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(train.Trainer, "step", counting)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "study", long)
+    before = count[0]
+    run(tmp_path / "study", long)
+    assert count[0] - before == 2 * epoch
+
+
+def test_what_is_killed_before_its_end_can_be_reported(tmp_path, monkeypatch):
+    note, count = lab._note, [0]
+
+    def only_once(*rest):
+        count[0] += 1
+        if count[0] == 1:  # a killed process writes no second note
+            note(*rest)
+
+    monkeypatch.setattr(lab, "_note", only_once)
+    monkeypatch.setattr(lab, "_run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "study")
+    assert trisect.render(tmp_path / "study").tables["runs"].height == 0
+
+
+def test_a_scratch_file_of_a_killed_process_is_swept_away(tmp_path):
+    (tmp_path / "study").mkdir()
+    scratch = tmp_path / "study" / ".study.json.123.part"
+    scratch.write_text("half")
+    run(tmp_path / "study", replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None))
+    assert not scratch.exists()
+
+
+def test_evaluations_do_not_outlive_the_baseline_that_they_measured(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    baseline = whole.tables["runs"].filter(edit="none", seed=1)["run"][0]
+    shutil.rmtree(tmp_path / "study" / "runs" / baseline)
+    old = tmp_path / "study" / "evaluations" / baseline / "rewind-q@1.json"
+    old.write_text(old.read_text() + " ")
+    assert_same(run(tmp_path / "study"), whole)
+    assert not old.read_text().endswith(" ")
+
+
+def test_the_unigram_loss_is_of_the_very_tokens_that_the_model_is_measured_on(whole):
+    from trisect.lm.feed import evaluation_pieces
+
+    corpus = tiny.corpus()
+    counts = [1 + sum(corpus.splits["train"].tokens == i) for i in range(len(corpus.vocabulary))]
+    for split in ("train", "valid"):
+        targets = [int(y) for p in evaluation_pieces(corpus, tiny.TRAINING, split, (), "cpu") for y in p.targets]
+        expected = sum(math.log(sum(counts) / counts[y]) for y in targets) / len(targets)
+        rows = whole.tables["sites"].filter(measure="unigram_loss_nats", split=split)
+        assert rows["value"].to_list() == pytest.approx([expected] * 2, abs=1e-12)
+        assert set(rows["n"]) == {len(targets)}
+    assert len([0 for p in evaluation_pieces(corpus, tiny.TRAINING, "train", (), "cpu") for _ in p.targets]) == 288
+
+
+def test_rows_mean_what_they_are_called(whole):
+    """Accuracies are shares, train_running is near the train loss, and both modes of rewinding agree."""
+    metrics, sites = whole.tables["metrics"], whole.tables["sites"]
+    for table, column in ((metrics, "name"), (sites, "measure")):
+        assert table.filter(pl.col(column).str.ends_with("accuracy"))["value"].is_between(0, 1).all()
+    running = metrics.filter(name="loss_nats", split="train_running", epoch=2)["value"]
+    assert running.is_between(3, 6).all()
+    adversary = metrics.filter(name="adversary_loss_nats", split="train_running")["value"]
+    assert adversary.is_between(0.5, 5).all()
+
+
+def test_exact_rewinding_evaluates_every_point(tmp_path):
+    both = {}
+    for mode, least in (("exact", 101), ("adaptive", 17)):
+        wanted = replace(
+            tiny.EXPERIMENT,
+            seeds=(1,),
+            attack=None,
+            freeze=None,
+            rewind=Rewind(tiny.SITES[:1], mode=mode, midstage=False),
+        )
+        sites = run(tmp_path / mode, wanted).tables["sites"]
+        spent = sites.filter(measure="rewind_evaluations")["value"]
+        assert spent.min() == least
+        both[mode] = sites.filter(measure="rewind_loss_nats").sort("split", "at")["value"]
+    assert max((both["exact"] - both["adaptive"]).abs()) < 1e-3
+
+
+def test_a_text_of_one_word_type_or_too_short_for_its_columns_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(CorpusError, match="one word type"):
+        run(tmp_path / "study", replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, min_count=10**9)))
+    with pytest.raises(CorpusError, match="too short"):
+        run(tmp_path / "study", replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, valid_tokens=3)))
+    assert not (tmp_path / "study").exists()
+
+
 def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings():
     runs = [*tiny.runs(1), *tiny.runs(2)]
     grouped = fleets(runs)
@@ -393,7 +496,7 @@ def test_texts_and_labels_that_cannot_be_used_are_refused_before_anything_is_mad
     out = tmp_path / "study"
     with pytest.raises(CorpusError, match="'mood'"):
         run(out, replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",))))
-    with pytest.raises(SpecError, match="names no text"):
+    with pytest.raises(CorpusError, match="names no corpus"):
         trisect.study("paper", out=out)
     with pytest.raises(CorpusError):
         trisect.study("quick", corpus=tmp_path / "nowhere", out=out)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
+from trisect.core.typed import settle
 
 KINDS = ("attack", "freeze")
 
@@ -25,6 +26,7 @@ class Edit:
     strength: float | None = None
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.kind not in KINDS:
             raise SpecError(f"{self.kind!r} is not an edit.", f"Edits are {', '.join(KINDS)}.", "Use one of them.")
         if (self.kind == "attack") != (self.label is not None and self.strength is not None):
@@ -39,17 +41,7 @@ class Edit:
                 "It is a finite number, 0 or more.",
                 "Use for example 1.",
             )
-        if (
-            any(c not in ("q", "k", "v") for c in self.site.components)
-            or self.site.heads
-            or self.site.stack
-            or self.site.pre
-        ):
-            raise SpecError(
-                f"{self.kind} at '{self.site}' is not possible in a study.",
-                "Studies attack, freeze and rewind q, k, v and their combinations, at any layers, all heads together.",
-                "Use a site such as k@3, q+k@1-2 or v@all.",
-            )
+        studied(self.site, self.kind)
 
     @property
     def slug(self) -> str:
@@ -58,3 +50,14 @@ class Edit:
             scale = "" if self.strength == 1 else f"-x{self.strength:g}"
             return f"attack-{self.label}-{self.site}{scale}"
         return f"{self.kind}-{self.site}"
+
+
+def studied(site: Site, verb: str) -> Site:
+    """The site itself, if a study can attack, freeze or rewind it; raises SpecError otherwise."""
+    if any(c not in ("q", "k", "v") for c in site.components) or site.heads or site.stack or site.pre:
+        raise SpecError(
+            f"{verb} at '{site}' is not possible in a study.",
+            "Studies attack, freeze and rewind q, k, v and their combinations, at any layers, all heads together.",
+            "Use a site such as k@3, q+k@1-2 or v@all.",
+        )
+    return site

@@ -39,7 +39,9 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
                 os.fsync(handle.fileno())
         scratch.replace(path)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or any(
+            words in str(error) for words in ("No space left", "requested and")
+        )  # NumPy's short write carries no number
         raise StudyError(
             f"{path} could not be written.",
             "The disk is full." if full else f"The system says: {error}",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trisect.core.edits import Edit
+from trisect.core.edits import Edit, studied
 from trisect.core.errors import SpecError
 from trisect.core.files import canonical, digest
 from trisect.core.site import Site
+from trisect.core.typed import settle
 
 SCHEMA = 1
 METHODS = ("attack", "rewind", "freeze")
@@ -40,6 +42,7 @@ class Model:
     dropout: float = 0.2
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("width", "layers", "heads", "feedforward"):
             _whole(getattr(self, name), name, 1)
         _need(
@@ -52,9 +55,9 @@ class Model:
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
         _need(
-            0 <= self.dropout < 1,
+            0 <= self.dropout <= 0.99,
             f"dropout is {self.dropout!r}.",
-            "It is a share, at least 0 and below 1.",
+            "It is a share from 0 to 0.99.",
             "Use for example 0.2.",
         )
 
@@ -80,6 +83,7 @@ class Training:
     train_sample: int | None = 100_000
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("epochs", "columns", "eval_columns", "window"):
             _whole(getattr(self, name), name, 1)
         _whole(self.warmup, "warmup", 0)
@@ -122,6 +126,7 @@ class Text:
     min_count: int = 1
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("train_tokens", "valid_tokens"):
             if getattr(self, name) is not None:
                 _whole(getattr(self, name), name, 2)
@@ -138,6 +143,7 @@ class Attack:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.epochs is not None:
             _whole(self.epochs, "epochs", 1)
         empty = [n for n in ("sites", "labels", "strengths") if not getattr(self, n)]
@@ -147,6 +153,9 @@ class Attack:
             "It needs at least one of each.",
             "Name some, or leave attack out.",
         )
+        for name in ("labels", "strengths"):
+            values = getattr(self, name)
+            _need(len(set(values)) == len(values), f"{name} are {values}.", "One stands twice.", "Name each once.")
 
 
 @dataclass(frozen=True)
@@ -164,6 +173,7 @@ class Rewind:
     mode: str = "adaptive"
 
     def __post_init__(self) -> None:
+        settle(self)
         known = ("adaptive", "exact")
         _need(self.mode in known, f"mode is {self.mode!r}.", f"There is {' and '.join(known)}.", "Use one of them.")
         _whole(self.points, "points", 2)
@@ -185,6 +195,7 @@ class Freeze:
     sites: tuple[Site, ...] = PAPER_SITES
 
     def __post_init__(self) -> None:
+        settle(self)
         _need(
             bool(self.sites), "The freezing has no sites.", "It needs at least one.", "Name some, or leave freeze out."
         )
@@ -204,6 +215,7 @@ class Experiment:
     freeze: Freeze | None = Freeze()
 
     def __post_init__(self) -> None:
+        settle(self)
         _need(
             bool(re.fullmatch(r"[\w.-]+", self.name)),
             f"{self.name!r} is not a name.",
@@ -224,20 +236,24 @@ class Experiment:
             "One of them stands twice.",
             "Name each seed once.",
         )
-
-    def sites(self) -> tuple[Site, ...]:
-        """Every site that some intervention names, once each."""
-        chosen = [i.sites for i in (self.attack, self.rewind, self.freeze) if i is not None]
-        return tuple(dict.fromkeys(s for group in chosen for s in group))
+        _need(max(self.seeds) < 2**63, f"A seed is {max(self.seeds)}.", "Seeds are below 2^63.", "Use a smaller one.")
+        last = self.attack.epochs if self.attack and self.attack.epochs else 0
+        _need(
+            last <= self.training.epochs,
+            f"Attacks last {last} epochs and the baseline {self.training.epochs}.",
+            "An attack is compared with the baseline at its own last epoch.",
+            f"Give the attack at most {self.training.epochs} epochs, or the training more.",
+        )
 
     def resolved(self) -> Experiment:
         """The same experiment with every site counted out against the model; raises SiteError outside it."""
         shape = (self.model.layers, self.model.heads)
 
-        def fit(part: Any) -> Any:
-            return part and replace(part, sites=tuple(dict.fromkeys(s.resolve(*shape) for s in part.sites)))
+        def fit(part: Any, verb: str) -> Any:
+            places = (studied(s.resolve(*shape), verb) for s in part.sites) if part else ()
+            return part and replace(part, sites=tuple(dict.fromkeys(places)))
 
-        return replace(self, attack=fit(self.attack), rewind=fit(self.rewind), freeze=fit(self.freeze))
+        return replace(self, **{verb: fit(getattr(self, verb), verb) for verb in METHODS})
 
     def runs(self, corpus: str) -> Iterator[Run]:
         """Every run, baselines first within each seed; `corpus` is the fingerprint of the text as cut."""
@@ -284,6 +300,7 @@ class Machine:
     quiet: bool = False
 
     def __post_init__(self) -> None:
+        settle(self)
         known = ("auto", "cpu", "cuda")
         _need(
             self.device in known,
@@ -296,7 +313,7 @@ class Machine:
 
     def cores(self) -> int:
         """How many processor cores this process may use."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def plain(value: Any) -> Any:
@@ -340,7 +357,7 @@ def read_experiment(data: Any, where: str | Path) -> Experiment:
             )
             _refuse(set(value) - names, names, f"{key} in {where}")
             parts = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-            if "sites" in parts:
+            if isinstance(parts.get("sites"), tuple):
                 parts["sites"] = tuple(Site.parse(s) for s in parts["sites"])
             values[key] = kind(**parts)
         else:

@@ -71,7 +71,12 @@ class Folder:
         lock = FileLock(self.path / ".lock")
         try:
             with lock.acquire(timeout=0):
+                for scratch in self.path.rglob(".*.part"):
+                    scratch.unlink()  # left by a process that was killed while writing
                 yield
+        except PermissionError as error:
+            todo = "Choose a folder that can be written, with --out."
+            raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
         except Timeout as error:
             raise StudyError(
                 f"The study in {self.path} is in use.",

@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trisect.core.errors import SpecError
+import numpy as np
+
+from trisect.core.errors import CorpusError, SpecError
 from trisect.core.site import Site
-from trisect.core.spec import Experiment, Rewind, Run, Text, plain
+from trisect.core.spec import Experiment, Rewind, Run, plain
 from trisect.lab.estimate import disk_bytes, rewinding_seconds, training_seconds
 from trisect.lab.folder import Folder, rewound
 from trisect.lab.tasks import Task, is_done
 from trisect.lm.fleet import size
 from trisect.papers.presets import find_experiment, only
-from trisect.text.corpus import Corpus, sample_steps
+from trisect.text.corpus import Corpus, sample_steps, steps
 from trisect.text.readers import load_text
 
 
@@ -61,12 +63,12 @@ def choose(
     """
     chosen = find_experiment(what)
     if corpus is not None:
-        chosen = replace(chosen, text=replace(chosen.text, corpus=str(corpus)))
+        chosen = replace(chosen, text=replace(chosen.text, corpus=_place(corpus)))
     if isinstance(seeds, int):
-        if isinstance(seeds, bool) or seeds < 1:
+        if isinstance(seeds, bool) or not 1 <= seeds <= 10_000:
             raise SpecError(
                 f"seeds is {seeds!r}.",
-                "It is a number of seeds, 1 or more, or the seeds themselves.",
+                "It is a number of seeds, 1 or more (at most 10,000), or the seeds themselves.",
                 "Use for example 5.",
             )
         seeds = tuple(range(1, seeds + 1))
@@ -88,22 +90,21 @@ def choose(
     return chosen.resolved()
 
 
-def read_text(text: Text) -> Corpus:
-    """The experiment's text, cut; raises SpecError where none is named."""
-    if text.corpus is None:
-        raise SpecError(
-            "The experiment names no text.",
-            "It is meant for a corpus of yours, such as WikiText-2 annotated with 'trisect corpus annotate'.",
-            "Give its folder with --corpus.",
-        )
-    return load_text(text)
-
-
 def make_plan(experiment: Experiment) -> Plan:
     """Everything the experiment would run; reads the text, trains nothing. Raises TrisectError for what cannot be run."""
-    corpus = read_text(experiment.text)
+    corpus = load_text(experiment.text)
     for label in experiment.attack.labels if experiment.attack else ():
         corpus.column(label)
+    training, types = experiment.training, np.unique(corpus.splits["train"].tokens)
+    steps(corpus.splits["train"], training.columns, training.window)
+    steps(corpus.splits["valid"], training.eval_columns, training.window)
+    if len(types) < 2:
+        known = (
+            f"All {len(corpus.splits['train'].tokens):,} of its train tokens are {corpus.vocabulary[int(types[0])]!r}."
+        )
+        raise CorpusError(
+            f"The text '{corpus.name}' has one word type.", known, "Give another text, or a smaller min_count."
+        )
     runs = tuple(experiment.runs(corpus.fingerprint))
     words, baseline = len(corpus.vocabulary), runs[0]
     evaluated = evaluated_tokens(corpus, baseline)
@@ -142,9 +143,16 @@ def make_tasks(plan: Plan, folder: Folder, ledger: dict[str, Any]) -> list[Task]
         for kind, site in rewound(plan.experiment) if run.edit is None else ():
             points = {"cut": 1, "midstage": run.training.epochs + 1}.get(kind, _evaluations(plan.experiment.rewind))
             tasks.append(Task(kind, (run.id,), str(site), rewinding_seconds(run, words, evaluated, points)))
-    return [task for task in tasks if not is_done(task, folder)]
+    pending = [task for task in tasks if not is_done(task, folder)]
+    anew = {run for task in pending if task.kind == "train" for run in task.runs}
+    return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in anew)]
 
 
 def _evaluations(rewind: Rewind | None) -> int:
     """About how many points of a site's rewinding curve are evaluated."""
     return 0 if rewind is None else rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
+
+
+def _place(corpus: str | Path) -> str:
+    """A folder's whole path, so that experiment.json works from anywhere."""
+    return str(corpus) if str(corpus) == "embedded" else str(Path(corpus).resolve())

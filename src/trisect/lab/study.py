@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 
-from trisect.core.errors import DamagedFileError, SpecError
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.files import read_json, replace_file, write_json
-from trisect.core.spec import Experiment, Machine, read_run
+from trisect.core.spec import Experiment, Machine
 from trisect.engine import Event, run_tasks
 from trisect.lab.collect import collect, read_tables
 from trisect.lab.folder import Folder, join_ledger
@@ -23,7 +23,7 @@ from trisect.lab.live import live
 from trisect.lab.plan import Plan, make_plan, make_tasks
 from trisect.lab.tasks import Task, execute
 from trisect.lab.versions import versions
-from trisect.lm.products import fast_products
+from trisect.lm.products import fast_products, one_thread
 from trisect.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def run_study(experiment: Experiment, out: Path, machine: Machine) -> Study:
     folder = Folder(out)
     with folder.locked():
         ledger = join_ledger(folder, experiment, plan.runs)
+        _note(folder, plan, device, ledger["experiment"], 0.0)
         corpus = _keep_corpus(folder, plan)
         tasks = make_tasks(plan, folder, ledger)
         try:
@@ -120,7 +121,7 @@ def _run(
     workers = machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
     with live(tasks, workers, machine.quiet) as told:
         if workers == 0:
-            with fast_products():
+            with one_thread(), fast_products():
                 for task in tasks:
                     execute(task, folder, ledger["runs"], corpus, device, lambda s, w, t=task: told(0, t, s, w))
                     told(0, task, 1.0, "")
@@ -138,11 +139,8 @@ def _keep_corpus(folder: Folder, plan: Plan) -> Corpus:
         kept = Corpus.load(folder.corpus)
         if kept.fingerprint == plan.corpus.fingerprint:
             return kept
-    except (DamagedFileError, SpecError):
-        pass
-    except Exception as error:
-        if type(error).__name__ != "CorpusError":
-            raise
+    except (DamagedFileError, CorpusError):
+        pass  # not there yet, or no longer whole: written below
     plan.corpus.save(folder.corpus)
     return Corpus.load(folder.corpus)
 
@@ -184,8 +182,3 @@ def _render(folder: Folder) -> Study:
     tables = collect(folder, about)
     page.write(folder.path, tables, about)
     return Study(folder.path)
-
-
-def finished_runs(folder: Folder) -> int:
-    """How many of the ledger's runs are finished."""
-    return sum(folder.run(read_run(run).id).exists() for run in folder.read_ledger()["runs"].values())

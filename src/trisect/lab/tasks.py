@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Task:
 def read_finished(folder: Folder, run: str) -> dict[str, Any]:
     """A finished run's statement and rows; raises DamagedFileError naming what to delete."""
     path = folder.run(run)
-    return read_json(path, f"Delete {path.parent} and call 'trisect study' again: only this is then done anew.")
+    return read_json(path, f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained anew.")
 
 
 def fleet_name(runs: tuple[str, ...]) -> str:
@@ -89,6 +90,8 @@ def _train(task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: 
         lambda p: emit(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else ""),
     )
     for run, outcome in zip(runs, outcomes, strict=True):
+        # evaluations belong to these very weights: none may outlive a baseline that is trained anew
+        shutil.rmtree(folder.evaluation(run.id, "cut", "").parent, ignore_errors=True)
         write_snapshot(folder.final(run.id), outcome.final, {"run": run.id})
         body = {
             "spec": plain(run),
@@ -108,7 +111,7 @@ def _train(task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: 
 def _weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
     """A trained baseline's parameters or one epoch's in-projections, without a member axis."""
     base = folder.run(run).parent
-    todo = f"Delete the folder {base} and call the same command again: this run is then trained anew."
+    todo = f"Delete the folder {base} and call the same command again: its fleet is then trained anew."
     return {n: v.to(device) for n, v in read_snapshot(base / file, todo).tensors.items()}
 
 
@@ -120,14 +123,14 @@ def _evaluate(task: Task, folder: Folder, run: Run, corpus: Corpus, device: str)
     pieces = {s: evaluation_pieces(corpus, run.training, s, (), device) for s in ("train", "valid")}
     if task.kind == "cut":
         found = {s: _rows([0.0], self_only_loss(final, run.model, p)) for s, p in pieces.items()}
-        return found | {"unigram": {s: unigram_loss(corpus, s) for s in pieces}}
+        return found | {"unigram": {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}}
     site = Site.parse(task.site)
     epochs = sorted(p.name for p in folder.epochs(run.id).glob("*.safetensors"))
     if len(epochs) != run.training.epochs + 1:
         raise DamagedFileError(
             f"The site weights of {run.id} are incomplete.",
             f"There are {len(epochs)} of {run.training.epochs + 1} epochs.",
-            f"Delete the folder {folder.run(run.id).parent} and call the same command again: this run is then trained anew.",
+            f"Delete the folder {folder.run(run.id).parent} and call the same command again: its fleet is then trained anew.",
         )
     if task.kind == "rewind":
         how = read_json(folder.ledger, "Run the study anew in another folder.")["base"]["rewind"]
@@ -167,6 +170,10 @@ def _convex(
         n = sum(p.targets.numel() for p in part)
         body[split] = _rows(grid.tolist(), Curve(curves.values[i], curves.values[i + len(pieces)], n))
     return body
+
+
+def _targets(pieces: list[Piece]) -> np.ndarray:
+    return np.concatenate([piece.targets.cpu().numpy() for piece in pieces])
 
 
 def _rows(at: list[float], curve: Curve) -> dict[str, Any]:

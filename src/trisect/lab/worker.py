@@ -56,13 +56,15 @@ def _lines() -> Iterator[bytes]:
 def main(path: str, device: str) -> None:
     """Serve tasks of the study in `path` until standard input ends."""
     torch.set_num_threads(1)
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints goes to standard error, never between the events
     folder = Folder(Path(path))
     runs, corpus = folder.read_ledger()["runs"], Corpus.load(folder.corpus)
     with fast_products():
         serve(
             lambda data, emit: execute(read_task(data), folder, runs, corpus, device, throttled(emit)),
             _lines(),
-            os.fdopen(os.dup(1), "wb"),
+            events,
         )
 
 

@@ -183,7 +183,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, flat: Tensor, state: Map
     """Put back the moments that a snapshot holds under 'optimizer.'."""
     moments = {k.removeprefix("optimizer."): v.clone() for k, v in state.items() if k.startswith("optimizer.")}
     if moments:
-        optimizer.state[flat] = {k: v.to(v.device if k == "step" else flat.device) for k, v in moments.items()}
+        optimizer.state[flat] = {k: v.to(flat.device) for k, v in moments.items()}
 
 
 def attackers(

@@ -33,3 +33,14 @@ def fast_products() -> Iterator[str]:
         yield chosen
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the context sums are taken by one thread, as in every worker, so that they come out the same."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)

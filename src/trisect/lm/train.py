@@ -7,6 +7,7 @@ each member by itself, and randomness is a function of (seed, step).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -143,7 +144,7 @@ class Trainer:
             flat[slot, cut] = 0.0
         norms = torch.linalg.vector_norm(flat, dim=1)
         for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
-            self._bury(slot)
+            self.bury(slot)
             flat[slot] = 0.0
             norms[slot] = 0.0
         flat.mul_((self.training.clip / (norms + 1e-6)).clamp(max=1.0)[:, None])
@@ -156,7 +157,8 @@ class Trainer:
             self.flat[slot, cut] = value
         self.steps_done += 1
 
-    def _bury(self, slot: int) -> None:
+    def bury(self, slot: int) -> None:
+        """Hold a member that diverged at its last weights, from the step under way."""
         if slot not in self.dead:
             self.dead[slot] = self.steps_done + 1
             self.held.append((slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
@@ -220,7 +222,7 @@ class Trainer:
             group.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         self.steps_done = note["steps"]
         for slot, step in note["dead"]:
-            self._bury(slot)
+            self.bury(slot)
             self.dead[slot] = step
         return note["note"]
 
@@ -311,10 +313,12 @@ def train_fleet(
 def _record(
     rows: list[list[Row]], epoch: int, trainer: Trainer, found: Mapping[int, list[tuple[str, str, float]]]
 ) -> None:
-    """Add finite rows of members that are alive: what diverged has its last finite rows, and missing stays missing."""
+    """Add the rows of members that are alive; one with a row that is no number has diverged, and missing stays missing."""
     for slot, measured in found.items():
+        if any(not math.isfinite(value) for _, _, value in measured):
+            trainer.bury(slot)
         if slot not in trainer.dead:
-            rows[slot] += [(epoch, *row) for row in measured if abs(row[2]) < float("inf")]
+            rows[slot] += [(epoch, *row) for row in measured]
 
 
 def _keep_epoch(trainer: Trainer, files: Files, epoch: int) -> None:

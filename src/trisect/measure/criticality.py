@@ -38,6 +38,7 @@ def criticality(alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"]
     difference = losses - losses[-1]
     # a loss that is not a number is not within anything, so it counts as a drop
     within = difference < epsilon * losses[-1]
+    within[-1] = True  # the final weights are themselves, also where their loss is 0
     outside = np.flatnonzero(~within)
     score = alphas[outside[-1] + 1] if len(outside) else alphas[0]
     return Criticality(float(score), float(alphas[np.argmax(within)]), mean_difference(losses, losses[-1]))

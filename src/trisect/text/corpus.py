@@ -195,11 +195,11 @@ def sample_steps(split: Split, columns: int, window: int, tokens: int | None) ->
     return tuple((2 * i + 1) * full // (2 * n) for i in range(n))
 
 
-def unigram_loss(corpus: Corpus, split: str) -> float:
-    """Nats per token of the split under the train split's word frequencies, one added to each count."""
+def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
+    """Nats per token of those token ids under the train split's word frequencies, one added to each count."""
     size = len(corpus.vocabulary)
     train = store.counts(corpus.splits["train"].tokens, size) + 1
-    here = store.counts(corpus.splits[split].tokens, size)
+    here = store.counts(targets, size)
     return float(-(here * np.log(train / train.sum())).sum() / here.sum())
 
 

@@ -1,0 +1,52 @@
+"""Types of what a statement holds, checked against its annotations before anything is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from trisect.core.errors import SpecError
+
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+
+
+def settle(statement: Any) -> None:
+    """Bring a frozen dataclass's fields to their annotated types; raises SpecError naming the field that cannot be.
+
+    Lists become tuples and whole numbers floats where the annotation says so, so that the same statement always has
+    the same id; nothing else is converted.
+    """
+    hints = get_type_hints(type(statement))
+    for field in fields(statement):
+        value, kind = getattr(statement, field.name), hints[field.name]
+        try:
+            object.__setattr__(statement, field.name, _fitted(value, kind))
+        except TypeError:
+            where = f"{type(statement).__name__.lower()} has {field.name} {value!r}."
+            raise SpecError(where, f"{field.name} is {_word(kind)}.", f"Give {field.name} as that.") from None
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    if get_origin(kind) is UnionType:
+        if value is None and NoneType in get_args(kind):
+            return None
+        return _fitted(value, next(k for k in get_args(kind) if k is not NoneType))
+    if get_origin(kind) is tuple:
+        if isinstance(value, str) or not isinstance(value, Sequence | range):
+            raise TypeError
+        return tuple(_fitted(v, get_args(kind)[0]) for v in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError
+    return value
+
+
+def _word(kind: Any) -> str:
+    if get_origin(kind) is UnionType:
+        return " or ".join(_word(k) for k in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a list, each of it {_word(get_args(kind)[0])}"
+    return WORDS.get(kind, f"a {kind.__name__}")

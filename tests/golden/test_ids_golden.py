@@ -1,0 +1,25 @@
+"""Run ids that must not change: a change here makes every finished study start anew, and needs a new schema number."""
+
+from tests import tiny
+
+from trisect.papers.presets import PRESETS
+
+FIRST = {
+    "quick": "baseline-s1-221c2388",
+    "wikitext2-small": "baseline-s1-f950cc2d",
+    "paper": "baseline-s1-62eeb126",
+    "tiny": "baseline-s1-314aef36",
+}
+LAST = {
+    "quick": "attack-dep-v@5-s3-88cc6834",
+    "wikitext2-small": "attack-dep-v@5-s5-3b0ac235",
+    "paper": "attack-dep-v@5-s5-bc15d3a7",
+    "tiny": "attack-pos-q+v@1-2-s2-16c987cb",
+}
+
+
+def test_ids_of_the_presets_and_of_the_tiny_study():
+    found = {e.name: next(iter(e.runs("0123456789abcdef"))).id for e in (*PRESETS, tiny.EXPERIMENT)}
+    last = {e.name: list(e.runs("0123456789abcdef"))[-1].id for e in (*PRESETS, tiny.EXPERIMENT)}
+    assert found == FIRST
+    assert last == LAST
