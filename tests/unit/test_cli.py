@@ -160,6 +160,14 @@ def test_corpus_show_of_the_embedded_corpus():
     assert [s["split"] for s in facts["splits"]] == ["train", "valid", "test"]
 
 
+def test_epochs_are_those_of_attacks_too():
+    from trisect.lab.plan import choose
+
+    for epochs in (3, 300):
+        runs = list(choose("paper", epochs=epochs).runs("text"))
+        assert {r.training.epochs for r in runs} == {epochs}
+
+
 def test_one_seed_by_name():
     runs = json.loads(call("plan", "quick", "--seeds", "7,", "--only", "freeze", "--json").stdout)["runs"]
     assert {re.findall(r"-s(\d+)-", r)[0] for r in runs} == {"7"}

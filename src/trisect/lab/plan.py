@@ -75,8 +75,8 @@ def choose(
     if seeds is not None:
         chosen = replace(chosen, seeds=tuple(seeds))
     if epochs is not None:
-        chosen = replace(chosen, training=replace(chosen.training, epochs=epochs))
-        chosen = replace(chosen, attack=chosen.attack and replace(chosen.attack, epochs=None))
+        attack = chosen.attack and replace(chosen.attack, epochs=None)
+        chosen = replace(chosen, training=replace(chosen.training, epochs=epochs), attack=attack)
     if methods is not None:
         chosen = only(chosen, tuple(methods))
     if sites is not None:
