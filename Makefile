@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: study test check docs fix clean
+.PHONY: study test check docs notebook fix clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -11,7 +11,7 @@ JOBS ?= 2
 	@touch $@
 
 .venv/ready: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,hub,tensorboard,trackio,wandb,test]'
 	@touch $@
 
 study: .venv/installed
@@ -29,6 +29,10 @@ check: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/python tools/docs.py
+
+notebook: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python tools/notebook.py
 
 fix: .venv/ready
 	$(BIN)/ruff check --fix src tests tools bench

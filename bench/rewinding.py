@@ -1,40 +1,188 @@
-"""Adaptive against exact rewinding of the `quick` baseline: largest differences, evaluations, seconds.
+"""The rewind grid, 101 α × 15 sites of the paper's model, against loading blended weights and evaluating every token.
 
 python bench/rewinding.py
 """
 
 from __future__ import annotations
 
+import math
+import resource
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import polars as pl
+import numpy as np
+import torch
+from paired import summary
+from plain import Plain, names, plain_of, zipf_corpus_ids
+from torch import Tensor
 
-import trisect
-from trisect.core.spec import Rewind
-from trisect.papers.presets import find_experiment
+from trisect.core.site import Site
+from trisect.core.spec import PAPER_SITES, Model, Run, Training
+from trisect.lm.feed import Piece
+from trisect.lm.fleet import initial, layout, spans, views
+from trisect.lm.products import one_thread
+from trisect.lm.rewind import blend, evaluate_variants
+from trisect.lm.train import Files, train_fleet
+from trisect.measure.curves import Curves, adaptive_curves, exact_curves
+from trisect.text.corpus import Corpus, Split
+
+TYPES, SEEN, STEPS, MODEL, GRID = 28_782, 2_000, 150, Model(), np.arange(101) / 100
+BATCH, LENGTH = 20, 35
+PLAIN = 3  # of the 101 α are evaluated the plain way at each site; the cost is the same at every α
+PLACES = layout(MODEL, TYPES)
+
+
+class Round(NamedTuple):
+    """One site: seconds of all 101 α the plain way and ours, evaluations, page faults of each, largest difference."""
+
+    plain: float
+    ours: float
+    evaluations: int
+    plain_faults: int
+    our_faults: int
+    difference: float
+
+
+def text(tokens: int, seed: int) -> np.ndarray:
+    """Zipf-distributed ids, half of them copied from one to seven places back, so that attention has something to do."""
+    ids, draw = zipf_corpus_ids(SEEN, tokens, seed).numpy().astype(np.int32), np.random.default_rng(seed)
+    back, copied = draw.integers(1, 8, tokens), draw.random(tokens) < 0.5
+    for i in np.flatnonzero(copied[7:]) + 7:
+        ids[i] = ids[i - back[i]]
+    return ids
+
+
+def weights() -> tuple[Tensor, Tensor]:
+    """Flat weights before and after a brief training.
+
+    The text has SEEN of the types, so that training takes seconds; the other words keep the weights they began with.
+    """
+    training = Training(epochs=1, optimizer="adamw", rate=1e-3, warmup=20, weight_decay=0.01, train_sample=700)
+    splits = {"train": Split(text(STEPS * BATCH * LENGTH + BATCH, 1)), "valid": Split(text(400, 2))}
+    corpus = Corpus("copies", tuple(map(str, range(SEEN))), {}, splits, (), "0" * 16)
+    run = Run(corpus.fingerprint, MODEL, training, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        files = Files(Path(folder) / "checkpoint.safetensors", {0: Path(folder) / "epochs"})
+        learned = train_fleet([run], corpus, files, "cpu", lambda _: None)[0].final
+    small = views(initial(MODEL, SEEN, 1)[None], layout(MODEL, SEEN))
+    first = initial(MODEL, TYPES, 2)
+    for name, whole in views(first[None], PLACES).items():
+        whole[0, : small[name].shape[1]] = small[name][0]
+    final = first.clone()
+    for name, whole in views(final[None], PLACES).items():
+        whole[0, : learned[name].shape[0]] = learned[name]
+    return first, final
+
+
+def plain_losses(model: Plain, first: Tensor, final: Tensor, site: Site, piece: Piece, at: Sequence[float]) -> Any:
+    """For each α blended weights are loaded and every token is evaluated, 700 at a time."""
+    loss, theirs, found = torch.nn.CrossEntropyLoss(), names(MODEL, TYPES), []
+    for alpha in at:
+        blended = final.clone()
+        for own in spans(site, MODEL, PLACES):
+            blended[own] = (1 - alpha) * first[own] + alpha * final[own]
+        model.load_state_dict({theirs[n]: v[0] for n, v in views(blended[None], PLACES).items()})
+        total = 0.0
+        with torch.no_grad():
+            for x, y in zip(piece.inputs.split(BATCH), piece.targets.split(BATCH * LENGTH), strict=True):
+                total += loss(model(x).flatten(0, 1), y).item() * y.numel()
+        found.append(total / piece.targets.numel())
+    return found
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, int, Any]:
+    """Seconds of the processor, page faults, and what came out."""
+    faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
+    found = work()
+    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults, found
+
+
+def rounds(batches: int, sites: Sequence[Site]) -> dict[str, list[Round]]:
+    """Each site one round: some α the plain way, then all in both modes."""
+    first, final = weights()
+    ends = [{n: v[0] for n, v in views(flat[None], PLACES).items()} for flat in (first, final)]
+    ids = torch.from_numpy(text(batches * BATCH * (LENGTH + 1), 3).astype(np.int64)).view(-1, LENGTH + 1)
+    piece = Piece(ids[:, :-1].contiguous(), ids[:, 1:].flatten(), {})
+    model, draw = plain_of(MODEL, TYPES, ends[1]).eval(), np.random.default_rng(0)
+    evaluation(ends, piece, sites[0])([1.0])
+    found: dict[str, list[Round]] = {"exact": [], "adaptive": []}
+    for site in sites:
+        some = [0.0, 1.0, *draw.choice(GRID[1:-1], PLAIN - 2, replace=False).tolist()]
+        slow, slow_faults, losses = timed(lambda s=site, a=some: plain_losses(model, first, final, s, piece, a))
+        evaluate, curves = evaluation(ends, piece, site), {}
+        for mode, make in {"exact": exact, "adaptive": adaptive}.items():
+            seconds, faults, curve = timed(lambda m=make, e=evaluate: m(e))
+            curves[mode] = curve.values[0]
+            far = np.abs(np.interp(some, GRID, curves[mode]) - losses).max()
+            far = max(far, np.abs(curves[mode] - curves["exact"]).max())
+            share = len(GRID) / PLAIN
+            one = Round(slow * share, seconds, curve.evaluations, round(slow_faults * share), faults, float(far))
+            found[mode].append(one)
+    return found
+
+
+def evaluation(ends: list[Mapping[str, Tensor]] | Any, piece: Piece, site: Site) -> Callable[[list[float]], np.ndarray]:
+    """Loss and accuracy of a site's blends, as a study finds them."""
+    whole = {n: v[None] for n, v in ends[1].items()}
+
+    def evaluate(alphas: list[float]) -> np.ndarray:
+        curve = evaluate_variants(whole, MODEL, [piece], site, blend(ends[0], ends[1], alphas))
+        return np.stack([curve.loss_nats, curve.accuracy])
+
+    return evaluate
+
+
+def exact(evaluate: Callable[[list[float]], np.ndarray]) -> Curves:
+    """Every point."""
+    return exact_curves(evaluate, GRID, 1)
+
+
+def adaptive(evaluate: Callable[[list[float]], np.ndarray]) -> Curves:
+    """As a study does it unless told otherwise."""
+    return adaptive_curves(evaluate, GRID, 1, 0.01)
+
+
+def rows(batches: int = 1, sites: Sequence[Site] = PAPER_SITES) -> list[dict[str, Any]]:
+    """A row for each mode: seconds of the whole grid on one thread, and the median ratio of rounds paired by site."""
+    with one_thread():
+        found = rounds(batches, sites)
+    return [_row(mode, each, batches * BATCH * LENGTH) for mode, each in found.items()]
+
+
+def _row(mode: str, each: list[Round], tokens: int) -> dict[str, Any]:
+    pair = summary([(one.plain, one.ours) for one in each])
+    low, _, high = np.quantile([one.plain / one.ours for one in each], [0.25, 0.5, 0.75])
+    return {
+        "name": f"rewind grid, {mode}",
+        "plain_seconds": math.fsum(one.plain for one in each),
+        "ours_seconds": math.fsum(one.ours for one in each),
+        "ratio": pair.ratio,
+        "low": pair.low,
+        "high": pair.high,
+        "quartiles": (float(low), float(high)),
+        "rounds": pair.rounds,
+        "tokens": tokens,
+        "evaluations": sum(one.evaluations for one in each),
+        "difference_nats": max(one.difference for one in each),
+        "plain_faults": sum(one.plain_faults for one in each),
+        "our_faults": sum(one.our_faults for one in each),
+    }
 
 
 def main() -> None:
-    """Run one seed's rewinding both ways and compare every row."""
-    base = replace(find_experiment("quick"), seeds=(1,), attack=None, freeze=None)
-    sites = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for mode in ("adaptive", "exact"):
-            began = time.perf_counter()
-            study = trisect.study(replace(base, rewind=Rewind(mode=mode)), out=Path(folder) / mode, quiet=True)
-            sites[mode] = study.tables["sites"]
-            print(f"{mode:<10}{time.perf_counter() - began:6.1f} s in all, training included")
-    keys = ["subject", "site", "measure", "at", "split"]
-    both = sites["adaptive"].join(sites["exact"], on=keys, suffix="_exact", nulls_equal=True)
-    difference = both.with_columns(difference=(pl.col("value") - pl.col("value_exact")).abs())
-    largest = difference.group_by("measure").agg(pl.col("difference").max()).sort("measure")
-    for name, value in largest.filter(pl.col("measure") != "rewind_evaluations").rows():
-        print(f"{name:<22}{value:.1e}")
-    spent = sites["adaptive"].filter(pl.col("measure") == "rewind_evaluations")["value"]
-    print(f"evaluations a curve   {spent.min():.0f} to {spent.max():.0f} instead of 101")
+    """Print the rows."""
+    for row in rows():
+        print(f"{row['name']:<22}{row['plain_seconds']:7.0f} s plain{row['ours_seconds']:7.1f} s ours")
+        print(
+            f"    ratio {row['ratio']:.1f}, of {row['rounds']} rounds {row['low']:.1f} to {row['high']:.1f},", end=" "
+        )
+        print(f"half of them {row['quartiles'][0]:.1f} to {row['quartiles'][1]:.1f}")
+        print(f"    {row['evaluations']:,} evaluations of {row['tokens']:,} tokens,", end=" ")
+        print(f"losses within {row['difference_nats']:.1e} nats of the plain way's")
+        print(f"    {row['plain_faults']:,} page faults the plain way, {row['our_faults']:,} ours")
 
 
 if __name__ == "__main__":

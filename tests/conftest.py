@@ -11,7 +11,7 @@ def monkeypatch_block():
 
     @contextlib.contextmanager
     def limit(block):
-        with mock.patch("trisect.lm.loss.BLOCK", block):
+        with mock.patch.dict("trisect.lm.loss.BLOCK", cpu=block):
             yield
 
     return limit

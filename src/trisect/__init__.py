@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trisect.core.spec import Text as Text
     from trisect.core.spec import Training as Training
     from trisect.door import annotate as annotate
+    from trisect.door import check as check
     from trisect.door import corpus as corpus
     from trisect.door import list_claims as list_claims
     from trisect.door import plan as plan
@@ -34,7 +35,7 @@ _HOME = {
     **dict.fromkeys(
         ("Attack", "Experiment", "Freeze", "Machine", "Model", "Rewind", "Run", "Text", "Training"), "core.spec"
     ),
-    **dict.fromkeys(("annotate", "corpus", "list_claims", "plan", "render", "study"), "door"),
+    **dict.fromkeys(("annotate", "check", "corpus", "list_claims", "plan", "render", "study"), "door"),
     "Study": "lab.study",
     "Corpus": "text.corpus",
 }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sys
 from typing import Any
 
 import click
@@ -17,6 +20,16 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except TrisectError as error:
             click.echo(f"trisect: {error}", err=True)
+            ctx.exit(2)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is left to say would fail once more at the end
+            click.echo(
+                "trisect: What was found could not be printed.\n  The disk that standard output is on is full.",
+                err=True,
+            )
+            click.echo("  Free some space and call the same command again: nothing is lost.", err=True)
             ctx.exit(2)
         except KeyboardInterrupt:
             click.echo("Stopped. Call the same command again: it goes on from what is finished.", err=True)
@@ -42,7 +55,7 @@ def _options(function: Any) -> Any:
         click.option("--sites", multiple=True, help="A site such as k@3, q+k@1-2 or v@all; may stand several times."),
         click.option("--epochs", type=int, help="Epochs of every run."),
         click.option("--seeds", help="A number of seeds, or the seeds themselves: 1,2,7 (one seed: 7,)."),
-        click.option("--corpus", help="A corpus folder, or a raw folder that a reader knows."),
+        click.option("--corpus", help="A corpus folder, a raw folder that a reader knows, or hf:NAME[:CONFIG]."),
         click.argument("experiment", default="quick", metavar="PRESET_OR_FILE"),
     ):
         function = option(function)
@@ -54,6 +67,13 @@ def _options(function: Any) -> Any:
 @click.option("--out", help="The study's folder.  [default: studies/NAME]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
+@click.option(
+    "--precision",
+    default="float32",
+    show_default=True,
+    help="Of training's large products: float32, or on a GPU bfloat16.",
+)
+@click.option("--track", help="Log finished runs to wandb, trackio or tensorboard as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def study(
     experiment: str,
@@ -65,6 +85,8 @@ def study(
     out: str | None,
     device: str,
     workers: int | None,
+    precision: str,
+    track: str | None,
     as_json: bool,
 ) -> None:
     """Train, attack, freeze, rewind; judge; report. Goes on where it stopped when called again.
@@ -74,7 +96,19 @@ def study(
     """
     from trisect import door
 
-    done = door.study(experiment, out, corpus, _seeds(seeds), epochs, sites or None, _names(only), device, workers)
+    done = door.study(
+        experiment,
+        out,
+        corpus,
+        _seeds(seeds),
+        epochs,
+        sites or None,
+        _names(only),
+        device,
+        workers,
+        track=track,
+        precision=precision,
+    )
     if as_json:
         runs = dict(done.tables["runs"]["status"].value_counts().iter_rows())
         verdicts = {
@@ -135,6 +169,24 @@ def report(out: str) -> None:
 
 
 @main.command()
+@click.argument("out", metavar="OUT")
+def check(out: str) -> None:
+    """Read every file that a study has left, and name what is damaged and what to delete.
+
+    \b
+    trisect check study
+    """
+    from trisect import door
+
+    found = door.check(out)
+    for error in found:
+        click.echo(f"trisect: {error}", err=True)
+    if found:
+        click.get_current_context().exit(2)
+    click.echo("Every file is whole.")
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def claims(as_json: bool) -> None:
     """Print every claim, part, margin and reason, as fixed before any data.
@@ -177,13 +229,13 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
 @click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
 @click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
 @click.option(
-    "--columns", default="pos,dep", show_default=True, help="Which labels, for a pipeline without a parser: pos."
+    "--columns", help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]"
 )
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
 def annotate(
-    source: str, pipeline: str, out: str, reader: str | None, placeholder: str, columns: str, workers: int | None
+    source: str, pipeline: str, out: str, reader: str | None, placeholder: str, columns: str | None, workers: int | None
 ) -> None:
-    """Label every token with spaCy's part of speech and relation; goes on where it stopped.
+    """Label every token with spaCy's part of speech, tag, relation and entity type; goes on where it stopped.
 
     \b
     trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled
@@ -192,7 +244,9 @@ def annotate(
     from trisect.lab.live import bar
 
     with bar("annotate") as progress:
-        door.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns) or [])
+        made = door.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
+    for note in made.notes:
+        click.echo(note, err=True)
     click.echo(out)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trisect.core.errors import StudyError
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Machine
 from trisect.lab.plan import Plan, choose, make_plan
@@ -25,16 +26,20 @@ def study(
     device: str = "auto",
     workers: int | None = None,
     quiet: bool = False,
+    track: str | None = None,
+    precision: str = "float32",
 ) -> Study:
     """Run an experiment to its end, or go on with it where it stopped; returns its tables, figures and report.
 
     `experiment` is a preset ('quick', 'wikitext2-small', 'paper'), a JSON file, or an Experiment. `out` defaults to
     studies/NAME. `seeds` is a number of seeds or the seeds themselves, `only` some of attack, rewind, freeze.
+    `precision` 'bfloat16' makes training's large products narrower, on a GPU only.
+    `track` also logs every finished run to 'wandb', 'trackio' or 'tensorboard'.
     Raises TrisectError for anything that cannot be run, before anything is run.
     """
-    machine = Machine(device, workers, quiet)
+    machine = Machine(device, workers, quiet, precision, track)
     chosen = choose(experiment, corpus, _seeds(seeds), epochs, _tuple(sites), _tuple(only))
-    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen.name, machine)
+    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen[0].name, machine)
 
 
 def plan(
@@ -46,7 +51,7 @@ def plan(
     only: Sequence[str] | None = None,
 ) -> Plan:
     """What `study` would run with the same arguments: runs, ids, parameters, expected time and disk. Trains nothing."""
-    return make_plan(choose(experiment, corpus, _seeds(seeds), epochs, _tuple(sites), _tuple(only)))
+    return make_plan(*choose(experiment, corpus, _seeds(seeds), epochs, _tuple(sites), _tuple(only)))
 
 
 def render(out: str | Path) -> Study:
@@ -54,11 +59,19 @@ def render(out: str | Path) -> Study:
     return render_report(Path(out))
 
 
+def check(out: str | Path) -> list[StudyError]:
+    """Read every file that a study has left; an error for each damaged one, saying what to delete. Changes nothing."""
+    from trisect.lab.check import check_study
+
+    return check_study(Path(out))
+
+
 def list_claims() -> list[dict[str, Any]]:
     """Every claim, part, margin and reason, as fixed before any data."""
     from trisect import claims
+    from trisect.report.notebook import Listing
 
-    return claims.listing()
+    return Listing(claims.listing())
 
 
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
@@ -74,16 +87,17 @@ def annotate(
     placeholder: str = "Unk",
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-    columns: Sequence[str] = ("pos", "dep"),
+    columns: Sequence[str] | None = None,
 ) -> Corpus:
-    """Label every token of a raw text with a spaCy pipeline's part of speech and relation, and keep the result in `out`.
+    """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
 
-    `columns` may leave one of pos and dep out, for a pipeline that does not set it.
-    Goes on where it stopped when called again. Needs the extra `trisect[annotate]`.
+    `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
+    null is pos and dep, and tag and ent where the pipeline sets them. Goes on where it stopped when called again.
+    Needs the extra `trisect[annotate]`.
     """
     from trisect.text.annotate import annotate as label
 
-    return label(Path(source), pipeline, Path(out), reader, placeholder, workers, progress, columns)
+    return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns)
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

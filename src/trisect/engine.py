@@ -43,13 +43,15 @@ def run_tasks(tasks: Sequence[Work], command: Sequence[str], workers: int, told:
     """Run every task, at most `workers` at a time, each in a process started by `command`; first ready, first run.
 
     A worker reads one JSON task a line and answers with JSON events. It ends when its input does, also when this
-    process dies. Raises the first TrisectError a worker reports, and StudyError when a worker dies; all others are
-    then stopped, and what they had written stays.
+    process dies. Raises the first TrisectError a worker reports, and StudyError when a worker dies or cannot be
+    started; all others are then stopped, and what they had written stays.
     """
     said: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-    team = [_Worker(i, command, said) for i in range(min(workers, len(tasks)))]
-    waiting, idle, running = list(range(len(tasks))), list(range(len(team))), {}
+    team: list[_Worker] = []
     try:
+        for number in range(min(workers, len(tasks))):
+            team.append(_Worker(number, command, said))
+        waiting, idle, running = list(range(len(tasks))), list(range(len(team))), {}
         while waiting or running:
             for index in [i for i in waiting if tasks[i].ready()][: len(idle)]:
                 waiting.remove(index)
@@ -77,15 +79,22 @@ class _Worker:
         self, number: int, command: Sequence[str], said: queue.Queue[tuple[int, dict[str, Any] | None]]
     ) -> None:
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        self.complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.complaints,
-            env=os.environ | one_thread,
-            start_new_session=True,  # so that Ctrl-C reaches us alone, and we end the workers
-        )
+        try:
+            self.complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.complaints,
+                env=os.environ | one_thread,
+                start_new_session=True,  # so that Ctrl-C reaches us alone, and we end the workers
+            )
+        except OSError as error:
+            raise StudyError(
+                f"Worker process {number + 1} could not be started.",
+                f"The system says: {error}",
+                f"Free some memory, or space in {tempfile.gettempdir()}, or use --workers 0: everything in one process.",
+            ) from error
         self.number, self.said = number, said
         threading.Thread(target=self._listen, daemon=True).start()
 

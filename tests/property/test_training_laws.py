@@ -9,7 +9,7 @@ from tests import tiny
 from trisect.core.edits import Edit
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run
-from trisect.lm.fleet import Dropout, forward, initial, layout, spans, views
+from trisect.lm.fleet import Dropout, forward, generator, initial, layout, spans, views
 from trisect.lm.loss import loss_and_gradients
 from trisect.lm.train import Trainer
 
@@ -119,7 +119,9 @@ def test_the_update_of_an_attacked_member_follows_loss_lm_minus_lambda_loss_adve
     moved = trainer.flat - before
     trainer.flat.copy_(before)
     for slot in range(len(runs)):
-        expected = naive_attack_gradient(trainer, slot, Dropout(trainer.model.dropout, trainer.seed, 0, "cpu"))
+        expected = naive_attack_gradient(
+            trainer, slot, Dropout(trainer.model.dropout, generator("dropout", trainer.seed, 0))
+        )
         for name, place in trainer.places.items():
             torch.testing.assert_close(
                 moved[slot, place.start : place.stop].view(place.shape), -expected[name][0], rtol=1e-8, atol=1e-10
@@ -285,15 +287,15 @@ def test_gradient_of_a_fleet_is_the_sum_over_members_not_the_mean():
 
 def test_dropout_masks_are_shared_by_members_and_a_function_of_seed_and_step():
     x = torch.ones(3, 4, 50, 8)
-    a, b = Dropout(0.2, 1, 5, "cpu"), Dropout(0.2, 1, 5, "cpu")
+    a, b = Dropout(0.2, generator("dropout", 1, 5)), Dropout(0.2, generator("dropout", 1, 5))
     one = a(x)
     assert torch.equal(one[0], one[2])
     assert torch.equal(one[:1], b(x[:1]))
     assert not torch.equal(one, a(x))
-    assert not torch.equal(one, Dropout(0.2, 1, 6, "cpu")(x))
-    assert not torch.equal(one, Dropout(0.2, 2, 5, "cpu")(x))
+    assert not torch.equal(one, Dropout(0.2, generator("dropout", 1, 6))(x))
+    assert not torch.equal(one, Dropout(0.2, generator("dropout", 2, 5))(x))
     # 8,000 draws of share 0.2: five standard deviations are 0.022
-    many = Dropout(0.2, 3, 0, "cpu")(torch.ones(1, 8_000))
+    many = Dropout(0.2, generator("dropout", 3, 0))(torch.ones(1, 8_000))
     assert float((many == 0).double().mean()) == pytest.approx(0.2, abs=0.023)
     assert float(many.max()) == pytest.approx(1.25, abs=1e-4)
-    assert torch.equal(Dropout(0.0, 1, 1, "cpu")(x), x)
+    assert torch.equal(Dropout(0.0, generator("dropout", 1, 1))(x), x)

@@ -33,15 +33,24 @@ TINY = {
 }
 
 
-def pipeline(folder, parser=True, rules=WORDS, seed=0):
-    """A parser that has seen one sentence, and parts of speech by a list of words."""
+ENTITIES = {"label": "ORG", "pattern": [{"ORTH": "Unk"}]}, {"label": "BEAST", "pattern": "The cat"}
+
+
+def pipeline(folder, parser=True, rules=WORDS, seed=0, tagger=False, entities=()):
+    """A parser (and a tagger) that has seen one sentence; parts of speech and entities by lists of words."""
     from spacy.training import Example
 
     spacy.util.fix_random_seed(seed)
     nlp = spacy.blank("en")
     if parser:
         nlp.add_pipe("parser", config={"model": {"tok2vec": TINY}, "min_action_freq": 1})
-    text = {"heads": [1, 2, 2, 4, 2], "deps": ["det", "nsubj", "ROOT", "det", "obj"]}
+    if tagger:
+        nlp.add_pipe("tagger", config={"model": {"tok2vec": TINY}})
+    text = {
+        "heads": [1, 2, 2, 4, 2],
+        "deps": ["det", "nsubj", "ROOT", "det", "obj"],
+        "tags": ["DT", "NN", "VBZ", "DT", "NN"],
+    }
     doc = nlp.make_doc("the cat sees the dog")
     examples = [Example.from_dict(doc, text)]
     nlp.initialize(lambda: examples)
@@ -51,13 +60,16 @@ def pipeline(folder, parser=True, rules=WORDS, seed=0):
         ruler = nlp.add_pipe("attribute_ruler")
         for word, pos in rules.items():
             ruler.add([[{"ORTH": word}]], {"POS": pos})  # pyright: ignore[reportAttributeAccessIssue]
+    if entities:
+        nlp.add_pipe("entity_ruler").add_patterns(entities)  # pyright: ignore[reportAttributeAccessIssue]
     nlp.to_disk(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory):
-    return pipeline(tmp_path_factory.mktemp("pipeline") / "tiny")
+    """Sets all four columns, so that every test of stopping and going on is one of all of them."""
+    return pipeline(tmp_path_factory.mktemp("pipeline") / "tiny", tagger=True, entities=ENTITIES)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +105,8 @@ def test_one_label_a_token_with_case_kept_and_none_for_unk(whole, source):
     assert ((corpus.splits["train"].labels["dep"] < 0) == unknown).all()
 
 
-def test_relations_are_the_pipelines_own(whole, tagger, source):
+@pytest.mark.parametrize("column", ["tag", "dep", "ent"])
+def test_labels_are_the_pipelines_own(whole, tagger, source, column):
     from spacy.tokens import Doc
 
     corpus, _, _ = whole
@@ -102,12 +115,57 @@ def test_relations_are_the_pipelines_own(whole, tagger, source):
     for line in (source / "valid.txt").read_text().splitlines():
         words = line.replace('"', "").replace(";", "").replace("<unk>", "Unk").split()
         if words:
-            expected += [token.dep_ for token in nlp(Doc(nlp.vocab, words=words))]
+            doc = nlp(Doc(nlp.vocab, words=words))
+            expected += [{"tag": t.tag_, "dep": t.dep_, "ent": t.ent_type_ or "O"}[column] for t in doc]
     split = corpus.splits["valid"]
-    real = split.labels["dep"] >= 0
-    found = np.array([corpus.labels["dep"][i] for i in split.labels["dep"]])
+    real = split.labels[column] >= 0
+    assert (real == (split.tokens != corpus.vocabulary.index("<unk>"))).all()
+    found = np.array([corpus.labels[column][i] for i in split.labels[column]])
     assert (found[real] == np.array(expected)[real]).all()
     assert len(set(found[real])) > 1
+
+
+def test_entity_types_are_those_around_a_word_and_unk_has_none(whole):
+    corpus, _, _ = whole
+    split = corpus.splits["train"]
+    found = [corpus.labels["ent"][i] if i >= 0 else None for i in split.labels["ent"][:8]]
+    assert found == ["BEAST", "BEAST", "O", "O", None, "O", "O", "O"]
+    assert corpus.column("ent")
+    assert corpus.column("tag")
+
+
+def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whole, source, tmp_path):
+    from tests.tiny import MODEL, SITES, TRAINING
+
+    from trisect.core.spec import Attack, Experiment, Text
+    from trisect.lab.plan import make_plan
+
+    def planned(place, *labels):
+        asked = Experiment("t", Text(str(place)), MODEL, TRAINING, (1,), Attack(SITES, labels), None, None)
+        return {run.edit.label for run in make_plan(asked).runs if run.edit}
+
+    assert planned(whole[2], "pos", "tag", "dep", "ent") == {"pos", "tag", "dep", "ent"}
+    bare = annotate(source, pipeline(tmp_path / "bare"), tmp_path / "out", workers=1).save(tmp_path / "copy")
+    assert planned(bare, "pos", "dep") == {"pos", "dep"}
+    with pytest.raises(CorpusError, match=r"has no label column 'tag'.\n  It has dep, pos.\n  Use a column"):
+        planned(bare, "tag")
+
+
+def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(source, tmp_path):
+    bare = pipeline(tmp_path / "bare")
+    made = annotate(source, bare, tmp_path / "out", workers=1)
+    assert set(made.labels) == {"pos", "dep"}
+    parts = "Its parts are parser, attribute_ruler;"
+    assert made.notes[2:4] == (
+        f"There is no column 'tag': the pipeline sets no fine-grained tag. {parts} 'tag' needs a tagger.",
+        f"There is no column 'ent': the pipeline sets no entity type. {parts} 'ent' needs a named entity recogniser "
+        "(or an entity_ruler).",
+    )
+    with pytest.raises(CorpusError) as caught:
+        annotate(source, bare, tmp_path / "other", workers=1, columns=("dep", "ent"))
+    assert caught.value.given.endswith("sets no entity type, so there can be no column 'ent'.")
+    assert caught.value.known == f"{parts} 'ent' needs a named entity recogniser (or an entity_ruler)."
+    assert caught.value.todo == "Use another pipeline, or ask for dep alone."
 
 
 def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
@@ -115,9 +173,11 @@ def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
     assert Corpus.load(out).fingerprint == corpus.fingerprint
     assert not (out / ".shards").exists()
     assert corpus.column("pos")
-    tagged = "The part of speech and dependency relation of each token is that of the spaCy pipeline en_pipeline 0.0.0"
+    what = "part of speech, fine-grained tag, dependency relation and entity type"
+    tagged = f"The {what} of each token is that of the spaCy pipeline en_pipeline 0.0.0"
     assert corpus.notes[1].startswith(f"{tagged} (spaCy 3.")
-    assert corpus.notes[2] == "<unk> (10.0% of train) was shown to the tagger as 'Unk' and carries no label."
+    assert corpus.notes[2] == "A token outside every entity has the entity type 'O'."
+    assert corpus.notes[3] == "<unk> (10.0% of train) was shown to the tagger as 'Unk' and carries no label."
     total = sum(len(split.tokens) for split in corpus.splits.values())
     assert len(told) > 4
     assert [done for done, _ in told] == sorted({done for done, _ in told})
@@ -172,7 +232,7 @@ def test_shards_of_another_statement_are_not_used(source, tagger, tmp_path, monk
     other = annotate(source, tagger, tmp_path / "out", placeholder="cat", workers=1)
     fresh = annotate(source, tagger, tmp_path / "fresh", placeholder="cat", workers=1)
     assert other.fingerprint == fresh.fingerprint
-    assert "'cat'" in other.notes[2]
+    assert "'cat'" in other.notes[3]
 
 
 def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, tagger, tmp_path, monkeypatch):
@@ -195,20 +255,18 @@ def test_another_pipeline_and_another_text_are_another_statement(source, tagger,
     from trisect.text import readers
     from trisect.text import tagger as process
 
-    other = pipeline(tmp_path / "tiny", seed=1)
+    other = pipeline(tmp_path / "tiny", seed=1, tagger=True, entities=ENTITIES)
     first, second = (process.open_pipeline(str(p), ("pos", "dep"))[1] for p in (tagger, other))
     assert first["pipeline"] == second["pipeline"]
     assert first["digest"] != second["digest"]
     assert process.open_pipeline(str(tagger), ("pos", "dep"))[1] == first
     changed = shutil.copytree(source, tmp_path / "text")
     kind = readers.WIKITEXT
-    assert room._statement(kind, kind.find(changed), "Unk", ("pos",), first) == (
-        room._statement(kind, kind.find(source), "Unk", ("pos",), first)
-    )
+    mine = room._statement(kind, kind.find(source), "Unk", first)
+    assert room._statement(kind, kind.find(changed), "Unk", first) == mine
+    assert room._statement(kind, kind.find(source), "Unk", first | {"columns": ["pos"]}) != mine
     (changed / "valid.txt").write_text("a b c")
-    assert room._statement(kind, kind.find(changed), "Unk", ("pos",), first) != (
-        room._statement(kind, kind.find(source), "Unk", ("pos",), first)
-    )
+    assert room._statement(kind, kind.find(changed), "Unk", first) != mine
 
 
 def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
@@ -271,7 +329,10 @@ def test_a_pipeline_without_parts_of_speech(source, tmp_path):
         ({"placeholder": "two words"}, r"The placeholder is 'two words'.\n  .*one word.*\n  Use for example Unk"),
         ({"placeholder": ""}, r"The placeholder is ''"),
         ({"workers": 0}, r"0 workers were asked for.\n  At least one process.*\n  Give 1 or more"),
-        ({"columns": ("ner",)}, r"'ner' is not a column that spaCy gives.\n  Columns are pos, dep.\n  Ask for some"),
+        (
+            {"columns": ("ner",)},
+            r"'ner' is not a column that spaCy gives.\n  Columns are pos, tag, dep, ent.\n  Ask for some",
+        ),
         ({"columns": ()}, r"No columns were asked for"),
         ({"reader": "html"}, r"'html' is not a reader"),
     ],

@@ -23,6 +23,12 @@ def _elsewhere(tmp_path, monkeypatch):
 BAD = [
     (("study", "quik"), "'quik' is neither a preset nor a JSON file", "Presets are quick, wikitext2-small, paper"),
     (("study", "quick", "--device", "tpu"), "'tpu' is not a device", "Devices are auto, cpu, cuda"),
+    (("study", "quick", "--precision", "int8"), "'int8' is not a precision", "There is float32 and bfloat16"),
+    (
+        ("study", "quick", "--device", "cpu", "--precision", "bfloat16"),
+        "The precision 'bfloat16' was asked for on the CPU",
+        "on GPUs only",
+    ),
     (("study", "quick", "--seeds", "0"), "seeds is 0", "1 or more"),
     (("study", "quick", "--seeds", "-2"), "seeds is -2", "1 or more"),
     (("study", "quick", "--seeds", "two"), "'two' are not seeds", "whole numbers"),
@@ -41,6 +47,8 @@ BAD = [
     (("plan", "wikitext2-small"), "names no corpus", "leaves the text to you"),
     (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),
     (("corpus", "show", "nowhere"), "nowhere", ""),
+    (("corpus", "show", "hf:"), "'hf:' names no dataset", "hf:NAME:CONFIG"),
+    (("study", "quick", "--track", "mlflow"), "'mlflow' is not a tracker", "wandb, trackio, tensorboard"),
     (("plan", "quick", "--only", "rewind", "--sites", "ffn@1"), "rewind at 'ffn@1' is not possible", "q, k, v and"),
     (("plan", "quick", "--only", "rewind", "--sites", "k@1.h2"), "rewind at 'k@1.h2' is not possible", "q, k, v and"),
     (("plan", "quick", "--seeds", "999999999"), "seeds is 999999999", "at most 10,000"),
@@ -164,7 +172,7 @@ def test_epochs_are_those_of_attacks_too():
     from trisect.lab.plan import choose
 
     for epochs in (3, 300):
-        runs = list(choose("paper", epochs=epochs).runs("text"))
+        runs = list(choose("paper", epochs=epochs)[0].runs("text"))
         assert {r.training.epochs for r in runs} == {epochs}
 
 
@@ -184,7 +192,7 @@ def test_claims_prints_every_claim_part_margin_and_reason():
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch):
-    monkeypatch.setattr("trisect.door.study", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("trisect.door.study", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     result = call("study", "quick")
     assert result.exit_code == 130
     assert "Call the same command again" in result.stderr

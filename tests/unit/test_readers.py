@@ -19,8 +19,8 @@ def folder_of(path, files):
     return path
 
 
-def word(number, form="Walk", pos="VERB", dep="root"):
-    return "\t".join([str(number), form, "_", pos, "_", "_", "0", dep, "_", "_"]) + "\n"
+def word(number, form="Walk", pos="VERB", dep="root", tag="_"):
+    return "\t".join([str(number), form, "_", pos, tag, "_", "0", dep, "_", "_"]) + "\n"
 
 
 def test_basic_english_keeps_case_and_splits_by_the_rules():
@@ -73,6 +73,18 @@ def test_conllu_takes_words_only(tmp_path):
         assert corpus.splits[split].labels["pos"].tolist() == [0, 1, 2, -1]
         assert corpus.splits[split].labels["dep"].tolist() == [0, 1, 2, 3]
     assert [p.words for p in CONLLU.paragraphs(folder / "en_x-ud-train.conllu")] == [["Do", "n't", "Walk"], ["X Y"]]
+
+
+def test_conllu_gives_the_fine_grained_tag_where_the_treebank_has_it(tmp_path):
+    body = word(1, tag="VBZ") + word(2, "x", "NOUN") + word(3, tag="VBZ")
+    tagged = read(folder_of(tmp_path / "tagged", {"train.conllu": body, "dev.conllu": word(1) * 2}))
+    assert tagged.labels["tag"] == ("VBZ",)
+    assert tagged.splits["train"].labels["tag"].tolist() == [0, -1, 0]
+    assert tagged.splits["valid"].labels["tag"].tolist() == [-1, -1]
+    assert not [note for note in tagged.notes if "left out." in note and "column" in note]
+    bare = read(folder_of(tmp_path / "bare", {"train.conllu": body.replace("VBZ", "_"), "dev.conllu": word(1) * 2}))
+    assert list(bare.labels) == ["pos", "dep"]
+    assert bare.notes[-1] == "No word carries a 'tag': the column is left out."
 
 
 def test_conllu_names_the_file_and_line_of_a_wrong_number_of_columns(tmp_path):

@@ -46,7 +46,7 @@ def test_suffix_only_evaluation_equals_loading_the_edited_weights(place):
     first, last, alphas = parameters(1), parameters(2), [0.0, 0.37, 1.0]
     final = bare(last)
     curve = evaluate_variants(
-        {n: v[None] for n, v in final.items()}, tiny.MODEL, PIECES, site, blend(bare(first), final, site, alphas), 3
+        {n: v[None] for n, v in final.items()}, tiny.MODEL, PIECES, site, blend(bare(first), final, alphas)
     )
     for i, alpha in enumerate(alphas):
         edited = last.clone()
@@ -57,32 +57,33 @@ def test_suffix_only_evaluation_equals_loading_the_edited_weights(place):
     assert curve.n == sum(p.targets.numel() for p in PIECES)
 
 
-def test_blend_is_exact_at_both_ends_and_leaves_other_slices_bit_identical():
-    first, last, site = bare(parameters(1)), bare(parameters(2)), Site.parse("k@2")
-    ends = blend(first, last, site, [0.0, 1.0])(slice(0, 2))
-    assert set(ends) == {"layers.2.in.weight", "layers.2.in.bias"}
-    weight = ends["layers.2.in.weight"]
-    assert torch.equal(weight[0, 8:16], first["layers.2.in.weight"][8:16])
-    assert torch.equal(weight[1], last["layers.2.in.weight"])
-    assert torch.equal(weight[0, :8], last["layers.2.in.weight"][:8])
-    assert torch.equal(weight[0, 16:], last["layers.2.in.weight"][16:])
+def test_blend_is_exact_at_both_ends():
+    first, last, name = bare(parameters(1)), bare(parameters(2)), "layers.2.in.weight"
+    ends = blend(first, last, [0.0, 1.0]).mix(name, slice(8, 16))
+    assert torch.equal(ends[0], first[name][8:16])
+    assert torch.equal(ends[1], last[name][8:16])
 
 
-def test_stages_put_back_each_epochs_weights():
-    epochs, last, site = [bare(parameters(s)) for s in (1, 3)], bare(parameters(2)), Site.parse("v@1")
-    variants = stages([*epochs, last], last, site)(slice(0, 3))["layers.1.in.weight"]
-    assert torch.equal(variants[1, 16:], epochs[1]["layers.1.in.weight"][16:])
-    assert torch.equal(variants[1, :16], last["layers.1.in.weight"][:16])
-    assert torch.equal(variants[2], last["layers.1.in.weight"])
+@pytest.mark.parametrize("place", ["v@1", "k@2", "q+v@1-2"])
+def test_stages_put_back_each_epochs_weights(place):
+    site = Site.parse(place).resolve(2, 2)
+    epochs, last = [parameters(s) for s in (1, 3)], parameters(2)
+    final = {n: v[None] for n, v in bare(last).items()}
+    curve = evaluate_variants(final, tiny.MODEL, PIECES, site, stages([bare(e) for e in (*epochs, last)]))
+    for i, epoch in enumerate((*epochs, last)):
+        edited = last.clone()
+        for cut in spans(site, tiny.MODEL, PLACES):
+            edited[cut] = epoch[cut]
+        assert curve.loss_nats[i] == pytest.approx(plain_loss(edited), abs=1e-11)
 
 
 def test_chunks_of_any_size_give_the_same_curve(monkeypatch):
     first, final, site, alphas = bare(parameters(1)), bare(parameters(2)), Site.parse("q@1"), [i / 6 for i in range(7)]
     shared = {n: v[None] for n, v in final.items()}
-    whole = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, site, alphas), 7)
+    whole = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas))
     monkeypatch.setattr("trisect.lm.rewind.TOGETHER", 1)
     np.testing.assert_allclose(
-        evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, site, alphas), 7).loss_nats,
+        evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas)).loss_nats,
         whole.loss_nats,
         rtol=0,
         atol=1e-12,
@@ -166,8 +167,11 @@ def test_adaptive_curves_of_a_smooth_loss_agree_with_exact_ones_and_cost_far_les
     found = adaptive_curves(evaluate, GRID, 1, 0.01)
     np.testing.assert_allclose(found.values[0], loss(GRID), atol=1e-3)
     assert found.evaluations == len(calls) == len(set(calls)) < 25
-    assert found.check < 1e-3
-    exact = exact_curves(evaluate, GRID)
+    assert 0 < found.checks[0] < 1e-3
+    assert found.nodes == 17
+    np.testing.assert_allclose(found.mix @ loss(np.array(found.points)), found.values[0], rtol=0, atol=1e-12)
+    exact = exact_curves(evaluate, GRID, 1)
+    assert (exact.checks, exact.nodes) == ([0.0], 0)
     assert criticality(GRID, found.values[0], 0.01).score == criticality(GRID, exact.values[0], 0.01).score
     assert exact.exact.all()
     assert exact.evaluations == 101
@@ -188,7 +192,9 @@ def test_a_curve_that_is_not_smooth_is_evaluated_everywhere():
     found = adaptive_curves(counted([rough])[0], GRID, 1, 0.01)
     assert found.exact.all()
     assert (found.values[0] == rough(GRID)).all()
-    assert found.evaluations == 101 + 33
+    assert found.evaluations == 101 + 33 - 2  # 0 and 1 are nodes and grid points at once
+    assert (found.checks, found.nodes) == ([0.0], 0)
+    assert (found.mix @ rough(np.array(found.points)) == found.values[0]).all()
 
 
 def test_fewer_points_than_nodes_still_work():
@@ -202,7 +208,6 @@ def test_half_of_one_site_is_not_all_of_it():
     first, final = bare(parameters(1)), bare(parameters(2))
     shared = {n: v[None] for n, v in final.items()}
     losses = [
-        evaluate_variants(shared, tiny.MODEL, PIECES, s, blend(first, final, s, [0.0]), 1).loss_nats[0]
-        for s in (both, one)
+        evaluate_variants(shared, tiny.MODEL, PIECES, s, blend(first, final, [0.0])).loss_nats[0] for s in (both, one)
     ]
     assert abs(losses[0] - losses[1]) > 1e-4

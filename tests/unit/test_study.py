@@ -18,7 +18,8 @@ import trisect
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.spec import Attack, Freeze, Rewind, Run
 from trisect.lab import study as lab
-from trisect.lab.folder import Folder, fleets
+from trisect.lab.folder import Folder
+from trisect.lab.ledger import fleets
 from trisect.lab.plan import make_plan
 from trisect.lm import train
 
@@ -69,6 +70,7 @@ def test_a_study_leaves_every_row_that_it_promises(whole):
             "criticality_first",
             "rewind_check_nats",
             "rewind_evaluations",
+            "rewind_nodes",
             "self_only_loss_nats",
             "unigram_loss_nats",
         ),
@@ -471,6 +473,9 @@ def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings(
     for fleet in grouped:
         assert len({(r.seed, r.training, r.edit.label if r.edit else None) for r in fleet}) == 1
         assert len(fleet) <= 8
+    smaller = fleets(runs, 2)
+    assert max(map(len, smaller)) == 2
+    assert sorted(r.id for f in smaller for r in f) == sorted(r.id for r in runs)
     assert [any(r.edit is None for r in f) for f in grouped] == [True, True, False, False]
 
 

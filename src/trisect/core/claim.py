@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from html import escape
 from typing import TypeAlias
 
 DIRECTIONS = ("above", "below", "within")
@@ -132,6 +133,12 @@ class Claim:
     def deciding(self) -> tuple[Part, ...]:
         """The parts that the verdict rests on."""
         return tuple(part for part in self.parts if part.decides)
+
+    def _repr_html_(self) -> str:
+        """The sentence and its parts, for a notebook."""
+        asides = ("(shown, does not decide)", "")
+        parts = "".join(f"<li>{escape(p.sentence)} {asides[p.decides]}<br>{escape(p.reason)}</li>" for p in self.parts)
+        return f"<b>{escape(self.id)}</b> {escape(self.sentence)} ({escape(self.where)})<ul>{parts}</ul>"
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,9 @@ def read_json(path: Path, todo: str) -> Any:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         body, checksum = document["body"], document["checksum"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = digest(canonical(body))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
-    if digest(canonical(body)) != checksum:
+    if found != checksum:
         raise DamagedFileError(f"{path} is damaged.", "Its content does not match its checksum.", todo)
     return body

@@ -164,6 +164,8 @@ class Rewind:
 
     `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
     between as many exact evaluations as its own check asks for, and is exact at the crossings; 'exact' evaluates all.
+    `sample_tokens` of each split, in whole rows drawn once by `sample_seed`, stand for all of them: the same rows at
+    every point and site, so that each rise of the loss has an interval; null evaluates every row.
     """
 
     sites: tuple[Site, ...] = PAPER_SITES
@@ -171,12 +173,17 @@ class Rewind:
     epsilon: float = 0.01
     midstage: bool = True
     mode: str = "adaptive"
+    sample_tokens: int | None = None
+    sample_seed: int = 0
 
     def __post_init__(self) -> None:
         settle(self)
         known = ("adaptive", "exact")
         _need(self.mode in known, f"mode is {self.mode!r}.", f"There is {' and '.join(known)}.", "Use one of them.")
         _whole(self.points, "points", 2)
+        if self.sample_tokens is not None:
+            _whole(self.sample_tokens, "sample_tokens", 2)
+        _whole(self.sample_seed, "sample_seed", 0)
         _need(
             0 < self.epsilon < 1,
             f"epsilon is {self.epsilon!r}.",
@@ -293,11 +300,15 @@ class Machine:
     """How runs are run; nothing here changes what is measured, and nothing here enters an id.
 
     `workers` of 0 runs everything in this process; null chooses one one-thread worker a core (one in all on a GPU).
+    `precision` is of the factors in training's large products (bfloat16 on GPUs only); evaluation is in float32 always.
+    `track` names what finished runs are logged to besides: wandb, trackio or tensorboard.
     """
 
     device: str = "auto"
     workers: int | None = None
     quiet: bool = False
+    precision: str = "float32"
+    track: str | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -306,6 +317,13 @@ class Machine:
             self.device in known,
             f"{self.device!r} is not a device.",
             f"Devices are {', '.join(known)}.",
+            "Use one of them.",
+        )
+        precisions = ("float32", "bfloat16")
+        _need(
+            self.precision in precisions,
+            f"{self.precision!r} is not a precision.",
+            f"There is {' and '.join(precisions)}.",
             "Use one of them.",
         )
         if self.workers is not None:

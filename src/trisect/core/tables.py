@@ -1,8 +1,9 @@
-"""Tidy tables: the columns of each, atomic Parquet, damage named."""
+"""Tidy tables: the columns of each, atomic Parquet with a checksum over its bytes, damage named."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import polars as pl
 
 from trisect.core.errors import DamagedFileError
-from trisect.core.files import replace_file
+from trisect.core.files import digest, replace_file
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
+UNSIGNED = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
+SIGNED = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "runs": {
@@ -86,21 +89,30 @@ def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 def write_table(folder: Path, name: str, table: pl.DataFrame) -> Path:
-    """Write `folder/NAME.parquet` whole or not at all."""
+    """Write `folder/NAME.parquet` whole or not at all, in its metadata a checksum of its bytes with zeros in its place."""
     path = folder / f"{name}.parquet"
-    content = io.BytesIO()
-    table.write_parquet(content)
-    replace_file(path, lambda scratch: scratch.write_bytes(content.getvalue()))
+    stream = io.BytesIO()
+    table.write_parquet(stream, metadata={"trisect": UNSIGNED.decode()})
+    content = stream.getvalue()
+    assert content.count(UNSIGNED) == 1
+    signed = content.replace(UNSIGNED, UNSIGNED[:-32] + digest(content).encode())
+    replace_file(path, lambda scratch: scratch.write_bytes(signed))
     return path
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:
-    """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, unreadable or has other columns."""
+    """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, damaged or has other columns.
+
+    A table of an earlier version carries no checksum and is taken as it is.
+    """
     path = folder / f"{name}.parquet"
     todo = f"Delete {path} and call 'trisect report' on the study: tables are made anew from its runs."
     try:
-        table = pl.read_parquet(path)
-    except Exception as error:
+        content = path.read_bytes()
+        if (mark := SIGNED.search(content)) and digest(SIGNED.sub(UNSIGNED, content)).encode() != mark[1]:
+            raise ValueError("its content does not match its checksum")
+        table = pl.read_parquet(io.BytesIO(content))
+    except (Exception, pl.exceptions.PanicException) as error:
         raise DamagedFileError(f"The table {path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if dict(table.schema) != dict(pl.Schema(SCHEMAS[name])):
         raise DamagedFileError(

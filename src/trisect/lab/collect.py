@@ -12,8 +12,10 @@ from trisect import claims
 from trisect.core.files import read_json
 from trisect.core.tables import SCHEMAS, frame, read_table, write_table
 from trisect.lab.folder import Folder
-from trisect.lab.tasks import read_finished
+from trisect.lab.tasks import evaluation_advice, read_finished
 from trisect.measure.criticality import criticality, mean_difference
+
+CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the last two where the rows were a sample
 
 
 def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
@@ -68,7 +70,7 @@ def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[st
     rows: list[dict[str, Any]] = []
     for path in sorted((folder.path / "evaluations" / run).glob("*.json")):
         kind, site = path.stem.split("-", 1)
-        body = read_json(path, f"Delete {path} and call 'trisect study' again: only this is then done anew.")
+        body = read_json(path, evaluation_advice(path))
         if body.get("diverged"):
             continue
         for split in ("train", "valid"):
@@ -79,16 +81,16 @@ def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[st
                 rows.append(shared | {"site": None, "measure": "unigram_loss_nats", "value": body["unigram"][split]})
                 continue
             shared |= {"site": site}
-            for name in ("loss_nats", "accuracy"):
+            for name in [n for n in CURVES if n in curve]:
                 rows += [
                     shared | {"measure": f"{kind}_{name}", "at": a, "value": v}
                     for a, v in zip(curve["at"], curve[name], strict=True)
                 ]
             rows += [shared | {"measure": m, "value": v} for m, v in _summary(kind, curve, ledger)]
+            rows += [shared | {"measure": f"{kind}_{m}", "value": curve.get(m)} for m in ("area_low", "area_high")]
             if kind == "rewind":
-                rows += [
-                    shared | {"measure": f"rewind_{m}", "value": float(body[m])} for m in ("check_nats", "evaluations")
-                ]
+                check = {m: curve.get(m, body.get(m)) for m in ("check_nats", "evaluations", "nodes")}
+                rows += [shared | {"measure": f"rewind_{m}", "value": v} for m, v in check.items()]
     return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]  # missing stays missing
 
 

@@ -1,10 +1,9 @@
-"""A study's folder: where each file lies, the ledger of what belongs to it, and the lock that keeps others out."""
+"""A study's folder: where each file lies, and the lock that keeps others out."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from trisect.core.errors import StudyError
-from trisect.core.files import read_json, write_json
-from trisect.core.site import Site
-from trisect.core.spec import SCHEMA, Experiment, Run, plain
-
-FLEET = 8  # members trained side by side; a function of the plan alone, since sums must come out the same on resuming
+from trisect.core.files import read_json
 
 
 @dataclass(frozen=True)
@@ -29,6 +24,11 @@ class Folder:
     def ledger(self) -> Path:
         """What belongs to the study: base, experiment, runs and fleets."""
         return self.path / "study.json"
+
+    @property
+    def copy(self) -> Path:
+        """The ledger once more: it alone could not be made anew."""
+        return self.path / "study.copy.json"
 
     @property
     def corpus(self) -> Path:
@@ -70,126 +70,37 @@ class Folder:
             raise StudyError(f"The folder {self.path} cannot be made.", f"The system says: {error}", todo) from error
         lock = FileLock(self.path / ".lock")
         try:
-            with lock.acquire(timeout=0):
-                for scratch in self.path.rglob(".*.part"):
-                    scratch.unlink()  # left by a process that was killed while writing
-                yield
-        except PermissionError as error:
-            todo = "Choose a folder that can be written, with --out."
-            raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
+            lock.acquire(timeout=0)
         except Timeout as error:
             raise StudyError(
                 f"The study in {self.path} is in use.",
                 "Another process is running or reporting it.",
                 "Wait for it to end, or choose another folder with --out.",
             ) from error
+        except (OSError, NotImplementedError) as error:  # a disk without room for one more file, or without locks
+            todo = "Choose a folder that can be written, with --out."
+            raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
+        try:
+            for scratch in self.path.rglob(".*.part"):
+                with contextlib.suppress(FileNotFoundError):  # a process that is just ending may take it away itself
+                    scratch.unlink()  # left by a process that was killed while writing
+            yield
+        except PermissionError as error:
+            todo = "Choose a folder that can be written, with --out."
+            raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
+        finally:
+            lock.release()
 
     def read_ledger(self) -> dict[str, Any]:
-        """The ledger; raises StudyError where there is none, DamagedFileError where it is damaged."""
-        if not self.ledger.exists():
-            raise StudyError(
-                f"{self.path} holds no study.",
-                f"There is no {self.ledger.name} in it.",
-                "Run 'trisect study' with --out first.",
-            )
-        return read_json(self.ledger, f"The ledger cannot be made anew: move {self.path} away and run the study again.")
-
-
-def join_ledger(folder: Folder, experiment: Experiment, runs: Sequence[Run]) -> dict[str, Any]:
-    """Add runs to the folder's ledger, grouping those that are new into fleets, and write it before any work.
-
-    Raises StudyError, showing the difference, when the folder belongs to a study of another text, model or training.
-    """
-    base = _base(experiment, runs[0].corpus)
-    if not folder.ledger.exists() and any(p.name != ".lock" for p in folder.path.iterdir()):
+        """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""
+        moving = f"The ledger cannot be made anew: move {self.path} away and run the study again."
+        if self.ledger.exists():
+            todo = f"Delete {self.ledger} and call the same command again: it is made anew from {self.copy.name}."
+            return read_json(self.ledger, todo if self.copy.exists() else moving)
+        if self.copy.exists():
+            return read_json(self.copy, moving)
         raise StudyError(
-            f"{folder.path} is not empty, and holds no study.",
-            f"There is {', '.join(sorted(p.name for p in folder.path.iterdir() if p.name != '.lock')[:5])}.",
-            "Choose an empty or a new folder with --out.",
+            f"{self.path} holds no study.",
+            f"There is no {self.ledger.name} in it.",
+            "Run 'trisect study' with --out first.",
         )
-    old = (
-        folder.read_ledger() if folder.ledger.exists() else {"base": base, "experiment": None, "runs": {}, "fleets": []}
-    )
-    if differences := _differences(old["base"], base):
-        raise StudyError(
-            f"{folder.path} belongs to another study.",
-            "It differs in " + "; ".join(differences) + ".",
-            "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
-        )
-    new = [run for run in runs if run.id not in old["runs"]]
-    ledger = {
-        "base": {key: base[key] if value is None else value for key, value in old["base"].items()},
-        "experiment": _merged(old["experiment"], plain(experiment.resolved())),
-        "runs": old["runs"] | {run.id: plain(run) for run in new},
-        "fleets": old["fleets"] + [[run.id for run in fleet] for fleet in fleets(new)],
-    }
-    if ledger != old:
-        write_json(folder.ledger, ledger)
-    return ledger
-
-
-def fleets(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that can be trained side by side: one seed, one training, one label; the baseline's fleet comes first."""
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.seed, run.training.epochs, run.edit.label if run.edit else None), []).append(run)
-    cut = []
-    for group in groups.values():
-        count = -(-len(group) // FLEET)
-        edges = [round(i * len(group) / count) for i in range(count + 1)]
-        cut += [group[a:b] for a, b in itertools.pairwise(edges)]
-    return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
-
-
-def rewound(experiment: Experiment) -> list[tuple[str, Site]]:
-    """(kind, site) of every evaluation that the experiment asks of each baseline."""
-    asked: list[tuple[str, Site]] = [("cut", Site(("attn",), None))]
-    rewind = experiment.resolved().rewind
-    if rewind:
-        asked += [
-            (kind, site)
-            for kind in (("rewind", "midstage") if rewind.midstage else ("rewind",))
-            for site in rewind.sites
-        ]
-    return asked
-
-
-def _base(experiment: Experiment, corpus: str) -> dict[str, Any]:
-    attack, rewind = experiment.attack, experiment.rewind
-    return {
-        "schema": SCHEMA,
-        "corpus": corpus,
-        "model": plain(experiment.model),
-        "training": plain(experiment.training),
-        "attack_epochs": (attack.epochs or experiment.training.epochs) if attack else None,
-        "rewind": {"points": rewind.points, "epsilon": rewind.epsilon, "mode": rewind.mode} if rewind else None,
-    }
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key in sorted(set(old) | set(new)):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{prefix}{key}.")
-        elif a != b and not (key in ("attack_epochs", "rewind") and None in (a, b)):
-            found.append(f"{prefix}{key} (there {a!r}, here {b!r})")
-    return found
-
-
-def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """The union of what was asked before and now, for the report; lists keep their order, new members last."""
-    if old is None:
-        return new
-    merged = dict(new)
-    for key in ("attack", "rewind", "freeze"):
-        a, b = old[key], new[key]
-        if a and b:
-            merged[key] = {
-                k: list(dict.fromkeys([*a[k], *v])) if isinstance(v, list) else a[k] or v for k, v in b.items()
-            }
-        else:
-            merged[key] = a or b
-    merged["seeds"] = sorted({*old["seeds"], *new["seeds"]})
-    merged["name"] = old["name"]
-    return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,20 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Rewind, Run, plain
 from trisect.lab.estimate import disk_bytes, rewinding_seconds, training_seconds
-from trisect.lab.folder import Folder, rewound
+from trisect.lab.folder import Folder
+from trisect.lab.ledger import rewound
 from trisect.lab.tasks import Task, is_done
 from trisect.lm.fleet import size
-from trisect.papers.presets import find_experiment, only
+from trisect.papers.presets import find_experiments, only
 from trisect.text.corpus import Corpus, sample_steps, steps
-from trisect.text.readers import load_text
+from trisect.text.readers import load_text, whole_place
 
 
 @dataclass(frozen=True)
 class Plan:
     """What would be run. Seconds are of one core and rough; `disk_bytes` is what stays."""
 
-    experiment: Experiment
+    experiments: tuple[Experiment, ...]
     corpus: Corpus
     runs: tuple[Run, ...]
     parameters: int
@@ -35,7 +37,7 @@ class Plan:
     def data(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""
         return {
-            "experiment": plain(self.experiment),
+            "experiment": plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments),
             "corpus": {
                 "name": self.corpus.name,
                 "fingerprint": self.corpus.fingerprint,
@@ -55,15 +57,12 @@ def choose(
     epochs: int | None = None,
     sites: tuple[Site | str, ...] | None = None,
     methods: tuple[str, ...] | None = None,
-) -> Experiment:
-    """A preset, file or experiment with some of its settings replaced.
+) -> tuple[Experiment, ...]:
+    """A preset, an experiment, or a file's one or several, with some of their settings replaced.
 
     `seeds` is a number of seeds (1 to N) or the seeds themselves; `epochs` is that of every run, attacks included;
     `sites` those of every intervention; `methods` leaves the others out. Raises SpecError or SiteError.
     """
-    chosen = find_experiment(what)
-    if corpus is not None:
-        chosen = replace(chosen, text=replace(chosen.text, corpus=_place(corpus)))
     if isinstance(seeds, int):
         if isinstance(seeds, bool) or not 1 <= seeds <= 10_000:
             raise SpecError(
@@ -72,6 +71,19 @@ def choose(
                 "Use for example 5.",
             )
         seeds = tuple(range(1, seeds + 1))
+    return tuple(_changed(one, corpus, seeds, epochs, sites, methods) for one in find_experiments(what))
+
+
+def _changed(
+    chosen: Experiment,
+    corpus: str | Path | None,
+    seeds: tuple[int, ...] | None,
+    epochs: int | None,
+    sites: tuple[Site | str, ...] | None,
+    methods: tuple[str, ...] | None,
+) -> Experiment:
+    if corpus is not None:
+        chosen = replace(chosen, text=replace(chosen.text, corpus=whole_place(corpus)))
     if seeds is not None:
         chosen = replace(chosen, seeds=tuple(seeds))
     if epochs is not None:
@@ -90,14 +102,22 @@ def choose(
     return chosen.resolved()
 
 
-def make_plan(experiment: Experiment) -> Plan:
-    """Everything the experiment would run; reads the text, trains nothing. Raises TrisectError for what cannot be run."""
-    corpus = load_text(experiment.text)
-    for label in experiment.attack.labels if experiment.attack else ():
+def make_plan(*experiments: Experiment) -> Plan:
+    """Everything that the experiments (of one text) would run; reads the text, trains nothing.
+
+    Raises TrisectError for what cannot be run.
+    """
+    text = experiments[0].text
+    if any(one.text != text for one in experiments):
+        known = "What is run in one folder has one text, one model and one training."
+        raise SpecError("The experiments have different texts.", known, "Give them the same text.")
+    corpus = load_text(text)
+    for label in dict.fromkeys(label for one in experiments if one.attack for label in one.attack.labels):
         corpus.column(label)
-    training, types = experiment.training, np.unique(corpus.splits["train"].tokens)
-    steps(corpus.splits["train"], training.columns, training.window)
-    steps(corpus.splits["valid"], training.eval_columns, training.window)
+    for one in experiments:
+        steps(corpus.splits["train"], one.training.columns, one.training.window)
+        steps(corpus.splits["valid"], one.training.eval_columns, one.training.window)
+    types = np.unique(corpus.splits["train"].tokens)
     if len(types) < 2:
         known = (
             f"All {len(corpus.splits['train'].tokens):,} of its train tokens are {corpus.vocabulary[int(types[0])]!r}."
@@ -105,20 +125,15 @@ def make_plan(experiment: Experiment) -> Plan:
         raise CorpusError(
             f"The text '{corpus.name}' has one word type.", known, "Give another text, or a smaller min_count."
         )
-    runs = tuple(experiment.runs(corpus.fingerprint))
-    words, baseline = len(corpus.vocabulary), runs[0]
-    evaluated = evaluated_tokens(corpus, baseline)
-    train = len(corpus.splits["train"].tokens)
-    rewind = experiment.rewind
-    stages = baseline.training.epochs + 1 if rewind and rewind.midstage else 0
-    each = rewinding_seconds(baseline, words, evaluated, _evaluations(rewind) + stages)
+    runs = tuple(dict.fromkeys(run for one in experiments for run in one.runs(corpus.fingerprint)))
+    words, train = len(corpus.vocabulary), len(corpus.splits["train"].tokens)
     return Plan(
-        experiment,
+        experiments,
         corpus,
         runs,
-        size(experiment.model, words),
-        sum(training_seconds(run, words, train, evaluated) for run in runs),
-        each * len(experiment.seeds) * (len(rewind.sites) if rewind else 0),
+        size(experiments[0].model, words),
+        sum(training_seconds(run, words, train, evaluated_tokens(corpus, run)) for run in runs),
+        sum(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
         disk_bytes(list(runs), words),
     )
 
@@ -139,20 +154,27 @@ def make_tasks(plan: Plan, folder: Folder, ledger: dict[str, Any]) -> list[Task]
         wanted = [by_id[i] for i in fleet if i in by_id]
         cost = sum(training_seconds(run, words, train, evaluated) for run in wanted) * len(fleet) / max(1, len(wanted))
         tasks += [Task("train", tuple(fleet), seconds=cost)] if wanted else []
-    for run in plan.runs:
-        for kind, site in rewound(plan.experiment) if run.edit is None else ():
-            points = {"cut": 1, "midstage": run.training.epochs + 1}.get(kind, _evaluations(plan.experiment.rewind))
-            tasks.append(Task(kind, (run.id,), str(site), rewinding_seconds(run, words, evaluated, points)))
+    tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not is_done(task, folder)]
     anew = {run for task in pending if task.kind == "train" for run in task.runs}
     return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in anew)]
 
 
+def _evaluation_tasks(experiments: Sequence[Experiment], corpus: Corpus) -> list[Task]:
+    """Each baseline with its attention cut, and each of its sites rewound, once."""
+    words, found = len(corpus.vocabulary), {}
+    for one in experiments:
+        for run in one.runs(corpus.fingerprint):
+            for kind, site in rewound(one) if run.edit is None else ():
+                points = {"cut": 1, "midstage": run.training.epochs + 1}.get(kind, _evaluations(one.rewind))
+                tokens, sample = evaluated_tokens(corpus, run), one.rewind and one.rewind.sample_tokens
+                if sample and kind != "cut":
+                    tokens = min(tokens, 2 * sample)  # of train and of valid
+                seconds = rewinding_seconds(run, words, tokens, points)
+                found.setdefault((run.id, kind, str(site)), Task(kind, (run.id,), str(site), seconds))
+    return list(found.values())
+
+
 def _evaluations(rewind: Rewind | None) -> int:
     """About how many points of a site's rewinding curve are evaluated."""
     return 0 if rewind is None else rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
-
-
-def _place(corpus: str | Path) -> str:
-    """A folder's whole path, so that experiment.json works from anywhere."""
-    return str(corpus) if str(corpus) == "embedded" else str(Path(corpus).resolve())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 
-from trisect.core.errors import CorpusError, DamagedFileError, SpecError
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError, TrisectError
 from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.spec import Experiment, Machine
 from trisect.engine import Event, run_tasks
 from trisect.lab.collect import collect, read_tables
-from trisect.lab.folder import Folder, join_ledger
+from trisect.lab.folder import Folder
+from trisect.lab.ledger import join_ledger, repeating
 from trisect.lab.live import live
 from trisect.lab.plan import Plan, make_plan, make_tasks
-from trisect.lab.tasks import Task, execute
+from trisect.lab.tasks import Task, execute, fleet_name, is_done
+from trisect.lab.track import check_tracker, tracking
 from trisect.lab.versions import versions
 from trisect.lm.products import fast_products, one_thread
 from trisect.text.corpus import Corpus
@@ -29,8 +32,9 @@ from trisect.text.corpus import Corpus
 if TYPE_CHECKING:
     import altair as alt
 
+    from trisect.report.notebook import Verdicts
+
 EXPERIMENT = "experiment.json"
-MEND = "Delete it and call 'trisect study' again: finished runs are kept."
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,34 @@ class Study:
 
     @cached_property
     def figures(self) -> Mapping[str, alt.ConcatChart]:
-        """The report's figures as Altair charts, which a notebook shows."""
-        from trisect.report import figures
+        """The report's figures as Altair charts; a notebook shows them as SVG, without a network."""
+        from trisect.report import figures, notebook
 
-        return figures.draw(dict(self.tables), _about(Folder(self.folder)))
+        drawn = figures.draw(dict(self.tables), _about(Folder(self.folder)))
+        return {name: notebook.chart(chart) for name, chart in drawn.items()}
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """What the study says of each claim, by its name: study.verdicts["A-1"]; in a notebook a card each."""
+        from trisect.report import notebook
+
+        return notebook.verdicts(self.tables["claims"])
+
+    def _repr_html_(self) -> str:
+        from trisect.report import notebook
+
+        try:
+            return notebook.study(self.tables, _about(Folder(self.folder)), self.report)
+        except TrisectError as error:
+            return notebook.trouble(error)
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A task as the engine sees it: it may start once the runs it builds on are finished."""
+    """A task as the engine sees it: it may start once no run it builds on is still to be trained."""
 
     task: Task
-    folder: Folder
+    untrained: set[str]  # shared by all pieces; shrinks as fleets end
 
     def data(self) -> dict[str, Any]:
         return {
@@ -73,27 +93,33 @@ class _Piece:
         }
 
     def ready(self) -> bool:
-        return self.task.kind == "train" or self.folder.run(self.task.runs[0]).exists()
+        return self.task.kind == "train" or self.task.runs[0] not in self.untrained
 
 
-def run_study(experiment: Experiment, out: Path, machine: Machine) -> Study:
-    """Run all that is not done yet of an experiment in `out`, then write tables, figures and report.
+def run_study(experiments: Sequence[Experiment], out: Path, machine: Machine) -> Study:
+    """Run all that is not done yet of one or more experiments in `out`, then write tables, figures and report.
 
     Interrupted at any moment it goes on from the last finished epoch when called again, and ends with the same
     tables. Raises StudyError when `out` is in use, belongs to another study, or cannot be written.
     """
     began, device = time.monotonic(), choose_device(machine)
-    plan = make_plan(experiment)
+    check_tracker(machine.track)
+    plan = make_plan(*experiments)
     folder = Folder(out)
     with folder.locked():
-        ledger = join_ledger(folder, experiment, plan.runs)
-        _note(folder, plan, device, ledger["experiment"], 0.0)
+        ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device)
+        _note(folder, plan, device, ledger, 0.0)
         corpus = _keep_corpus(folder, plan)
+        _sweep(folder, ledger)
         tasks = make_tasks(plan, folder, ledger)
         try:
-            _run(tasks, folder, ledger, corpus, device, machine)
-        finally:
-            _note(folder, plan, device, ledger["experiment"], time.monotonic() - began)
+            with tracking(machine.track, folder, ledger["experiment"]["name"], ledger["runs"]) as track:
+                _run(tasks, folder, ledger, corpus, device, machine, track)
+        except BaseException:
+            with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+                _note(folder, plan, device, ledger, time.monotonic() - began)
+            raise
+        _note(folder, plan, device, ledger, time.monotonic() - began)
         return _render(folder)
 
 
@@ -106,32 +132,66 @@ def render_report(out: Path) -> Study:
 
 
 def choose_device(machine: Machine) -> str:
-    """cpu or cuda; raises SpecError when cuda is asked for and there is none."""
+    """cpu or cuda; raises SpecError for cuda where there is none, and for narrow products without it."""
     have = torch.cuda.is_available()
     if machine.device == "cuda" and not have:
         raise SpecError(
             "The device 'cuda' was asked for.", "PyTorch finds no CUDA device here.", "Use --device cpu, or auto."
         )
-    return "cuda" if have and machine.device != "cpu" else "cpu"
+    device = "cuda" if have and machine.device != "cpu" else "cpu"
+    if device == "cpu" and machine.precision != "float32":
+        raise SpecError(
+            f"The precision {machine.precision!r} was asked for on the CPU.",
+            "Products are narrower than float32 on GPUs only.",
+            "Leave --precision out, or give --device cuda where there is one.",
+        )
+    return device
 
 
 def _run(
-    tasks: list[Task], folder: Folder, ledger: dict[str, Any], corpus: Corpus, device: str, machine: Machine
+    tasks: list[Task],
+    folder: Folder,
+    ledger: dict[str, Any],
+    corpus: Corpus,
+    device: str,
+    machine: Machine,
+    track: Callable[[Sequence[str]], None],
 ) -> None:
     workers = machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
     with live(tasks, workers, machine.quiet) as told:
         if workers == 0:
             with one_thread(), fast_products():
                 for task in tasks:
-                    execute(task, folder, ledger["runs"], corpus, device, lambda s, w, t=task: told(0, t, s, w))
+                    execute(
+                        task,
+                        folder,
+                        ledger["runs"],
+                        corpus,
+                        device,
+                        lambda s, w, t=task: told(0, t, s, w),
+                        machine.precision,
+                    )
                     told(0, task, 1.0, "")
+                    track(task.runs)
         elif tasks:
-            command = ("-m", "trisect.lab.worker", str(folder.path), device)
+            command = ("-m", "trisect.lab.worker", str(folder.path), device, machine.precision)
+            untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
 
             def heard(event: Event) -> None:
-                told(event.worker, tasks[event.task], event.share, event.words)
+                task = tasks[event.task]
+                if event.done and task.kind == "train":
+                    untrained.difference_update(task.runs)
+                    track(task.runs)
+                told(event.worker, task, event.share, event.words)
 
-            run_tasks([_Piece(task, folder) for task in tasks], command, workers, heard)
+            run_tasks([_Piece(task, untrained) for task in tasks], command, workers, heard)
+
+
+def _sweep(folder: Folder, ledger: dict[str, Any]) -> None:
+    """Remove checkpoints of fleets that are finished: left where a process ended before it could."""
+    for fleet in ledger["fleets"]:
+        if is_done(Task("train", tuple(fleet)), folder):
+            folder.checkpoint(fleet_name(tuple(fleet))).unlink(missing_ok=True)
 
 
 def _keep_corpus(folder: Folder, plan: Plan) -> Corpus:
@@ -145,12 +205,12 @@ def _keep_corpus(folder: Folder, plan: Plan) -> Corpus:
     return Corpus.load(folder.corpus)
 
 
-def _note(folder: Folder, plan: Plan, device: str, experiment: dict[str, Any], seconds: float) -> None:
+def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], seconds: float) -> None:
     """What the report says of text and machine (seconds add up over calls), and the experiment as study takes it."""
-    content = json.dumps(experiment, indent=1, ensure_ascii=False) + "\n"
+    content = json.dumps(repeating(ledger), indent=1) + "\n"
     replace_file(folder.path / EXPERIMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
     path = folder.path / "about.json"
-    before = read_json(path, MEND)["wall_seconds"] if path.exists() else 0.0
+    before = read_about(folder)["wall_seconds"] if path.exists() else 0.0
     corpus = plan.corpus
     write_json(
         path,
@@ -170,9 +230,15 @@ def _note(folder: Folder, plan: Plan, device: str, experiment: dict[str, Any], s
     )
 
 
+def read_about(folder: Folder) -> dict[str, Any]:
+    """What was noted of text and machine; raises DamagedFileError naming what to delete."""
+    path = folder.path / "about.json"
+    return read_json(path, f"Delete {path} and call 'trisect study' again: finished runs are kept.")
+
+
 def _about(folder: Folder) -> dict[str, Any]:
     ledger = folder.read_ledger()
-    return read_json(folder.path / "about.json", MEND) | {"experiment": ledger["experiment"], "versions": versions()}
+    return read_about(folder) | {"experiment": ledger["experiment"], "versions": versions()}
 
 
 def _render(folder: Folder) -> Study:

@@ -6,25 +6,28 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from trisect.claims import claims_hash
-from trisect.core.errors import DamagedFileError
+from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import digest, read_json, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
 from trisect.lab.folder import Folder
+from trisect.lab.rewinding import curve_data, rewind
 from trisect.lab.versions import versions
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import size
-from trisect.lm.rewind import Curve, blend, evaluate_variants, self_only_loss, stages
+from trisect.lm.rewind import self_only_loss
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.lm.train import Files, train_fleet
-from trisect.measure.curves import adaptive_curves, exact_curves
 from trisect.text.corpus import Corpus, unigram_loss
+
+FORMAT = 1  # of run.json; a file without a number is of format 1
 
 Emit = Callable[[float, str], None]  # share done, and a few words on where it is
 
@@ -51,9 +54,21 @@ class Task:
 
 
 def read_finished(folder: Folder, run: str) -> dict[str, Any]:
-    """A finished run's statement and rows; raises DamagedFileError naming what to delete."""
+    """A finished run's statement and rows; raises DamagedFileError naming what to delete, StudyError for a later format."""
     path = folder.run(run)
-    return read_json(path, f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained anew.")
+    body = read_json(path, f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained anew.")
+    if (found := body.get("format", FORMAT)) != FORMAT:
+        raise StudyError(
+            f"{path} has format {found}.",
+            f"This version reads format {FORMAT}.",
+            "Use the version of trisect that wrote it, or run the study anew in another folder.",
+        )
+    return body
+
+
+def evaluation_advice(path: Path) -> str:
+    """What to do about a damaged evaluation."""
+    return f"Delete {path} and call 'trisect study' again: only this is then done anew."
 
 
 def fleet_name(runs: tuple[str, ...]) -> str:
@@ -68,10 +83,18 @@ def is_done(task: Task, folder: Folder) -> bool:
     return folder.evaluation(task.runs[0], task.kind, task.site).exists()
 
 
-def execute(task: Task, folder: Folder, runs: dict[str, Any], corpus: Corpus, device: str, emit: Emit) -> None:
+def execute(
+    task: Task,
+    folder: Folder,
+    runs: dict[str, Any],
+    corpus: Corpus,
+    device: str,
+    emit: Emit,
+    precision: str = "float32",
+) -> None:
     """Do one task and leave its files; `runs` are the ledger's statements by id."""
     if task.kind == "train":
-        _train(task, folder, [read_run(runs[i]) for i in task.runs], corpus, device, emit)
+        _train(task, folder, [read_run(runs[i]) for i in task.runs], corpus, device, emit, precision)
     else:
         began = time.monotonic()
         body = _evaluate(task, folder, read_run(runs[task.runs[0]]), corpus, device)
@@ -79,21 +102,27 @@ def execute(task: Task, folder: Folder, runs: dict[str, Any], corpus: Corpus, de
         write_json(folder.evaluation(task.runs[0], task.kind, task.site), body)
 
 
-def _train(task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: str, emit: Emit) -> None:
+def _train(
+    task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: str, emit: Emit, precision: str
+) -> None:
     checkpoint = folder.checkpoint(fleet_name(task.runs))
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
+    if any(not (epochs / "0000.safetensors").exists() for epochs in kept.values()):
+        checkpoint.unlink(missing_ok=True)  # what came before it is gone, say since a message asked to delete it
     outcomes = train_fleet(
         runs,
         corpus,
         Files(checkpoint, kept),
         device,
         lambda p: emit(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else ""),
+        precision,
     )
     for run, outcome in zip(runs, outcomes, strict=True):
         # evaluations belong to these very weights: none may outlive a baseline that is trained anew
         shutil.rmtree(folder.evaluation(run.id, "cut", "").parent, ignore_errors=True)
         write_snapshot(folder.final(run.id), outcome.final, {"run": run.id})
         body = {
+            "format": FORMAT,
             "spec": plain(run),
             "status": outcome.status,
             "diverged_step": outcome.diverged_step,
@@ -101,6 +130,7 @@ def _train(task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: 
             "versions": versions(),
             "claims_hash": claims_hash(),
             "device": device,
+            "precision": precision,
             "wall_seconds": outcome.wall_seconds,
             "metrics": outcome.rows,
         }
@@ -108,76 +138,41 @@ def _train(task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: 
     checkpoint.unlink(missing_ok=True)
 
 
-def _weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
+def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
     """A trained baseline's parameters or one epoch's in-projections, without a member axis."""
     base = folder.run(run).parent
     todo = f"Delete the folder {base} and call the same command again: its fleet is then trained anew."
     return {n: v.to(device) for n, v in read_snapshot(base / file, todo).tensors.items()}
 
 
+def epoch_weights(folder: Folder, run: str, epochs: int) -> list[str]:
+    """The files of a baseline's epochs 0 to `epochs`, as `weights` takes them; raises DamagedFileError if one is gone."""
+    found = [f"epochs/{p.name}" for p in sorted(folder.epochs(run).glob("*.safetensors"))]
+    if len(found) != epochs + 1:
+        raise DamagedFileError(
+            f"The site weights of {run} are incomplete.",
+            f"There are {len(found)} of {epochs + 1} epochs.",
+            f"Delete the folder {folder.run(run).parent} and call the same command again: its fleet is then trained anew.",
+        )
+    return found
+
+
 def _evaluate(task: Task, folder: Folder, run: Run, corpus: Corpus, device: str) -> dict[str, Any]:
     if read_finished(folder, run.id)["status"] == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
-    bare = _weights(folder, run.id, "final.safetensors", device)
+    bare = weights(folder, run.id, "final.safetensors", device)
     final = {n: v[None] for n, v in bare.items()}
     pieces = {s: evaluation_pieces(corpus, run.training, s, (), device) for s in ("train", "valid")}
     if task.kind == "cut":
-        found = {s: _rows([0.0], self_only_loss(final, run.model, p)) for s, p in pieces.items()}
+        cut = {s: self_only_loss(final, run.model, p) for s, p in pieces.items()}
+        found = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
         return found | {"unigram": {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}}
     site = Site.parse(task.site)
-    epochs = sorted(p.name for p in folder.epochs(run.id).glob("*.safetensors"))
-    if len(epochs) != run.training.epochs + 1:
-        raise DamagedFileError(
-            f"The site weights of {run.id} are incomplete.",
-            f"There are {len(epochs)} of {run.training.epochs + 1} epochs.",
-            f"Delete the folder {folder.run(run.id).parent} and call the same command again: its fleet is then trained anew.",
-        )
-    if task.kind == "rewind":
-        how = read_json(folder.ledger, "Run the study anew in another folder.")["base"]["rewind"]
-        first = _weights(folder, run.id, f"epochs/{epochs[0]}", device)
-        return _convex(run, site, bare, first, pieces, how)
-    at = [float(i) for i in range(len(epochs))]
-    variants = stages([_weights(folder, run.id, f"epochs/{e}", device) for e in epochs], bare, site)
-    return {s: _rows(at, evaluate_variants(final, run.model, p, site, variants, len(at))) for s, p in pieces.items()}
-
-
-def _convex(
-    run: Run,
-    site: Site,
-    bare: dict[str, Tensor],
-    first: dict[str, Tensor],
-    pieces: dict[str, list[Piece]],
-    how: dict[str, Any],
-) -> dict[str, Any]:
-    """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes; `how` is the ledger's."""
-    final = {n: v[None] for n, v in bare.items()}
-    grid = np.arange(how["points"]) / (how["points"] - 1)
-
-    def evaluate(alphas: list[float]) -> np.ndarray:
-        found = [
-            evaluate_variants(final, run.model, p, site, blend(first, bare, site, alphas), len(alphas))
-            for p in pieces.values()
-        ]
-        return np.stack([c.loss_nats for c in found] + [c.accuracy for c in found])
-
-    curves = (
-        exact_curves(evaluate, grid)
-        if how["mode"] == "exact"
-        else adaptive_curves(evaluate, grid, len(pieces), how["epsilon"])
-    )
-    body: dict[str, Any] = {"check_nats": curves.check, "evaluations": curves.evaluations}
-    for i, (split, part) in enumerate(pieces.items()):
-        n = sum(p.targets.numel() for p in part)
-        body[split] = _rows(grid.tolist(), Curve(curves.values[i], curves.values[i + len(pieces)], n))
-    return body
+    epochs = epoch_weights(folder, run.id, run.training.epochs)
+    convex, how = task.kind == "rewind", folder.read_ledger()["base"]["rewind"]
+    stored = [weights(folder, run.id, e, device) for e in epochs[: 1 if convex else None]]
+    return rewind(run, site, bare, stored, convex, pieces, how)
 
 
 def _targets(pieces: list[Piece]) -> np.ndarray:
     return np.concatenate([piece.targets.cpu().numpy() for piece in pieces])
-
-
-def _rows(at: list[float], curve: Curve) -> dict[str, Any]:
-    losses, accuracies = (
-        [float(v) if np.isfinite(v) else None for v in vs] for vs in (curve.loss_nats, curve.accuracy)
-    )
-    return {"at": at, "loss_nats": losses, "accuracy": accuracies, "n": curve.n}

@@ -1,4 +1,4 @@
-"""A worker process: `python -m trisect.lab.worker FOLDER DEVICE`, tasks in on one pipe, events out on another."""
+"""A worker process: `python -m trisect.lab.worker FOLDER DEVICE PRECISION`, tasks in on one pipe, events out on another."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _lines() -> Iterator[bytes]:
         yield waiting.get()
 
 
-def main(path: str, device: str) -> None:
+def main(path: str, device: str, precision: str) -> None:
     """Serve tasks of the study in `path` until standard input ends."""
     torch.set_num_threads(1)
     events = os.fdopen(os.dup(1), "wb")
@@ -62,11 +62,11 @@ def main(path: str, device: str) -> None:
     runs, corpus = folder.read_ledger()["runs"], Corpus.load(folder.corpus)
     with fast_products():
         serve(
-            lambda data, emit: execute(read_task(data), folder, runs, corpus, device, throttled(emit)),
+            lambda data, emit: execute(read_task(data), folder, runs, corpus, device, throttled(emit), precision),
             _lines(),
             events,
         )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:4])

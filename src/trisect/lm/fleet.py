@@ -6,6 +6,7 @@ A single model is a fleet of one, on the same path. Weights are [F, out, in], th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -63,9 +64,14 @@ def size(model: Model, vocabulary: int) -> int:
     return max(place.stop for place in layout(model, vocabulary).values())
 
 
+def number(*key: object) -> int:
+    """A generator's seed that is a function of `key` alone: of seed and step, never of a slot in the fleet."""
+    return int(digest("/".join(map(str, key)), 8), 16) >> 1
+
+
 def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator that is a function of `key` alone: of seed and step, never of a slot in the fleet."""
-    return torch.Generator(device).manual_seed(int(digest("/".join(map(str, key)), 8), 16) >> 1)
+    """A generator seeded by `number`."""
+    return torch.Generator(device).manual_seed(number(*key))
 
 
 def initial(model: Model, vocabulary: int, seed: int) -> Float[Tensor, " P"]:
@@ -108,8 +114,9 @@ def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
     return found
 
 
+@functools.lru_cache(maxsize=8)
 def positions(length: int, width: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T D"]:
-    """Sinusoidal positions (Vaswani et al. 2017, section 3.5)."""
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5); kept, so not to be written to."""
     rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10_000.0) / width))
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
     return torch.stack((angles.sin(), angles.cos()), -1).view(length, width).to(device, dtype)
@@ -126,24 +133,23 @@ def self_only(length: int, dtype: torch.dtype, device: torch.device | str) -> Fl
 
 
 class Dropout:
-    """Dropout masks of one training step, shared by all members: a function of (seed, step) and of the order of calls.
+    """Dropout masks of one training step, shared by all members: a function of a generator and of the order of calls.
 
     Each mask is cut from 16-bit slices of 64-bit draws, which is several times faster than `bernoulli_` on a CPU;
     the share kept is therefore rounded to 1/65536.
     """
 
-    def __init__(self, share: float, seed: int, step: int, device: torch.device | str) -> None:
+    def __init__(self, share: float, draw: torch.Generator) -> None:
         self.cut = round(share * 65536)
         self.scale = 65536 / (65536 - self.cut)
-        self.device = device
-        self.draw = generator("dropout", seed, step, device=device)
+        self.draw = draw
 
     def factor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
         """The next mask: 0 where dropped, 1 / (share kept) elsewhere; null where nothing is ever dropped."""
         if self.cut == 0:
             return None
         count = math.prod(shape)
-        bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=self.device)
+        bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=self.draw.device)
         bits.random_(-(2**63), None, generator=self.draw)
         keep = bits.view(torch.int16)[:count] >= -32768 + self.cut
         return keep.view(shape).to(dtype).mul_(self.scale)
@@ -155,11 +161,11 @@ class Dropout:
 
 
 def linear(x: Float[Tensor, "X N I"], w: Float[Tensor, "F O I"], b: Float[Tensor, "F O"]) -> Float[Tensor, "G N O"]:
-    """Each member's own linear map; x or the weights may be shared (a leading axis of 1)."""
+    """Each member's own linear map; x or the weights may be shared (a leading axis of 1). The result is as precise as x."""
     if w.shape[0] == 1:
-        return F.linear(x, w[0], b[0])
+        return F.linear(x, w[0], b[0]).to(x.dtype)
     # adding the bias in place afterwards: baddbmm first copies it out row by row, which costs more than the product
-    return torch.bmm(x.expand(w.shape[0], -1, -1), w.transpose(1, 2)).add_(b[:, None])
+    return torch.bmm(x.expand(w.shape[0], -1, -1), w.transpose(1, 2)).to(x.dtype).add_(b[:, None])
 
 
 def norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F D"]) -> Float[Tensor, "G N D"]:
@@ -169,15 +175,24 @@ def norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F
     return torch.addcmul(b[:, None], F.layer_norm(x, (x.shape[-1],)), w[:, None])
 
 
-def embed(
-    p: Mapping[str, Tensor], inputs: Int[Tensor, "B T"], model: Model, drop: Dropout | None
-) -> Float[Tensor, "F B T D"]:
+def embedding_rows(table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"]) -> Float[Tensor, "F B T D"]:
+    """The rows of each member's embedding that the inputs name; a gradient of these alone spares one of the table."""
+    return torch.stack([F.embedding(inputs, own) for own in table])
+
+
+def add_rows(
+    table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"], gradient: Float[Tensor, "F B T D"]
+) -> Float[Tensor, "F V D"]:
+    """Add a gradient with respect to `embedding_rows` to a gradient of the tables, in place and in a fixed order."""
+    for own, rows in zip(table, gradient, strict=True):
+        own.index_add_(0, inputs.flatten(), rows.flatten(0, 1))
+    return table
+
+
+def embed(rows: Float[Tensor, "F B T D"], inputs: Int[Tensor, "B T"], drop: Dropout | None) -> Float[Tensor, "F B T D"]:
     """Word embedding scaled by sqrt(D), plus positions, with dropout."""
-    table = p["embed.weight"]
-    members, vocabulary, width = table.shape
-    ids = inputs + vocabulary * torch.arange(members, device=inputs.device)[:, None, None]
-    x = F.embedding(ids, table.reshape(members * vocabulary, width)) * math.sqrt(width)
-    x = x + positions(inputs.shape[1], width, x.dtype, x.device)
+    width = rows.shape[-1]
+    x = rows * math.sqrt(width) + positions(inputs.shape[1], width, rows.dtype, rows.device)
     return drop(x) if drop else x
 
 
@@ -217,12 +232,14 @@ def forward(
     drop: Dropout | None = None,
     mask: Float[Tensor, "T T"] | None = None,
     keep: Iterable[int] = (),
+    rows: Float[Tensor, "F B T D"] | None = None,
 ) -> Pass:
     """All layers, for every member at once; `keep` names the layers whose q, k, v are returned.
 
-    Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one.
+    Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
+    stands in for the rows of the embedding where the caller wants their gradient alone.
     """
-    x = embed(p, inputs, model, drop)
+    x = embed(embedding_rows(p["embed.weight"], inputs) if rows is None else rows, inputs, drop)
     mask = causal(inputs.shape[1], x.dtype, x.device) if mask is None else mask
     wanted, kept = set(keep), {}
     for n in range(1, model.layers + 1):

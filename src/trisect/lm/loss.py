@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-BLOCK = 4_000_000  # logits held at once: 16 MB in float32, about what stays in a cache
+# logits held at once: on a CPU 17 MB in float32, about what stays in a cache; on a GPU 2 GB
+BLOCK = {"cpu": 4_200_000, "cuda": 500_000_000}
 
 
 class Scores(NamedTuple):
-    """Cross-entropy in nats per token, and whether the arg-max word was the gold word."""
+    """Cross-entropy in nats per token, and whether no word was likelier than the gold word."""
 
     loss: Float[Tensor, "F N"]
     correct: Bool[Tensor, "F N"]
@@ -27,64 +28,107 @@ class Gradients(NamedTuple):
     bias: Float[Tensor, "F V"]
 
 
+def workspace(rows: int, vocabulary: int, like: Tensor) -> Float[Tensor, " S"]:
+    """Room for one block of logits, to be handed to every call: on a CPU fresh pages cost more than the sums in them."""
+    return like.new_empty(max(min(BLOCK[like.device.type], rows * vocabulary), vocabulary))
+
+
 def token_scores(
-    h: Float[Tensor, "F N D"], w: Float[Tensor, "G V D"], b: Float[Tensor, "G V"], y: Int[Tensor, " N"]
+    h: Float[Tensor, "F N D"],
+    w: Float[Tensor, "G V D"],
+    b: Float[Tensor, "G V"],
+    y: Int[Tensor, " N"],
+    work: Float[Tensor, " S"] | None = None,
 ) -> Scores:
     """Loss and correctness of every token; the decoder may be shared by all members (G = 1). No gradient."""
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     with torch.no_grad():
-        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1]):
+        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], BLOCK[h.device.type]):
             own = slice(None) if w.shape[0] == 1 else members
-            z = _logits(h[members, rows], w[own], b[own])
-            loss[members, rows], correct[members, rows] = _score(z, y[rows])
+            z = _logits(h[members, rows], w[own], b[own], work)
+            loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
     return Scores(loss, correct)
 
 
 def loss_and_gradients(
-    h: Float[Tensor, "F N D"], w: Float[Tensor, "F V D"], b: Float[Tensor, "F V"], y: Int[Tensor, " N"]
+    h: Float[Tensor, "F N D"],
+    w: Float[Tensor, "F V D"],
+    b: Float[Tensor, "F V"],
+    y: Int[Tensor, " N"],
+    into: tuple[Float[Tensor, "F V D"], Float[Tensor, "F V"]] | None = None,
+    work: Float[Tensor, " S"] | None = None,
+    products: torch.dtype | None = None,
 ) -> tuple[Scores, Gradients]:
     """Scores of every token, and the gradients of each member's mean loss, formed while a block is at hand.
 
-    p = softmax(h Wᵀ + b); with r = (p - onehot(y)) / N: dh = r W, dW = rᵀ h, db = sum of r over rows.
+    p = softmax(h Wᵀ + b); with r = p - onehot(y): dh = r W / N, dW = rᵀ h / N, db = sum of r over rows / N.
+    dW and db are written into `into` where it is given. `work` is room for a block of logits (see `workspace`).
+    `products` is a narrower type for the factors of the three large products; what they are summed up to, and all
+    else, keeps the type of `h`.
     """
     count = h.shape[1]
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
-    dh, dw, db = torch.empty_like(h), torch.zeros_like(w), torch.zeros_like(b)
+    dh = torch.empty_like(h)
+    dw, db = into or (torch.empty_like(w), torch.empty_like(b))
+    narrow = products or h.dtype
+    thin, scaled = w.to(narrow), (h / count).to(narrow)
     with torch.no_grad():
-        for members, rows in _blocks(h.shape[0], count, w.shape[1]):
-            x, gold = h[members, rows], y[rows]
-            z = _logits(x, w[members], b[members])
-            top = z.max(-1)
-            at = gold.expand(z.shape[0], -1)[..., None]
-            chosen = z.gather(-1, at)[..., 0]
-            correct[members, rows] = top.indices == gold
-            z.sub_(top.values[..., None]).exp_()
-            total = z.sum(-1)
-            loss[members, rows] = total.log() + top.values - chosen
-            z.mul_((1 / (count * total))[..., None])
-            z.scatter_add_(-1, at, torch.full_like(at, -1, dtype=z.dtype) / count)
-            dh[members, rows] = torch.bmm(z, w[members])
-            dw[members].baddbmm_(z.transpose(1, 2), x)
-            db[members] += z.sum(1)
-    return Scores(loss, correct), Gradients(dh, dw, db)
+        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[h.device.type]):
+            z = _logits(h[members, rows], thin[members], b[members], work)
+            loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
+            at = y[rows].expand(z.shape[0], -1)[..., None]
+            z.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
+            first, r = rows.start == 0, z.to(narrow)
+            _multiply(r, thin[members], dh[members, rows], False)
+            _multiply(r.transpose(1, 2), scaled[members, rows], dw[members], not first)
+            if first:
+                torch.sum(z, 1, out=db[members])
+            else:
+                db[members] += z.sum(1)
+    return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
 
 
-def _score(z: Float[Tensor, "F N V"], y: Int[Tensor, " N"]) -> Scores:
-    top = z.max(-1)
+def _multiply(a: Float[Tensor, "F I J"], b: Float[Tensor, "F J K"], into: Float[Tensor, "F I K"], add: bool) -> None:
+    """into = a b, or is increased by it; of narrower factors the products are widened before they are added."""
+    if a.dtype != into.dtype:
+        found = torch.bmm(a, b)
+        into.add_(found) if add else into.copy_(found)
+    elif add:
+        into.baddbmm_(a, b)
+    else:
+        torch.bmm(a, b, out=into)
+
+
+def _softmax(z: Float[Tensor, "F N V"], y: Int[Tensor, " N"]) -> Scores:
+    """Scores of a block of logits, which become probabilities in place.
+
+    log of the sum of exp(z) = max z - log(max p), which stays finite where the gold word's own p underflows.
+    """
+    top = z.amax(-1)
     chosen = z.gather(-1, y.expand(z.shape[0], -1)[..., None])[..., 0]
-    return Scores(z.sub_(top.values[..., None]).exp_().sum(-1).log_() + top.values - chosen, top.indices == y)
+    torch.softmax(z, -1, out=z)
+    return Scores(top - z.amax(-1).log_() - chosen, chosen == top)
 
 
-def _logits(h: Float[Tensor, "F N D"], w: Float[Tensor, "G V D"], b: Float[Tensor, "G V"]) -> Float[Tensor, "F N V"]:
+def _logits(
+    h: Float[Tensor, "F N D"], w: Float[Tensor, "G V D"], b: Float[Tensor, "G V"], work: Float[Tensor, " S"] | None
+) -> Float[Tensor, "F N V"]:
+    members, rows, vocabulary = h.shape[0], h.shape[1], w.shape[1]
+    if work is None:
+        work = h.new_empty(members * rows * vocabulary)
+    z = work[: members * rows * vocabulary].view(members, rows, vocabulary)
+    if w.dtype != h.dtype:
+        return z.copy_(torch.bmm(h.to(w.dtype), w.transpose(1, 2))).add_(b[:, None])
     if w.shape[0] == 1:
-        return torch.nn.functional.linear(h, w[0], b[0])
-    return torch.baddbmm(b[:, None], h, w.transpose(1, 2))
+        torch.addmm(b[0], h.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, vocabulary))
+        return z
+    return torch.baddbmm(b[:, None], h, w.transpose(1, 2), out=z)
 
 
-def _blocks(members: int, rows: int, vocabulary: int) -> Iterator[tuple[slice, slice]]:
+def _blocks(members: int, rows: int, vocabulary: int, most: int) -> Iterator[tuple[slice, slice]]:
     """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit."""
-    together = max(1, BLOCK // (rows * vocabulary))
-    height = rows if rows * vocabulary <= BLOCK else max(1, BLOCK // vocabulary)
+    together = max(1, most // (rows * vocabulary))
+    height = -(-rows // -(-rows * vocabulary // most))  # even heights: a thin last block costs as much as a full one
     for f in range(0, members, together):
         for r in range(0, rows, height):
             yield slice(f, min(f + together, members)), slice(r, min(r + height, rows))

@@ -1,117 +1,201 @@
 """Rewinding: suffix-only evaluation of a trained model with one site's weights replaced.
 
 All variants of a site share everything below its lowest layer, so that part is run once; from there on the variants
-are the members of a fleet whose other weights are shared.
+are the members of a fleet whose other weights are shared, and their losses are found together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.site import Site
 from trisect.core.spec import Model
 from trisect.lm.feed import Piece
-from trisect.lm.fleet import COMPONENT_ROW, attend, causal, embed, finish, forward, project, self_only
+from trisect.lm.fleet import (
+    COMPONENT_ROW,
+    attend,
+    causal,
+    embed,
+    embedding_rows,
+    finish,
+    forward,
+    generator,
+    linear,
+    project,
+    self_only,
+)
 from trisect.lm.loss import token_scores
+from trisect.lm.variants import make_decoder, variant_scores
 
-TOGETHER = 8_400  # tokens × variants run at once
+TOGETHER = 1_800  # tokens × variants run at once: what stays in a core's own cache
 
 
 class Curve(NamedTuple):
-    """Mean loss in nats and accuracy of each variant, over n tokens."""
+    """Mean loss in nats and accuracy of each variant, over n tokens; and the summed loss of each row of each piece."""
 
     loss_nats: Float[np.ndarray, " A"]
     accuracy: Float[np.ndarray, " A"]
     n: int
+    row_nats: Float[np.ndarray, "A R"]
+    row_tokens: Int[np.ndarray, " R"]
 
 
-Variant = Callable[[slice], Mapping[str, Tensor]]  # which variants -> the replaced parameters, [A, ...] each
+class Variants(NamedTuple):
+    """What a site's weights become: mixtures of P sets of in-projections of every layer, without a member axis."""
+
+    weights: Sequence[Mapping[str, Tensor]]
+    shares: Float[Tensor, "A P"]
+
+    def mix(self, name: str, rows: slice, which: slice = slice(None)) -> Float[Tensor, "A ..."]:
+        """Those rows of the named parameter under each variant."""
+        ends = torch.stack([w[name][rows] for w in self.weights])
+        return torch.tensordot(self.shares[which].to(ends), ends, 1)
 
 
-def blend(initial: Mapping[str, Tensor], final: Mapping[str, Tensor], site: Site, alphas: Sequence[float]) -> Variant:
-    """Convex rewinding (science A5): (1 − α)·θ⁰ + α·θᶠ at the site, the final weights elsewhere.
+def blend(initial: Mapping[str, Tensor], final: Mapping[str, Tensor], alphas: Sequence[float]) -> Variants:
+    """Convex rewinding (science A5): (1 − α)·θ⁰ + α·θᶠ."""
+    rising = torch.tensor(alphas, dtype=torch.float64)
+    return Variants((initial, final), torch.stack([1 - rising, rising], 1))
 
-    `initial` and `final` hold the in-projections of every layer, without a member axis.
+
+def stages(epochs: Sequence[Mapping[str, Tensor]]) -> Variants:
+    """Mid-stage rewinding (science A6): the weights of each epoch."""
+    return Variants(epochs, torch.eye(len(epochs), dtype=torch.float64))
+
+
+def draw_rows(pieces: Sequence[Piece], tokens: int, *key: object) -> list[Piece]:
+    """About `tokens` tokens' worth of whole rows, drawn at random without replacement; a function of `key` alone.
+
+    A row is one stretch of a window's length in one column: what the model reads at once. At least two are drawn
+    where there are two; a larger draw holds the smaller one.
     """
-
-    def variants(which: slice) -> Mapping[str, Tensor]:
-        def mix(name: str) -> Tensor:
-            weight = torch.tensor(alphas[which], dtype=final[name].dtype, device=final[name].device)
-            weight = weight.view(-1, *[1] * final[name].dim())
-            return (1 - weight) * initial[name] + weight * final[name]
-
-        return _replace(final, site, mix, len(range(*which.indices(len(alphas)))))
-
-    return variants
-
-
-def stages(epochs: Sequence[Mapping[str, Tensor]], final: Mapping[str, Tensor], site: Site) -> Variant:
-    """Mid-stage rewinding (science A6): the site's weights of each epoch, the final weights elsewhere."""
-
-    def variants(which: slice) -> Mapping[str, Tensor]:
-        return _replace(final, site, lambda name: torch.stack([e[name] for e in epochs[which]]), len(epochs[which]))
-
-    return variants
-
-
-def _replace(final: Mapping[str, Tensor], site: Site, new: Callable[[str], Tensor], count: int) -> dict[str, Tensor]:
-    """The in-projections that hold the site, `count` times over, its own rows replaced by `new`'s."""
-    replaced: dict[str, Tensor] = {}
-    for part in site.parts():
-        for kind in ("weight", "bias"):
-            name = f"layers.{part.layers[0] if part.layers else 0}.in.{kind}"
-            if name not in replaced:
-                replaced[name] = final[name].expand(count, *final[name].shape).clone()
-            each = final[name].shape[0] // 3
-            row = COMPONENT_ROW[part.components[0]] * each
-            replaced[name][:, row : row + each] = new(name)[:, row : row + each]
-    return replaced
+    rows = [(p, r) for p, piece in enumerate(pieces) for r in range(piece.inputs.shape[0])]
+    wanted = round(tokens * len(rows) / sum(piece.targets.numel() for piece in pieces))
+    chosen = torch.randperm(len(rows), generator=generator("rows", *key))[: max(2, wanted)].tolist()
+    kept = []
+    for p, piece in enumerate(pieces):
+        mine = sorted(rows[i][1] for i in chosen if rows[i][0] == p)
+        if mine:
+            shape = piece.inputs.shape
+            labels = {name: ids.view(shape)[mine].flatten() for name, ids in piece.labels.items()}
+            kept.append(Piece(piece.inputs[mine], piece.targets.view(shape)[mine].flatten(), labels))
+    return kept
 
 
 def evaluate_variants(
-    final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece], site: Site, variants: Variant, count: int
+    final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece], site: Site, variants: Variants
 ) -> Curve:
-    """Loss and accuracy of `count` variants of a trained model that differ at one resolved site.
+    """Loss and accuracy of the variants of a trained model that differ at one resolved site.
 
     `final` are the trained parameters, each with a leading axis of 1.
     """
-    lowest = min(site.layers or (1,))
-    totals, tokens = torch.zeros(2, count, dtype=torch.float64), 0
+    count = len(variants.shares)
+    decoder = make_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
+    rows, tokens, right = [], [], torch.zeros(count, dtype=torch.float64)
     with torch.no_grad():
+        size = min(count, max(1, TOGETHER // pieces[0].inputs.shape[1]))
+        chunks = [(which, _upper(final, site, variants, which)) for which in _slices(count, size)]
         for piece in pieces:
-            mask = causal(piece.inputs.shape[1], final["embed.weight"].dtype, piece.inputs.device)
-            x = embed(final, piece.inputs, model, None)
-            for n in range(1, lowest):
-                x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None)
-            size = max(1, TOGETHER // piece.targets.numel())
-            for start in range(0, count, size):
-                chunk = slice(start, min(start + size, count))
-                mixed = {**final, **variants(chunk)}
-                y = x
-                for n in range(lowest, model.layers + 1):
-                    y = finish(mixed, n, y, attend(project(mixed, n, y), model.heads, mask, None), None)
-                scores = token_scores(y.flatten(1, 2), final["decoder.weight"], final["decoder.bias"], piece.targets)
-                totals[:, chunk] += torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)]).cpu()
-            tokens += piece.targets.numel()
-    loss, accuracy = (totals / tokens).numpy()
-    return Curve(loss, accuracy, tokens)
+            x = _below(final, model, piece.inputs, _lowest(site))
+            length = piece.inputs.shape[1]
+            targets = piece.targets.view(-1, length)
+            for few in _slices(len(targets), TOGETHER // (size * length)):
+                hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
+                scores = variant_scores(hidden.flatten(1, 2), decoder, targets[few].flatten())
+                rows.append(scores.loss.double().view(hidden.shape[:3]).sum(2).cpu().numpy())
+                right += scores.correct.double().sum(1).cpu()
+            tokens += [length] * len(targets)
+    return _curve(rows, tokens, right)
+
+
+def _curve(rows: list[np.ndarray], tokens: list[int], right: Float[Tensor, " A"]) -> Curve:
+    sums, n = np.concatenate(rows, 1), sum(tokens)
+    return Curve(sums.sum(1) / n, right.numpy() / n, n, sums, np.array(tokens))
+
+
+def _lowest(site: Site) -> int:
+    return min(site.layers or (1,))
+
+
+def _below(final: Mapping[str, Tensor], model: Model, inputs: Int[Tensor, "B T"], lowest: int) -> Tensor:
+    """What enters the site's lowest layer, the same for every variant: [1 B T D]."""
+    mask = causal(inputs.shape[1], final["embed.weight"].dtype, inputs.device)
+    x = embed(embedding_rows(final["embed.weight"], inputs), inputs, None)
+    for n in range(1, lowest):
+        x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None)
+    return x
+
+
+def _above(
+    mixed: Mapping[str, Tensor],
+    model: Model,
+    x: Float[Tensor, "1 B T D"],
+    site: Site,
+    variants: Variants,
+    which: slice,
+) -> Float[Tensor, "A B T D"]:
+    """The last hidden states of those variants; `mixed` holds their weights above the lowest layer."""
+    lowest = _lowest(site)
+    mask = causal(x.shape[2], x.dtype, x.device)
+    for n in range(lowest, model.layers + 1):
+        qkv = _entry(mixed, n, x, site, variants, which) if n == lowest else project(mixed, n, x)
+        x = finish(mixed, n, x, attend(qkv, model.heads, mask, None), None)
+    return x
+
+
+def _entry(
+    final: Mapping[str, Tensor], n: int, x: Float[Tensor, "1 B T D"], site: Site, variants: Variants, which: slice
+) -> Float[Tensor, "A B T W"]:
+    """q, k and v of the lowest layer: its input is shared, so each variant's are mixtures of P projections."""
+    shared, shares = project(final, n, x), variants.shares[which].to(x)
+    qkv = shared.expand(len(shares), -1, -1, -1).clone()
+    for own in _own(site, n, x.shape[3]):
+        ends = [torch.stack([w[f"layers.{n}.in.{kind}"][own] for w in variants.weights]) for kind in ("weight", "bias")]
+        made = linear(x.flatten(1, 2), *ends)
+        qkv[..., own] = torch.mm(shares, made.flatten(1)).view(len(shares), *x.shape[1:])
+    return qkv
+
+
+def _upper(final: Mapping[str, Tensor], site: Site, variants: Variants, which: slice) -> dict[str, Tensor]:
+    """All weights, the site's own above its lowest layer replaced by those of each variant."""
+    mixed = dict(final)
+    for n in sorted(set(site.layers or (1,)) - {_lowest(site)}):
+        for kind in ("weight", "bias"):
+            name = f"layers.{n}.in.{kind}"
+            mixed[name] = final[name].expand(len(variants.shares[which]), *final[name].shape[1:]).clone()
+            for own in _own(site, n, final[name].shape[1] // 3):
+                mixed[name][:, own] = variants.mix(name, own, which)
+    return mixed
+
+
+def _own(site: Site, n: int, width: int) -> list[slice]:
+    """The rows of layer n's in-projection that belong to the site."""
+    parts = [part for part in site.parts() if (part.layers[0] if part.layers else 1) == n]
+    starts = [COMPONENT_ROW[part.components[0]] * width for part in parts]
+    return [slice(start, start + width) for start in starts]
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, max(1, size)):
+        yield slice(start, min(start + max(1, size), count))
 
 
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:
     """Loss and accuracy of a trained model whose every position attends to itself alone (science A2, the check)."""
-    totals, tokens = torch.zeros(2, 1, dtype=torch.float64), 0
+    rows, tokens, right = [], [], torch.zeros(1, dtype=torch.float64)
     with torch.no_grad():
         for piece in pieces:
-            mask = self_only(piece.inputs.shape[1], final["embed.weight"].dtype, piece.inputs.device)
+            shape = piece.inputs.shape
+            mask = self_only(shape[1], final["embed.weight"].dtype, piece.inputs.device)
             hidden = forward(final, piece.inputs, model, mask=mask).hidden
             scores = token_scores(hidden.flatten(1, 2), final["decoder.weight"], final["decoder.bias"], piece.targets)
-            totals[:, 0] += torch.stack([scores.loss.double().sum(), scores.correct.double().sum()]).cpu()
-            tokens += piece.targets.numel()
-    loss, accuracy = (totals / tokens).numpy()
-    return Curve(loss, accuracy, tokens)
+            rows.append(scores.loss.double().view(1, *shape).sum(2).cpu().numpy())
+            right += scores.correct.double().sum(1).cpu()
+            tokens += [shape[1]] * shape[0]
+    return _curve(rows, tokens, right)

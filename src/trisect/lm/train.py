@@ -19,9 +19,11 @@ from torch import Tensor
 from trisect.core.edits import Edit
 from trisect.core.spec import Run, Training
 from trisect.lm.adversary import Attackers, Target, attackers, restore_optimizer
+from trisect.lm.evaluation import measured
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
-from trisect.lm.fleet import Dropout, forward, initial, layout, spans, views
-from trisect.lm.loss import loss_and_gradients, token_scores
+from trisect.lm.fleet import Dropout, add_rows, embedding_rows, forward, initial, layout, number, spans, views
+from trisect.lm.loss import Scores, loss_and_gradients, workspace
+from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.text.corpus import Corpus, steps
 
@@ -70,6 +72,8 @@ class Trainer:
         corpus: Corpus,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        products: torch.dtype | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         first = runs[0]
         assert all(
@@ -82,6 +86,10 @@ class Trainer:
         self.places = layout(self.model, self.vocabulary)
         start = initial(self.model, self.vocabulary, self.seed).to(device, dtype)
         self.flat = start.repeat(len(runs), 1)
+        self.products, self.recorder, self.replay = products, recorder, None
+        self.draw = torch.Generator(device)
+        self.gradient = torch.zeros_like(self.flat)
+        self.gradients = views(self.gradient, self.places)
         self.optimizer = optimizer_for(self.flat, self.training)
         edits = list(enumerate(r.edit for r in runs))
         targets = [Target(i, e) for i, e in edits if e is not None and e.kind == "attack"]
@@ -94,6 +102,9 @@ class Trainer:
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
         self.pieces = {s: evaluation_pieces(corpus, self.training, s, self.labels, device) for s in ("train", "valid")}
+        largest = max(p.targets.numel() for own in self.pieces.values() for p in own)
+        largest = max(largest, self.training.columns * self.training.window)
+        self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
 
     def _frozen(self, edit: Edit | None) -> list[slice]:
         return spans(edit.site, self.model, self.places) if edit is not None and edit.kind == "freeze" else []
@@ -105,41 +116,68 @@ class Trainer:
         """
         epoch, window = divmod(self.steps_done, self.steps_per_epoch)
         piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
-        leaves = {n: v.detach().requires_grad_() for n, v in views(self.flat, self.places).items()}
-        drop = Dropout(self.model.dropout, self.seed, self.steps_done, self.device)
-        passed = forward(leaves, piece.inputs, self.model, drop, keep=self.keep)
-        scores, gradients = loss_and_gradients(
+        self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
+        attacked: dict[int, tuple[float, float]] = {}
+        if self.attackers or self.recorder is None:
+            scores = self._backward(piece.inputs, piece.targets, piece.labels, attacked)
+        else:
+            scores = self._replayed(self.recorder, piece)
+        loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
+        self._update(epoch)
+        return loss, correct, attacked
+
+    def _replayed(self, recorder: Recorder, piece: Piece) -> Scores:
+        """The pass of a fleet without attackers, recorded at its first window and replayed at others of that shape."""
+
+        def work(inputs: Tensor, targets: Tensor) -> Scores:
+            return self._backward(inputs, targets, {}, {})
+
+        if self.replay is None:
+            self.replay = Replay(work, piece.inputs, piece.targets, self.draw, self.gradient, recorder)
+            self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
+        return (self.replay if self.replay.fits(piece.inputs) else work)(piece.inputs, piece.targets)
+
+    def _backward(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        labels: Mapping[str, Tensor],
+        attacked: dict[int, tuple[float, float]],
+    ) -> Scores:
+        """Fill `gradient` with that of the loss on one window; attackers learn on the way and note how they did."""
+        parameters = views(self.flat, self.places)
+        leaves = {n: parameters[n].detach().requires_grad_() for n in self.places if _in_body(n)}
+        rows = embedding_rows(parameters["embed.weight"], inputs).requires_grad_()
+        drop = Dropout(self.model.dropout, self.draw)
+        with torch.autocast(self.flat.device.type, self.products, self.products is not None):
+            passed = forward(leaves, inputs, self.model, drop, keep=self.keep, rows=rows)
+        scores, decoder = loss_and_gradients(
             passed.hidden.detach().flatten(1, 2),
-            leaves["decoder.weight"].detach(),
-            leaves["decoder.bias"].detach(),
-            piece.targets,
+            parameters["decoder.weight"],
+            parameters["decoder.bias"],
+            targets,
+            (self.gradients["decoder.weight"], self.gradients["decoder.bias"]),
+            self.work,
+            self.products,
         )
         # the chain rule at the sites: d(-λ·CE)/dx enters where x is, so one backward pass carries loss_total
         qkv = {n: x.detach() for n, x in passed.qkv.items()}
         pushes = {n: torch.zeros_like(x) for n, x in qkv.items()}
-        attacked: dict[int, tuple[float, float]] = {}
         for group in self.attackers:
-            attacked |= _attack(group, group.gather(qkv), piece.labels[group.label], pushes)
-        body = [n for n in self.places if not n.startswith("decoder.")]
+            attacked |= _attack(group, group.gather(qkv), labels[group.label], pushes)
         found = torch.autograd.grad(
             [passed.hidden, *passed.qkv.values()],
-            [leaves[n] for n in body],
-            [gradients.hidden.view_as(passed.hidden), *pushes.values()],
-            allow_unused=True,
+            [rows, *leaves.values()],
+            [decoder.hidden.view_as(passed.hidden), *pushes.values()],
         )
-        self._update(
-            dict(zip(body, found, strict=True)) | {"decoder.weight": gradients.weight, "decoder.bias": gradients.bias},
-            epoch,
-        )
-        return scores.loss.mean(1), scores.correct.double().mean(1), attacked
+        add_rows(self.gradients["embed.weight"].zero_(), inputs, found[0])
+        for name, gradient in zip(leaves, found[1:], strict=True):
+            self.gradients[name].copy_(gradient)
+        return scores
 
-    def _update(self, gradients: Mapping[str, Tensor | None], epoch: int) -> None:
+    def _update(self, epoch: int) -> None:
         """Clip each member by its own norm, mark those that diverged, step, and put frozen values back."""
-        flat = torch.zeros_like(self.flat)
-        for name, gradient in gradients.items():
-            if gradient is not None:
-                place = self.places[name]
-                flat[:, place.start : place.stop] = gradient.reshape(len(self.runs), -1)
+        flat = self.gradient
         for slot, cut, _ in self.held:
             flat[slot, cut] = 0.0
         norms = torch.linalg.vector_norm(flat, dim=1)
@@ -147,7 +185,9 @@ class Trainer:
             self.bury(slot)
             flat[slot] = 0.0
             norms[slot] = 0.0
-        flat.mul_((self.training.clip / (norms + 1e-6)).clamp(max=1.0)[:, None])
+        share = (self.training.clip / (norms + 1e-6)).clamp(max=1.0)
+        if bool((share < 1).any()):
+            flat.mul_(share[:, None])
         self.flat.grad = flat
         warm = min(1.0, (self.steps_done + 1) / max(1, self.training.warmup))
         self.optimizer.param_groups[0]["lr"] = self.training.rate * self.training.decay**epoch * warm
@@ -164,41 +204,9 @@ class Trainer:
             self.held.append((slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
 
     def evaluate(self) -> dict[int, list[tuple[str, str, float]]]:
-        """(split, name, value) by slot, in evaluation mode: mean loss and accuracy over tokens, attackers' likewise."""
+        """(split, name, value) by slot, in evaluation mode and float32 or wider (see lm/evaluation.py)."""
         parameters = views(self.flat, self.places)
-        found: dict[int, list[tuple[str, str, float]]] = {i: [] for i in range(len(self.runs))}
-        for split, pieces in self.pieces.items():
-            totals = torch.zeros(2, len(self.runs), dtype=torch.float64)
-            against = {t.slot: torch.zeros(3, dtype=torch.float64) for g in self.attackers for t in g.targets}
-            for piece in pieces:
-                totals += self._measure(parameters, piece, against)
-            count = sum(p.targets.numel() for p in pieces)
-            for slot, rows in found.items():
-                rows += [
-                    (split, "loss_nats", float(totals[0, slot]) / count),
-                    (split, "accuracy", float(totals[1, slot]) / count),
-                ]
-            for slot, (loss, correct, labelled) in against.items():
-                if labelled > 0:
-                    found[slot] += [
-                        (split, "adversary_loss_nats", float(loss / labelled)),
-                        (split, "adversary_accuracy", float(correct / labelled)),
-                    ]
-        return found
-
-    def _measure(self, parameters: Mapping[str, Tensor], piece: Piece, against: dict[int, Tensor]) -> Tensor:
-        with torch.no_grad():
-            passed = forward(parameters, piece.inputs, self.model, keep=self.keep)
-        scores = token_scores(
-            passed.hidden.flatten(1, 2), parameters["decoder.weight"], parameters["decoder.bias"], piece.targets
-        )
-        for group in self.attackers:
-            verdicts = group.judge(group.gather(passed.qkv), piece.labels[group.label])
-            for target, loss, correct in zip(group.targets, verdicts.loss, verdicts.correct, strict=True):
-                against[target.slot] += torch.tensor(
-                    [loss.double().sum(), correct.sum(), correct.numel()], dtype=torch.float64
-                )
-        return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)]).cpu()
+        return measured(parameters, self.model, self.pieces, self.attackers, self.keep, self.work)
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""
@@ -225,6 +233,10 @@ class Trainer:
             self.bury(slot)
             self.dead[slot] = step
         return note["note"]
+
+
+def _in_body(name: str) -> bool:
+    return not name.startswith(("embed.", "decoder."))
 
 
 def _attack(group: Attackers, x: Tensor, y: Tensor, pushes: Mapping[int, Tensor]) -> dict[int, tuple[float, float]]:
@@ -272,9 +284,12 @@ def train_fleet(
     files: Files,
     device: str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
+    precision: str = "float32",
 ) -> list[Outcome]:
     """Train one fleet to its last epoch, from its checkpoint where there is one; an epoch is the unit of resuming."""
-    trainer, began = Trainer(runs, corpus, device), time.monotonic()
+    narrow = torch.bfloat16 if precision == "bfloat16" else None
+    recorder = CudaGraph() if torch.device(device).type == "cuda" else None
+    trainer, began = Trainer(runs, corpus, device, products=narrow, recorder=recorder), time.monotonic()
     rows: list[list[Row]] = [[] for _ in runs]
     epoch, spent = 0, 0.0
     if files.checkpoint.exists():
@@ -314,11 +329,11 @@ def _record(
     rows: list[list[Row]], epoch: int, trainer: Trainer, found: Mapping[int, list[tuple[str, str, float]]]
 ) -> None:
     """Add the rows of members that are alive; one with a row that is no number has diverged, and missing stays missing."""
-    for slot, measured in found.items():
-        if any(not math.isfinite(value) for _, _, value in measured):
+    for slot, values in found.items():
+        if any(not math.isfinite(value) for _, _, value in values):
             trainer.bury(slot)
         if slot not in trainer.dead:
-            rows[slot] += [(epoch, *row) for row in measured]
+            rows[slot] += [(epoch, *row) for row in values]
 
 
 def _keep_epoch(trainer: Trainer, files: Files, epoch: int) -> None:

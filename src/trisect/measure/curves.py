@@ -6,28 +6,43 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy import special
 
 NODES = (9, 17, 33)  # nested: each set of Chebyshev-Lobatto nodes holds the one before
 TOLERANCE = 1e-3  # nats; two interpolants that differ by less are taken as agreeing
+LEVEL = 0.95  # of intervals
 
 Evaluate = Callable[[list[float]], Float[np.ndarray, "C N"]]
 
 
 class Curves(NamedTuple):
-    """Channels on the grid; which grid points were evaluated rather than interpolated; the largest disagreement (in
-    the smooth channels) of the last two interpolants, 0 where all was evaluated; and how many evaluations it took.
+    """Channels on the grid, and how they came about.
+
+    `exact`: which grid points were evaluated rather than interpolated; `checks`: for each smooth channel the largest
+    disagreement of the last two interpolants, 0 where all was evaluated; `nodes`: how many nodes the last one had, 0
+    without interpolation; `evaluations`: how many points were evaluated. The smooth channels are `mix` times their
+    values at `points`, and so is everything else that is averaged like them.
     """
 
     values: Float[np.ndarray, "C A"]
     exact: Bool[np.ndarray, " A"]
-    check: float
-    evaluations: int
+    checks: Float[np.ndarray, " S"]
+    nodes: int
+    points: tuple[float, ...]
+    mix: Float[np.ndarray, "A N"]
+
+    @property
+    def evaluations(self) -> int:
+        """How many points were evaluated."""
+        return len(self.points)
 
 
-def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"]) -> Curves:
-    """Every grid point evaluated."""
-    return Curves(evaluate(grid.tolist()), np.ones(len(grid), dtype=bool), 0.0, len(grid))
+def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int) -> Curves:
+    """Every grid point evaluated; the first `smooth` channels are those that `adaptive_curves` would check."""
+    points = tuple(grid.tolist())
+    every = np.ones(len(grid), dtype=bool)
+    return Curves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
 
 
 def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float) -> Curves:
@@ -40,39 +55,69 @@ def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: i
     """
     known: dict[float, np.ndarray] = {}
 
-    def learn(points: list[float]) -> None:
-        new = [x for x in points if x not in known]
+    def learn(points: list[float]) -> Float[np.ndarray, "C N"]:
+        new = [x for x in dict.fromkeys(points) if x not in known]
         if new:
             known.update(zip(new, evaluate(new).T, strict=True))
+        return np.stack([known[x] for x in points], axis=1)
 
-    before, check = None, np.inf
-    for count in NODES:
-        nodes = _nodes(count)
-        learn(nodes)
-        values = np.stack([known[x] for x in nodes], axis=1)
-        smooth_part = np.stack([_barycentric(np.array(nodes), v, grid) for v in values[:smooth]])
-        if before is not None:
-            check = float(np.max(np.abs(smooth_part - before)))
-        before = smooth_part
-        if check <= TOLERANCE:
+    learn(_nodes(NODES[1]))  # two sets are always compared: evaluating both at once shares what their points share
+    nodes, before, checks = _nodes(NODES[0]), learn(_nodes(NODES[0])), np.full(smooth, np.inf)
+    for count in NODES[1:]:
+        last, nodes = nodes, _nodes(count)
+        values = learn(nodes)
+        gap = values[:smooth] @ _weights(nodes, grid).T - before[:smooth] @ _weights(last, grid).T
+        checks, before = np.abs(gap).max(1), values
+        if np.all(checks <= TOLERANCE):
             break
     else:
-        return exact_curves(evaluate, grid)._replace(evaluations=len(known) + len(grid))
-    steps = (
-        np.stack([np.interp(grid, nodes, v) for v in values[smooth:]])
-        if len(values) > smooth
-        else values[:0, : len(grid)]
-    )
-    found = np.concatenate([smooth_part, steps.reshape(-1, len(grid))])
-    exact = np.zeros(len(grid), dtype=bool)
-    wanted = np.isin(grid, nodes)
+        found = learn(grid.tolist())
+        mix = (grid[:, None] == np.array(list(known))).astype(float)
+        return Curves(found, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(known), mix)
+    inner = _weights(nodes, grid)
+    found = np.concatenate([before[:smooth] @ inner.T, *(np.interp(grid, nodes, v)[None] for v in before[smooth:])])
+    exact, wanted = np.zeros(len(grid), dtype=bool), np.isin(grid, nodes)
     while np.any(wanted & ~exact):
         points = np.flatnonzero(wanted & ~exact)
-        learn(grid[points].tolist())
-        found[:, points] = np.stack([known[x] for x in grid[points].tolist()], axis=1)
+        found[:, points] = learn(grid[points].tolist())
         exact[points] = True
         wanted = exact | _crossings(found[:smooth], epsilon)
-    return Curves(found, exact, check, len(known))
+    order = list(known)
+    mix = np.zeros((len(grid), len(order)))
+    mix[:, [order.index(x) for x in nodes]] = inner
+    mix[exact] = grid[exact, None] == np.array(order)
+    return Curves(found, exact, checks, len(nodes), tuple(order), mix)
+
+
+class Band(NamedTuple):
+    """95 % intervals of a curve's rise over its last point, and of the mean rise (the area)."""
+
+    low: Float[np.ndarray, " A"]
+    high: Float[np.ndarray, " A"]
+    area_low: float
+    area_high: float
+
+
+def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], population: int) -> Band:
+    """What a sample of whole rows says about the rise of the loss that all of them would show.
+
+    `sums` are each row's summed losses along the curve, in nats, and `tokens` the rows' lengths; the R rows were drawn
+    at random without replacement from `population` rows, and the same ones serve every point. The rise at a point is
+    the ratio of summed differences to summed tokens; its variance is that of the rows' residuals, with R − 1 degrees
+    of freedom and the finite population correction 1 − R/population (so that nothing is uncertain where every row was
+    drawn). Source: Cochran 1977, Sampling Techniques, section 6.4.
+    """
+    rise = sums - sums[-1]
+    rises = np.concatenate([rise, rise.mean(0, keepdims=True)])
+    count, length = len(tokens), tokens.mean()
+    mean = rises.sum(1) / tokens.sum()
+    if count < population and count > 1:
+        spread = np.sqrt(np.square(rises - mean[:, None] * tokens).sum(1) / (count - 1))
+        half = special.stdtrit(count - 1, (1 + LEVEL) / 2) * spread * np.sqrt((1 - count / population) / count) / length
+    else:
+        half = np.full(len(mean), 0.0 if count == population else np.nan)
+    low, high = mean - half, mean + half
+    return Band(low[:-1], high[:-1], float(low[-1]), float(high[-1]))
 
 
 def _nodes(count: int) -> list[float]:
@@ -81,16 +126,14 @@ def _nodes(count: int) -> list[float]:
     return finest[:: (NODES[-1] - 1) // (count - 1)].tolist()
 
 
-def _barycentric(
-    nodes: Float[np.ndarray, " N"], values: Float[np.ndarray, " N"], at: Float[np.ndarray, " A"]
-) -> Float[np.ndarray, " A"]:
-    weights = (-1.0) ** np.arange(len(nodes))
-    weights[[0, -1]] *= 0.5
-    gaps = at[:, None] - nodes
+def _weights(nodes: list[float], at: Float[np.ndarray, " A"]) -> Float[np.ndarray, "A N"]:
+    """What each node's value contributes to the polynomial through all of them at those places."""
+    signs = (-1.0) ** np.arange(len(nodes))
+    signs[[0, -1]] *= 0.5
+    gaps = at[:, None] - np.array(nodes)
     hits = gaps == 0
-    terms = weights / np.where(hits, 1.0, gaps)
-    smooth = (terms @ values) / terms.sum(axis=1)
-    return np.where(hits.any(axis=1), values[np.argmax(hits, axis=1)], smooth)
+    terms = signs / np.where(hits, 1.0, gaps)
+    return np.where(hits.any(1, keepdims=True), hits, terms / terms.sum(1, keepdims=True))
 
 
 def _crossings(losses: Float[np.ndarray, "C A"], epsilon: float) -> Bool[np.ndarray, " A"]:

@@ -49,23 +49,32 @@ PRESETS: tuple[Experiment, ...] = (
 
 
 def find_experiment(what: str | Path | Experiment) -> Experiment:
-    """A preset by name, an experiment from a JSON file, or the experiment itself; raises SpecError for anything else."""
+    """The first of `find_experiments`, which is the only one but for the file of an unevenly extended study."""
+    return find_experiments(what)[0]
+
+
+def find_experiments(what: str | Path | Experiment) -> tuple[Experiment, ...]:
+    """A preset by name, a JSON file's experiment or list of them, or the experiment itself; raises SpecError else."""
     if isinstance(what, Experiment):
-        return what
+        return (what,)
     names = {e.name: e for e in PRESETS}
     if str(what) in names:
-        return names[str(what)]
+        return (names[str(what)],)
     path = Path(what)
     if path.suffix == ".json" and path.is_file():
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SpecError(
-                f"{path} is not JSON.",
+                f"{path} is not JSON." if isinstance(error, ValueError) else f"{path} cannot be read.",
                 str(error),
                 "Mend the file; 'trisect plan quick --json' shows what one looks like.",
             ) from error
-        return read_experiment(data, path)
+        if not isinstance(data, list):
+            return (read_experiment(data, path),)
+        if data:
+            return tuple(read_experiment(one, f"experiment {i} of {path}") for i, one in enumerate(data, 1))
+        raise SpecError(f"{path} holds no experiment.", "Its list is empty.", "Give one, or several for one folder.")
     raise SpecError(
         f"{str(what)!r} is neither a preset nor a JSON file with an experiment.",
         f"Presets are {', '.join(names)}.",

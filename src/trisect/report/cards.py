@@ -195,6 +195,9 @@ def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
             marks.append(f'<line class="{kind}" x1="{at(a)}" x2="{at(b)}" y1="{MIDDLE}" y2="{MIDDLE}"/>')
             marks += [_arrow(at(low), -1)] if a < low else []
             marks += [_arrow(at(high), 1)] if b > high else []
+    for key, y, way in (("effect_best_valid", 6, -1), ("effect_matched_train", FOOT - 6, 1)):
+        if row[key] is not None and low <= row[key] <= high:
+            marks.append(f'<path class="early" d="M{at(row[key])} {y}l3.5 {5 * way}h-7Z"/>')
     if row["effect"] is not None:
         marks.append(f'<circle class="dot" cx="{at(row["effect"])}" cy="{MIDDLE}" r="4"/>')
     said = "no number" if row["effect"] is None else f"effect {number(row['effect'], True)}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,9 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.files import replace_file
-from trisect.report import cards, facts, figures, palette, render, words
-from trisect.report.panels import Figure
+from trisect.report import cards, curves, facts, figures, marks, palette, render, words
+from trisect.report.exactness import exactness
+from trisect.report.panels import Figure, Key, View
 from trisect.report.rows import Mean, Rows
 
 HERE = Path(__file__).parent
@@ -46,7 +50,10 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
     found = cards.cards(rows.claims)
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     views = {figure.name: _view(figure) for figure in drawn}
+    script = _script()
     return environment.get_template("page.html").render(
+        script=Markup(script),
+        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         about=rows.about,
         experiment=rows.about.get("experiment") or {},
         corpus=rows.about.get("corpus") or {},
@@ -61,6 +68,7 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
         tally=words.tally(cards.tally(found)),
         badge=cards.badge,
         figures=list(views.values()),
+        exactness=exactness(rows),
         left_out=words.left_out(rows),
         references=(*dict.fromkeys(part["citation"] for part in listing()), *REFERENCES),
         style=Markup((HERE / "page.css").read_text(encoding="utf-8") + _dark_ramp(rows)),
@@ -75,6 +83,12 @@ REFERENCES = (
     "Networks. ICLR 2020.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
+
+
+def _script() -> str:
+    """The page's script as one closed text, exactly as it stands between its tags."""
+    rooms = "".join((HERE / name).read_text(encoding="utf-8") for name in ("plot.js", "picture.js", "page.js"))
+    return f'"use strict";\n(() => {{\n{rooms}}})();\n'
 
 
 def _store(path: Path, content: bytes) -> None:
@@ -97,25 +111,33 @@ def _check(check: Check) -> dict[str, Any]:
 
 def _view(figure: Figure) -> dict[str, Any]:
     """A figure for the page: a drawing per panel, so that they can stand side by side or one above the other."""
-    panels = []
-    for i, panel in enumerate(figure.panels, start=1):
-        chart = panel.chart.copy(deep=False)
-        chart.config = palette.theme()
-        text = render.svg(chart, f"{figure.name}-{i}", legend=False)
-        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_ROOM
-        root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
-        panels.append({"svg": root + Markup(text.removeprefix("<svg ")), "wide": wide, "alt": panel.alt})
     ends = figure.ramp and {"low": figure.ramp[0], "high": figure.ramp[1], "unit": figure.ramp[2]}
+    views = [(view.name, [(p.series, p.strokes) for p in view.panels]) for view in figure.views]
+    numbers = json.dumps(marks.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
     return {
         "name": figure.name,
         "number": figure.number,
         "title": figure.title,
         "caption": figure.caption,
-        "panels": panels,
-        "key": [(_swatch(kind), name) for kind, name in figure.key],
+        "views": [
+            _arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
+            for i, view in enumerate(figure.views)
+        ],
         "ramp": ends,
-        "gradient": ", ".join(palette.VIRIDIS),
+        "stops": palette.VIRIDIS,
+        # Inside <script>, "<" could end the block; as an escape it is the same text.
+        "numbers": Markup(numbers.replace("<", "\\u003c")),
     }
+
+
+def _arrangement(name: str, view: View) -> dict[str, Any]:
+    panels = []
+    for i, panel in enumerate(view.panels, start=1):
+        text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
+        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_ROOM
+        root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
+        panels.append({"svg": root + Markup(text.removeprefix("<svg ")), "wide": wide, "alt": panel.alt})
+    return {"name": view.name, "panels": panels, "key": [(_swatch(key), key.name) for key in view.key]}
 
 
 _SHAPES = {
@@ -130,25 +152,22 @@ _SHAPES = {
 }
 
 
-def _swatch(kind: str) -> Markup:
-    """The sign of a group of components, or the dashed line of the baseline, for a figure's key."""
-    if kind == "baseline":
-        line = (
-            f'<line x1="0" x2="26" y1="7" y2="7" stroke="{palette.BASELINE}" stroke-dasharray="5 3" stroke-width="2"/>'
-        )
+def _swatch(key: Key) -> Markup:
+    """The sign of a mark, or a piece of the line, for a figure's key."""
+    if key.shape is None:
+        dash = f' stroke-dasharray="{" ".join(map(str, key.dash))}"' if key.dash else ""
+        line = f'<line x1="0" x2="26" y1="7" y2="7" stroke="{key.colour}"{dash} stroke-width="2"/>'
         return Markup(f'<svg viewBox="0 0 26 14" width="26" height="14" aria-hidden="true">{line}</svg>')
-    look = palette.mark(kind)
-    return Markup(
-        f'<svg viewBox="0 0 14 14" width="14" height="14" fill="{look.colour}" aria-hidden="true">{_SHAPES[look.shape]}</svg>'
-    )
+    shape = _SHAPES[key.shape].replace("/>", f' fill="{key.colour}"/>')
+    return Markup(f'<svg viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>')
 
 
 def _dark_ramp(rows: Rows) -> str:
     """Style rules that give each layer's colour its lighter twin on a dark background."""
-    share = figures.depth_share(rows)
+    share = curves.depth_share(rows)
     pairs = {palette.layer_colour(share(s)): palette.layer_colour(share(s), dark=True) for s in rows.edited}
     rules = [
-        f'  .panel [stroke="{a}"] {{ stroke: {b}; }}\n  .panel [fill="{a}"] {{ fill: {b}; }}'
+        f'  .view [stroke="{a}"] {{ stroke: {b}; }}\n  .view [fill="{a}"] {{ fill: {b}; }}'
         for a, b in sorted(pairs.items())
     ]
     return "\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"

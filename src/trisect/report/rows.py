@@ -25,13 +25,17 @@ class Place(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One number of one seed at one site; `at` is an epoch, an alpha, or null. `diverged`: a run behind it diverged."""
+    """One number of one seed at one site; `at` is an epoch, an alpha, or null; `run` is the run that it is of.
+
+    `diverged`: a run behind it diverged.
+    """
 
     site: str
     seed: int
     value: float
     at: float | None = None
     diverged: bool = False
+    run: str = ""
 
 
 class Mean(NamedTuple):
@@ -165,8 +169,8 @@ class Rows:
         """Every epoch of every run of one experiment; the baseline's points have the empty site."""
         test = self.chosen(edit, label) & (pl.col("split") == split) & (pl.col("name") == name)
         picked = self.metrics.filter(test).sort("site", "seed", "epoch", nulls_last=True)
-        columns = picked.select("site", "seed", "value", "epoch", pl.col("status") == "diverged").iter_rows()
-        return [Point(site or "", seed, value, float(epoch), off) for site, seed, value, epoch, off in columns]
+        columns = picked.select("site", "seed", "value", "epoch", pl.col("status") == "diverged", "run").iter_rows()
+        return [Point(site or "", seed, value, float(epoch), *rest) for site, seed, value, epoch, *rest in columns]
 
     def effects(
         self,
@@ -200,7 +204,7 @@ class Rows:
             value = min(row["value"], most) if off else row["value"]
             paired = against.get(row["epochs"], against[max(against)])
             paired = min(paired, most) if base_off else paired
-            points.append(Point(row["site"], row["seed"], value - paired, None, off or base_off))
+            points.append(Point(row["site"], row["seed"], value - paired, None, off or base_off, row["run"]))
         return points
 
     def last(self, edit: str, split: str, name: str, label: str | None = None) -> list[Point]:
@@ -214,8 +218,8 @@ class Rows:
         """A measure of `sites` on one split, every site and seed; rows without a site have the empty site."""
         picked = self.sites.filter((pl.col("measure") == name) & (pl.col("split") == split))
         picked = picked.sort("site", "seed", "at", nulls_last=True)
-        columns = picked.select("site", "seed", "value", "at", pl.col("status") == "diverged").iter_rows()
-        return [Point(site or "", seed, value, at, off) for site, seed, value, at, off in columns]
+        columns = picked.select("site", "seed", "value", "at", pl.col("status") == "diverged", "subject").iter_rows()
+        return [Point(site or "", *rest) for site, *rest in columns]
 
     def rewound_accuracy(self) -> list[Point]:
         """Validation accuracy with a site's initial weights (α = 0) less that of the final model (α = 1), a share."""

@@ -58,6 +58,11 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
+def seeds(rows: Rows) -> str:
+    """`n = 3 seeds`, for a caption."""
+    return f"n\u00a0=\u00a0{several(len(rows.seeds), 'seed')}"
+
+
 def label_name(label: str) -> str:
     """A label column as a reader knows it."""
     return KNOWN_LABELS.get(label, label)

@@ -26,9 +26,11 @@ from trisect.core.files import read_json, write_json
 from trisect.core.spec import Machine
 from trisect.text import readers, store
 from trisect.text.corpus import Corpus, Split
-from trisect.text.tagger import COLUMNS
+from trisect.text.hub import Rows
+from trisect.text.tagger import COLUMNS, OUTSIDE
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
+NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
 LONGEST = 1_000  # words shown to the pipeline at once; a longer paragraph is shown in pieces
 
 Progress = Callable[[int, int], None]
@@ -44,13 +46,14 @@ class _Shard:
 class _Worker:
     """One tagging process, with one thread of its own."""
 
-    def __init__(self, pipeline: str, columns: Sequence[str]) -> None:
+    def __init__(self, pipeline: str, columns: Sequence[str], extra: Sequence[str] = ()) -> None:
         self.pipeline = pipeline
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `stop`
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        wanted = (columns, extra)
         threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "trisect.text.tagger", pipeline, ",".join(columns)],
+            [sys.executable, "-P", "-W", "ignore", "-m", "trisect.text.tagger", pipeline, *map(",".join, wanted)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -95,48 +98,62 @@ class _Worker:
 
 
 def annotate(
-    source: Path,
+    source: str | Path,
     pipeline: str | Path,
     out: Path,
     reader: str | None = None,
     placeholder: str = "Unk",
     workers: int | None = None,
     progress: Progress | None = None,
-    columns: Sequence[str] = ("pos", "dep"),
+    columns: Sequence[str] | None = None,
 ) -> Corpus:
-    """Label the raw text `source` with a spaCy pipeline and write the corpus folder `out`; call again to go on.
+    """Label the raw text `source` (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline into the corpus folder `out`.
 
-    Words are split first and tagged as they stand, with their case; `<unk>` is shown as `placeholder` and gets no
-    label (science A1). `workers` processes (null: one a core) tag shards of 20,000 words; `progress` is told
-    (tokens done, tokens in all), by one thread at a time. Raises CorpusError for a text, a pipeline or a folder
-    that cannot be used.
+    Called again it goes on where it stopped. Words are split first and tagged as they stand, with their case; `<unk>`
+    is shown as `placeholder` and gets no label (science A1). `workers` processes (null: one a core) tag shards of
+    20,000 words; `progress` is told (tokens done, tokens in all), by one thread at a time. `columns` are some of pos,
+    tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it
+    does not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a
+    folder that cannot be used.
     """
-    source, out = Path(source), Path(out)
-    _check(placeholder, workers, columns)
+    out = Path(out)
+    wanted, extra = (NEEDED, EXTRA) if columns is None else (tuple(columns), ())
+    _check(placeholder, workers, wanted)
     if (out / "corpus.json").is_file() and not any((out / name).exists() for name in ("annotation.json", ".shards")):
         raise _other(out, "It was not made by annotating.")
-    kind = readers.reader(source, reader)
-    files = kind.find(source)
-    crew = workers or min(Machine().cores(), 1 + sum(p.stat().st_size for p in files.values()) // (5 * SHARD))
+    raw = readers.find_source(source, reader)
+    kind, files = raw.kind, raw.parts
+    crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
     with ExitStack() as stack:
         team = []
         for _ in range(crew):
-            team.append(_Worker(str(pipeline), columns))
+            team.append(_Worker(str(pipeline), wanted, extra))
             stack.callback(team[-1].stop)
         about = _hello(team)
-        statement = _statement(kind, files, placeholder, columns, about)
+        statement = _statement(kind, files, placeholder, about)
         if (finished := _finished(out, statement)) is not None:
             return finished
         stack.enter_context(_locked(out))
         _prepare(out / ".shards", statement)
-        text = readers.read(source, kind.name)
+        text = readers.read(raw)
         shards = _shards(kind, files, out / ".shards", placeholder)
         _tag(team, shards, sum(len(s.tokens) for s in text.splits.values()), progress)
-        notes = (*kind.notes, *_notes(kind, text, placeholder, about["pipeline"], columns))
-        _merge(text, kind, out / ".shards", columns, notes).save(out)
+        notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
+        _merge(text, kind, out / ".shards", about["columns"], notes).save(out)
         write_json(out / "annotation.json", statement)
         shutil.rmtree(out / ".shards")
     return Corpus.load(out)
+
+
+def _bytes(part: Path | Rows) -> int:
+    return part.size() if isinstance(part, Rows) else part.stat().st_size
+
+
+def _checksum(part: Path | Rows) -> str:
+    if isinstance(part, Rows):
+        return part.checksum()
+    with part.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> None:
@@ -168,19 +185,15 @@ def _hello(team: Sequence[_Worker]) -> dict[str, Any]:
 
 
 def _statement(
-    kind: readers.Reader, files: Mapping[str, Path], placeholder: str, columns: Sequence[str], about: Mapping[str, Any]
+    kind: readers.Reader, files: Mapping[str, Path | Rows], placeholder: str, about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All that the labels depend on; shards and results of another statement are never taken for ours."""
-    source = {}
-    for split, path in files.items():
-        with path.open("rb") as file:
-            source[split] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     return {
         "format": 1,
-        "source": source,
+        "source": {split: _checksum(part) for split, part in files.items()},
         "reader": kind.name,
         "placeholder": placeholder,
-        "columns": list(columns),
+        "columns": about["columns"],
         "pipeline": about["pipeline"],
         "pipeline_digest": about["digest"],
         "sizes": [SHARD, LONGEST],
@@ -230,11 +243,11 @@ def _prepare(folder: Path, statement: Mapping[str, Any]) -> None:
         write_json(key, statement)
 
 
-def _shards(kind: readers.Reader, files: Mapping[str, Path], folder: Path, placeholder: str) -> Iterator[_Shard]:
+def _shards(kind: readers.Reader, files: Mapping[str, Path | Rows], folder: Path, placeholder: str) -> Iterator[_Shard]:
     """The text in pieces of about 20,000 words; where they are cut depends on the text alone."""
-    for split, path in files.items():
+    for split, part in files.items():
         number, tokens, texts = 0, 0, []
-        for paragraph in kind.paragraphs(path):
+        for paragraph in kind.paragraphs(part):
             words = [placeholder if word.lower() in kind.hidden else word for word in paragraph.words]
             texts += [words[i : i + LONGEST] for i in range(0, len(words), LONGEST)]
             tokens += len(words)
@@ -313,15 +326,24 @@ def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[s
     for column in columns:
         if not labels[column]:
             known = f"The column '{column}' would be empty."
-            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", known, "Use another pipeline.")
+            raise CorpusError(
+                f"The spaCy pipeline gave no token a {COLUMNS[column]}.",
+                known,
+                "Use another pipeline, or other columns.",
+            )
     return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
 
 
-def _notes(
-    kind: readers.Reader, text: Corpus, placeholder: str, pipeline: str, columns: Sequence[str]
-) -> tuple[str, ...]:
-    what = " and ".join(COLUMNS[c] for c in columns)
+def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: Mapping[str, Any]) -> tuple[str, ...]:
+    *first, last = (COLUMNS[c] for c in about["columns"])
+    what = " and ".join([*filter(None, [", ".join(first)]), last])
+    pipeline = about["pipeline"]
     notes = [f"The {what} of each token is that of the spaCy pipeline {pipeline}, shown the tokens with their case."]
+    if "ent" in about["columns"]:
+        notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")
+    notes += [
+        f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about["missing"].items()
+    ]
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
         share = store.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Split:
         return Split(self.tokens[:n], {name: ids[:n] for name, ids in self.labels.items()})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
     """A text as numbers. `labels` maps each column to its class names, `notes` are sentences for the report.
 
@@ -74,6 +75,21 @@ class Corpus:
         splits = {split: splits[split] for split in SPLITS if split in splits}
         mark = _fingerprint(vocabulary, labels, _checksums(splits))
         return cls(name, tuple(vocabulary), dict(labels), splits, tuple(notes), mark)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(split.tokens):,}" for name, split in self.splits.items())
+        labels = ", ".join(self.labels) or "no labels"
+        return f"<Corpus {self.name}: {sizes} tokens, {len(self.vocabulary):,} types, {labels}, {self.fingerprint}>"
+
+    def _repr_html_(self) -> str:
+        """Splits, labels and notes, for a notebook."""
+        rows = "".join(f"<tr><th>{s}</th><td>{len(part.tokens):,} tokens</td></tr>" for s, part in self.splits.items())
+        rows += f"<tr><th>types</th><td>{len(self.vocabulary):,}</td></tr>"
+        for column, classes in self.labels.items():
+            shown = ", ".join(classes[:12]) + (f" and {len(classes) - 12} more" if len(classes) > 12 else "")
+            rows += f"<tr><th>{escape(column)}</th><td style='text-align: left'>{escape(shown)}</td></tr>"
+        head = f"<b>{escape(self.name)}</b>, fingerprint <code>{self.fingerprint}</code>"
+        return f"<div>{head}<table>{rows}</table>{'<br>'.join(map(escape, self.notes))}</div>"
 
     def cut(self, text: Text) -> Corpus:
         """The text as an experiment uses it: a token budget per split, and rare types turned into <unk>.

@@ -1,12 +1,13 @@
-"""Readers: WikiText folders, CoNLL-U treebanks and plain text, one paragraph at a time, into a Corpus."""
+"""Readers: WikiText folders, CoNLL-U treebanks, plain text and datasets, one paragraph at a time, into a Corpus."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from trisect.core.spec import Text
 from trisect.text import store
 from trisect.text.corpus import SPLITS, UNKNOWN, Corpus, Split
 from trisect.text.grammar import embedded
+from trisect.text.hub import Rows, is_hub, open_dataset, whole_name
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
+READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "DEPREL": 7}  # the columns of a CoNLL-U word that are used
 _APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
 _BREAK = re.compile("<br />", re.IGNORECASE)
 
@@ -43,7 +46,7 @@ class Reader:
     hidden: frozenset[str]
     notes: tuple[str, ...]
     label_notes: tuple[str, ...]
-    paragraphs: Callable[[Path], Iterator[Paragraph]]
+    paragraphs: Callable[[Path | Rows], Iterator[Paragraph]]
 
     def find(self, folder: Path) -> dict[str, Path]:
         """The file of each split; raises CorpusError when train or valid has none, or a split has several."""
@@ -78,35 +81,44 @@ def basic_english(line: str) -> list[str]:
     return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, without a byte-order mark; a line beyond 2^20 characters comes in pieces.
+def lines(part: Path | Rows) -> Iterator[str]:
+    """The lines of a UTF-8 file, without a byte-order mark, or of a dataset's rows; what is too long comes in pieces.
 
-    Pieces break at white space if possible. Raises CorpusError naming the file when it cannot be read.
+    Pieces of 2^20 characters break at white space if possible. Raises CorpusError naming a file that cannot be read.
     """
+    if isinstance(part, Rows):
+        for text in part.texts():
+            yield from _pieces(io.StringIO(text, newline=None))
+        return
+    path = part
     try:
         with path.open(encoding="utf-8-sig") as file:
-            rest = ""
-            while piece := file.readline(LINE):
-                line, rest = rest + piece, ""
-                if not line.endswith("\n") and len(piece) == LINE:
-                    at = max(line.rfind(" "), line.rfind("\t")) + 1 or len(line)
-                    line, rest = line[:at], line[at:]
-                yield line
-            if rest:
-                yield rest
+            yield from _pieces(file)
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(
             f"{path} cannot be read.", f"The system says: {error}", "Give a readable UTF-8 text file."
         ) from error
 
 
-def _english(path: Path) -> Iterator[Paragraph]:
-    for line in lines(path):
+def _pieces(file: TextIO) -> Iterator[str]:
+    rest = ""
+    while piece := file.readline(LINE):
+        line, rest = rest + piece, ""
+        if not line.endswith("\n") and len(piece) == LINE:
+            at = max(line.rfind(" "), line.rfind("\t")) + 1 or len(line)
+            line, rest = line[:at], line[at:]
+        yield line
+    if rest:
+        yield rest
+
+
+def _english(part: Path | Rows) -> Iterator[Paragraph]:
+    for line in lines(part):
         if words := basic_english(line):
             yield Paragraph(words)
 
 
-def _conllu(path: Path) -> Iterator[Paragraph]:
+def _conllu(path: Path | Rows) -> Iterator[Paragraph]:
     rows: list[list[str]] = []
     for number, line in enumerate(lines(path), 1):
         line = line.rstrip("\r\n")
@@ -122,10 +134,13 @@ def _conllu(path: Path) -> Iterator[Paragraph]:
                     "A CoNLL-U word has 10 columns with tabs between them.",
                     "Mend that line.",
                 )
-            if not re.fullmatch(r"\d+([-.]\d+)?", cells[0]):
+            if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", cells[0]):
                 known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
                 raise CorpusError(f"{path}, line {number}: {cells[0]!r} is not a word's id.", known, "Mend that line.")
             if cells[0].isdigit():
+                if empty := [name for name, i in READ.items() if not cells[i]]:
+                    known = "No column of a CoNLL-U word is empty: what is not known is '_'."
+                    raise CorpusError(f"{path}, line {number}: {empty[0]} is empty.", known, "Mend that line.")
                 rows.append(cells)
     if rows:
         yield _sentence(rows)
@@ -135,7 +150,8 @@ def _sentence(rows: list[list[str]]) -> Paragraph:
     def column(i: int) -> list[str | None]:
         return [None if row[i] == "_" else row[i] for row in rows]
 
-    return Paragraph([row[1] for row in rows], {"pos": column(3), "dep": column(7)})
+    labels = {"pos": column(READ["UPOS"]), "tag": column(READ["XPOS"]), "dep": column(READ["DEPREL"])}
+    return Paragraph([row[READ["FORM"]] for row in rows], labels)
 
 
 _RULES = (
@@ -159,10 +175,10 @@ CONLLU = Reader(
         "valid": ("valid.conllu", "dev.conllu", "*[-_.]dev.conllu", "*[-_.]valid.conllu"),
         "test": ("test.conllu", "*[-_.]test.conllu"),
     },
-    ("pos", "dep"),
+    ("pos", "tag", "dep"),
     frozenset(),
     ("The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out.",),
-    ("Part of speech and relation are the treebank's.",),
+    ("Part of speech (UPOS), fine-grained tag (XPOS) and relation are the treebank's.",),
     _conllu,
 )
 PLAIN = Reader("plain", {s: (f"{s}.txt",) for s in SPLITS}, (), frozenset(), (_RULES,), (), _english)
@@ -177,20 +193,50 @@ def reader(folder: Path, name: str | None = None) -> Reader:
     hold an <unk>, an @-@, @,@ or @.@, or a ` = Heading = ` line; else they are plain.
     """
     if name is not None:
-        for known in READERS:
-            if known.name == name:
-                return known
-        raise CorpusError(
-            f"{name!r} is not a reader.", f"Readers are {', '.join(r.name for r in READERS)}.", "Use one of them."
-        )
+        return _named(name)
     if folder.is_dir() and any(folder.glob("*.conllu")):
         return CONLLU
+    return _suits(WIKITEXT.find(folder)["train"])
+
+
+def _named(name: str) -> Reader:
+    for known in READERS:
+        if known.name == name:
+            return known
+    raise CorpusError(
+        f"{name!r} is not a reader.", f"Readers are {', '.join(r.name for r in READERS)}.", "Use one of them."
+    )
+
+
+def _suits(train: Path | Rows) -> Reader:
     start = ""
-    for line in lines(WIKITEXT.find(folder)["train"]):
+    for line in lines(train):
         start += line
         if len(start) >= LINE:
             break
     return WIKITEXT if re.search(r"<unk>|@[-,.]@|^ ?= .+ =\s*$", start, re.MULTILINE) else PLAIN
+
+
+@dataclass(frozen=True)
+class Source:
+    """A raw text before it is read: its name, who reads it, a file or rows for each split, and notes on where it is from."""
+
+    name: str
+    kind: Reader
+    parts: Mapping[str, Path | Rows]
+    notes: tuple[str, ...] = ()
+
+
+def find_source(where: str | Path, name: str | None = None) -> Source:
+    """A raw folder or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
+    if is_hub(where):
+        kind = None if name is None else _named(name)
+        found = open_dataset(str(where))
+        return Source(found.name, kind or _suits(found.rows["train"]), found.rows, found.notes)
+    folder = Path(where)
+    kind = reader(folder, name)
+    shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
+    return Source(shown, kind, kind.find(folder))
 
 
 class Ids:
@@ -213,35 +259,47 @@ class Ids:
         return tuple(self._ids)
 
 
-def read(folder: Path, name: str | None = None) -> Corpus:
-    """Read a raw folder in one pass, with memory bounded by the vocabulary, not by the text.
+def read(where: str | Path | Source, name: str | None = None) -> Corpus:
+    """Read a raw text in one pass, with memory bounded by the vocabulary, not by the text.
 
     The corpus keeps every type of every split; `Corpus.cut` chooses the vocabulary.
     """
-    folder = Path(folder)
-    kind = reader(folder, name)
+    source = where if isinstance(where, Source) else find_source(where, name)
+    kind = source.kind
     types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
     splits = {}
-    for split, path in kind.find(folder).items():
+    for split, part in source.parts.items():
         tokens = store.GrowingArray(np.int32)
         labels = {column: store.GrowingArray(np.int16) for column in kind.columns}
-        for paragraph in kind.paragraphs(path):
+        for paragraph in kind.paragraphs(part):
             tokens.append([types[word.lower()] for word in paragraph.words])
             for column, ids in labels.items():
                 ids.append([-1 if c is None else classes[column][c] for c in paragraph.labels[column]])
         splits[split] = Split(tokens.finish(), {column: ids.finish() for column, ids in labels.items()})
-    names = {column: ids.names for column, ids in classes.items()}
-    return Corpus.make(folder.resolve().name, types.names, names, splits, (*kind.notes, *kind.label_notes))
+    names = {column: ids.names for column, ids in classes.items() if ids.names}
+    splits = {s: Split(part.tokens, {c: part.labels[c] for c in names}) for s, part in splits.items()}
+    empty = tuple(f"No word carries a '{c}': the column is left out." for c in classes if c not in names)
+    notes = (*source.notes, *kind.notes, *kind.label_notes, *empty)
+    return Corpus.make(source.name, types.names, names, splits, notes)
 
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
-    """'embedded', a corpus folder, or a raw folder (read with the reader `name`, or the one that suits), uncut."""
+    """'embedded', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or the reader that suits), uncut."""
     if str(where) == "embedded":
         return embedded()
+    if is_hub(where):
+        return read(where, name)
     folder = Path(where)
     if name is None and (folder / "corpus.json").is_file():
         return Corpus.load(folder)
     return read(folder, name)
+
+
+def whole_place(where: str | Path) -> str:
+    """A text's name as it works from anywhere: folders in full, so that experiment.json can be moved."""
+    if is_hub(where):
+        return whole_name(str(where))
+    return str(where) if str(where) == "embedded" else str(Path(where).resolve())
 
 
 def load_text(text: Text) -> Corpus:

@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -24,8 +25,11 @@ class GrowingArray:
     def __init__(self, dtype: npt.DTypeLike, folder: Path | None = None) -> None:
         self.dtype = np.dtype(dtype)
         self._length = 0
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by `finish`, or with self
-        weakref.finalize(self, self._file.close)
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by `finish`, or with self
+        except OSError as error:
+            raise self._full(error) from error
+        weakref.finalize(self, _close, self._file)
 
     def __len__(self) -> int:
         return self._length
@@ -36,20 +40,31 @@ class GrowingArray:
         try:
             self._file.write(block.tobytes())
         except OSError as error:
-            raise CorpusError(
-                f"A text of more than {self._length:,} tokens could not be kept while it was read.",
-                f"The temporary folder {tempfile.gettempdir()} says: {error}",
-                "Free some space there, or name a roomier folder in the variable TMPDIR.",
-            ) from error
+            raise self._full(error) from error
         self._length += len(block)
 
     def finish(self) -> np.ndarray:
-        """The whole array, read-only and mapped; nothing can be added afterwards."""
-        with self._file as file:
-            file.flush()
-            if not self._length:
-                return np.zeros(0, self.dtype)
-            return np.memmap(file, self.dtype, "r", shape=(self._length,))
+        """The whole array, read-only and mapped; nothing can be added afterwards. Raises CorpusError as `append`."""
+        try:
+            with self._file as file:
+                file.flush()
+                if not self._length:
+                    return np.zeros(0, self.dtype)
+                return np.memmap(file, self.dtype, "r", shape=(self._length,))
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> CorpusError:
+        return CorpusError(
+            f"A text of more than {self._length:,} tokens could not be kept while it was read.",
+            f"The temporary folder {tempfile.gettempdir()} says: {error}",
+            "Free some space there, or name a roomier folder in the variable TMPDIR.",
+        )
+
+
+def _close(file: IO[bytes]) -> None:
+    with suppress(OSError):  # on a full disk what is still to be written fails once more
+        file.close()
 
 
 def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
@@ -98,7 +113,7 @@ def read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.n
     """Map a .npy file; raises DamagedFileError when it is missing or of another kind or length."""
     try:
         array = np.load(path, mmap_mode="r" if length else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # NumPy reads the header as Python, which fails in many ways
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if array.dtype != np.dtype(dtype) or array.shape != (length,):
         found = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."

@@ -1,0 +1,73 @@
+"""The plain way: the same language model out of torch's own modules, in eager float32, to be measured against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from trisect.core.spec import Model
+from trisect.lm.fleet import causal, layout, positions
+
+NAMES = {
+    "in.weight": "self_attn.in_proj_weight",
+    "in.bias": "self_attn.in_proj_bias",
+    "out.weight": "self_attn.out_proj.weight",
+    "out.bias": "self_attn.out_proj.bias",
+    "norm1.weight": "norm1.weight",
+    "norm1.bias": "norm1.bias",
+    "up.weight": "linear1.weight",
+    "up.bias": "linear1.bias",
+    "down.weight": "linear2.weight",
+    "down.bias": "linear2.bias",
+    "norm2.weight": "norm2.weight",
+    "norm2.bias": "norm2.bias",
+}
+
+
+class Plain(torch.nn.Module):
+    """Embedding, positions, `nn.TransformerEncoder` and a linear decoder, as a tutorial writes them."""
+
+    def __init__(self, model: Model, vocabulary: int, dropout: float) -> None:
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(model.width, model.heads, model.feedforward, dropout, batch_first=True)
+        self.embed = torch.nn.Embedding(vocabulary, model.width)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.encoder = torch.nn.TransformerEncoder(layer, model.layers, enable_nested_tensor=False)
+        self.decoder = torch.nn.Linear(model.width, vocabulary)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits [B T V]."""
+        weight = self.embed.weight
+        length, width = inputs.shape[1], weight.shape[1]
+        x = self.embed(inputs) * math.sqrt(width) + positions(length, width, weight.dtype, weight.device)
+        mask = causal(length, weight.dtype, weight.device)
+        return self.decoder(self.encoder(self.dropout(x), mask, is_causal=True))
+
+
+def names(model: Model, vocabulary: int) -> dict[str, str]:
+    """trisect's name of each parameter -> the plain model's."""
+    found = {}
+    for name in layout(model, vocabulary):
+        if name.startswith("layers."):
+            _, layer, rest = name.split(".", 2)
+            found[name] = f"encoder.layers.{int(layer) - 1}.{NAMES[rest]}"
+        else:
+            found[name] = name
+    return found
+
+
+def plain_of(model: Model, vocabulary: int, weights: Mapping[str, Tensor], dropout: float = 0.0) -> Plain:
+    """The plain model with one member's weights, in their precision."""
+    found = Plain(model, vocabulary, dropout).to(weights["decoder.bias"].dtype)
+    found.load_state_dict({theirs: weights[ours] for ours, theirs in names(model, vocabulary).items()})
+    return found
+
+
+def zipf_corpus_ids(vocabulary: int, tokens: int, seed: int = 0) -> Tensor:
+    """Token ids with the frequencies of Zipf's law."""
+    share = 1 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
+    draw = torch.Generator().manual_seed(seed)
+    return torch.multinomial(share, tokens, replacement=True, generator=draw)

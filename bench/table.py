@@ -1,0 +1,92 @@
+"""All measurements of speed in one table, docs/bench.md.
+
+python bench/table.py
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import fleets
+import gpu
+import rewinding
+import step
+import torch
+import whole
+
+from trisect.lab.versions import versions
+
+PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
+PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
+    "step": step.rows,
+    "rewinding": rewinding.rows,
+    "fleets": fleets.rows,
+    "whole": whole.rows,
+    "gpu": gpu.rows,
+}
+
+
+def processor() -> str:
+    """The processor's name, as the system gives it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    wide = next((w for w in ("amx_tile", "avx512f", "avx2") if any(w in x for x in lines if x.startswith("flags"))), "")
+    return f"{names[0] if names else platform.processor()} ({wide}), {len(names)} cores"
+
+
+def line(row: dict[str, object]) -> str:
+    """One row of the table."""
+    ratio = row.get("ratio")
+    spread = f"{row['low']:.2f} to {row['high']:.2f}" if ratio is not None else ""
+    times = f"**{ratio:.2f}**" if ratio is not None else ""
+    return f"| {row['what']} | {row['plain']} | {row['ours']} | {times} | {spread} |"
+
+
+def page(rows: Iterable[dict[str, object]]) -> str:
+    """The page: how it was measured, the table, and what stands beside each row."""
+    rows = list(rows)
+    made = ", ".join(f"{name} {number}" for name, number in versions().items())
+    text = [
+        "# Speed",
+        "",
+        "Written by `make bench` (`python bench/table.py`). Ratios are plain / trisect: both ways in one run, in turn,",
+        "one thread each unless the row says otherwise; medians of paired rounds, with the least and the largest round.",
+        "Seconds are CPU seconds where a row does not say wall time.",
+        "",
+        f"Measured on {datetime.datetime.now(datetime.UTC).date()}: {processor()}; {made}.",
+        "",
+        "| what | plain | trisect | ratio | over rounds |",
+        "| --- | --- | --- | --- | --- |",
+        *(line(row) for row in rows),
+        "",
+    ]
+    for row in rows:
+        notes = row.get("notes")
+        if isinstance(notes, list) and notes:
+            text += [f"**{row['what']}**", "", *(f"- {note}" for note in notes), ""]
+    return "\n".join(text)
+
+
+def main(wanted: list[str]) -> None:
+    """Measure the parts named (all, where none is) and write the page (print it, where not all were measured)."""
+    threads = torch.get_num_threads()
+    rows = []
+    for name, part in PARTS.items():
+        if not wanted or name in wanted:
+            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            rows += part()
+            torch.set_num_threads(threads)
+    if wanted:
+        print(page(rows))
+    else:
+        PAGE.write_text(page(rows), encoding="utf-8")
+        print(PAGE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,164 @@
+"""The ledger: what was asked of a study, which runs that makes, and which of them are trained side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from trisect.core.errors import StudyError
+from trisect.core.files import write_json
+from trisect.core.site import Site
+from trisect.core.spec import SCHEMA, Experiment, Rewind, Run, plain, read_experiment
+from trisect.lab.folder import Folder
+
+# members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
+# leave the caches, on a GPU fewer would leave most of it idle
+FLEET = {"cpu": 8, "cuda": 32}
+LEDGER = "study.json"
+
+
+def join_ledger(folder: Folder, experiments: Sequence[Experiment], corpus: str, device: str = "cpu") -> dict[str, Any]:
+    """Add what experiments ask to the folder's ledger, new runs grouped into fleets, and write it before any work.
+
+    `corpus` is the fingerprint of their text as cut; `device` decides how large a new study's fleets are. Raises
+    StudyError, showing the difference, when the folder belongs to a study of another text, model or training.
+    """
+    there = folder.ledger.exists() or folder.copy.exists()
+    if not there and any(p.name != ".lock" for p in folder.path.iterdir()):
+        raise StudyError(
+            f"{folder.path} is not empty, and holds no study.",
+            f"There is {', '.join(sorted(p.name for p in folder.path.iterdir() if p.name != '.lock')[:5])}.",
+            "Choose an empty or a new folder with --out.",
+        )
+    old = folder.read_ledger() if there else None
+    ledger = old or {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": FLEET[device]}
+    for experiment in experiments:
+        ledger = _joined(folder, ledger, experiment, corpus)
+    if ledger != old or not (folder.ledger.exists() and folder.copy.exists()):
+        write_json(folder.ledger, ledger)
+        write_json(folder.copy, ledger)
+    return ledger
+
+
+def _joined(folder: Folder, old: dict[str, Any], experiment: Experiment, corpus: str) -> dict[str, Any]:
+    base = _base(experiment, corpus)
+    if differences := _differences(old["base"] or base, base):
+        raise StudyError(
+            f"{folder.path} belongs to another study.",
+            "It differs in " + "; ".join(differences) + ".",
+            "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
+        )
+    here, asked = plain(experiment.resolved()), old.get("asked", [old["experiment"]])
+    new = [run for run in experiment.runs(corpus) if run.id not in old["runs"]]
+    more = evaluations(experiment, corpus) - _evaluated(asked, corpus)
+    return {
+        "base": {key: base[key] if value is None else value for key, value in (old["base"] or base).items()},
+        "experiment": _merged(old["experiment"], here),
+        "asked": [one | {"text": here["text"]} for one in asked] + ([here] if new or more else []),
+        "runs": old["runs"] | {run.id: plain(run) for run in new},
+        "fleets": old["fleets"] + [[run.id for run in fleet] for fleet in fleets(new, _size(old))],
+        "fleet": _size(old),
+    }
+
+
+def repeating(ledger: dict[str, Any]) -> Any:
+    """What `trisect study` takes to do the same again, to the bit: one experiment, or what was asked, call by call.
+
+    One experiment where it makes the same runs in the same fleets and the same evaluations; after a study was
+    extended unevenly, or by sites, a list.
+    """
+    corpus, merged = ledger["base"]["corpus"], read_experiment(ledger["experiment"], LEDGER)
+    grouped = {tuple(run.id for run in fleet) for fleet in fleets(list(merged.runs(corpus)), _size(ledger))}
+    same = grouped == {tuple(fleet) for fleet in ledger["fleets"]}
+    if same and evaluations(merged, corpus) == _evaluated(ledger["asked"], corpus):
+        return ledger["experiment"]
+    return ledger["asked"]
+
+
+def _size(ledger: dict[str, Any]) -> int:
+    return ledger.get("fleet", FLEET["cpu"])  # ledgers from before there was a choice do not say
+
+
+def fleets(runs: Sequence[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
+    """Runs that can be trained side by side: one seed, one training, one label; the baseline's fleet comes first."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.seed, run.training.epochs, run.edit.label if run.edit else None), []).append(run)
+    cut = []
+    for group in groups.values():
+        count = -(-len(group) // size)
+        edges = [round(i * len(group) / count) for i in range(count + 1)]
+        cut += [group[a:b] for a, b in itertools.pairwise(edges)]
+    return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
+
+
+def rewound(experiment: Experiment) -> list[tuple[str, Site]]:
+    """(kind, site) of every evaluation that the experiment asks of each baseline."""
+    asked: list[tuple[str, Site]] = [("cut", Site(("attn",), None))]
+    rewind = experiment.resolved().rewind
+    if rewind:
+        asked += [
+            (kind, site)
+            for kind in (("rewind", "midstage") if rewind.midstage else ("rewind",))
+            for site in rewind.sites
+        ]
+    return asked
+
+
+def evaluations(experiment: Experiment, corpus: str) -> set[tuple[str, str, str]]:
+    """(baseline, kind, site) of every evaluation that the experiment asks."""
+    baselines = [run.id for run in experiment.runs(corpus) if run.edit is None]
+    return {(run, kind, str(site)) for run in baselines for kind, site in rewound(experiment)}
+
+
+def _evaluated(asked: Sequence[Any], corpus: str) -> set[tuple[str, str, str]]:
+    return {each for one in asked for each in evaluations(read_experiment(one, LEDGER), corpus)}
+
+
+def _base(experiment: Experiment, corpus: str) -> dict[str, Any]:
+    attack, rewind = experiment.attack, experiment.rewind
+    return {
+        "schema": SCHEMA,
+        "corpus": corpus,
+        "model": plain(experiment.model),
+        "training": plain(experiment.training),
+        "attack_epochs": (attack.epochs or experiment.training.epochs) if attack else None,
+        "rewind": _measured(rewind) if rewind else None,
+    }
+
+
+def _measured(rewind: Rewind) -> dict[str, Any]:
+    """How rewinding is measured; a sample stands there only where one is drawn, as in ledgers from before there were any."""
+    sample = {"sample_tokens": rewind.sample_tokens, "sample_seed": rewind.sample_seed}
+    how = {"points": rewind.points, "epsilon": rewind.epsilon, "mode": rewind.mode}
+    return how | (sample if rewind.sample_tokens is not None else {})
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted(set(old) | set(new)):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{prefix}{key}.")
+        elif a != b and not (key in ("attack_epochs", "rewind") and None in (a, b)):
+            found.append(f"{prefix}{key} (there {a!r}, here {b!r})")
+    return found
+
+
+def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """The union of what was asked before and now, for the report; lists keep their order, new members last."""
+    if old is None:
+        return new
+    merged = dict(new)
+    for key in ("attack", "rewind", "freeze"):
+        a, b = old[key], new[key]
+        if a and b:
+            merged[key] = {
+                k: list(dict.fromkeys([*a[k], *v])) if isinstance(v, list) else a.get(k) or v for k, v in b.items()
+            }
+        else:
+            merged[key] = a or b
+    merged["seeds"] = sorted({*old["seeds"], *new["seeds"]})
+    merged["name"] = old["name"]
+    return merged

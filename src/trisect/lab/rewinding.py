@@ -1,0 +1,89 @@
+"""Rewinding one site of a baseline: curves, their check, and where rows are sampled their intervals, as JSON-ready data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from trisect.core.site import Site
+from trisect.core.spec import Run
+from trisect.lm.feed import Piece
+from trisect.lm.rewind import blend, draw_rows, evaluate_variants, stages
+from trisect.measure.curves import adaptive_curves, exact_curves, paired_band
+
+Parameters = Mapping[str, Tensor]
+Pieces = Mapping[str, Sequence[Piece]]
+Sums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed loss along the curve, in nats
+
+
+def rewind(
+    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: Any
+) -> dict[str, Any]:
+    """What an evaluation's file holds: towards the first of the stored epochs (convex), or through all of them.
+
+    `final` and `epochs` have no member axis; `pieces` are all that is evaluated, by split; `how` is the ledger's.
+    """
+    sample, drawn = how.get("sample_tokens"), pieces
+    if sample is not None:
+        drawn = {split: draw_rows(part, sample, how["sample_seed"], split) for split, part in pieces.items()}
+    if convex:
+        body, sums = _convex(run, site, final, epochs[0], drawn, how)
+    else:
+        body, sums = _midstage(run, site, final, epochs, drawn)
+    if sample is not None:
+        for split, part in drawn.items():
+            tokens = np.array([p.inputs.shape[1] for p in part for _ in p.inputs])
+            band = paired_band(sums[split], tokens, sum(len(p.inputs) for p in pieces[split]))
+            ends = numbers(np.array([band.area_low, band.area_high]))
+            body[split] |= {"rise_low_nats": numbers(band.low), "rise_high_nats": numbers(band.high)}
+            body[split] |= {"area_low": ends[0], "area_high": ends[1]}
+    return body
+
+
+def _midstage(
+    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], pieces: Pieces
+) -> tuple[dict[str, Any], Sums]:
+    whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
+    found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in pieces.items()}
+    body = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
+    return body, {s: c.row_nats for s, c in found.items()}
+
+
+def _convex(
+    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: Any
+) -> tuple[dict[str, Any], Sums]:
+    """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes."""
+    whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how["points"]) / (how["points"] - 1)
+    rows: dict[float, list[np.ndarray]] = {}
+
+    def evaluate(alphas: list[float]) -> np.ndarray:
+        variants = blend(first, final, alphas)
+        found = [evaluate_variants(whole, run.model, p, site, variants) for p in pieces.values()]
+        rows.update({a: [c.row_nats[i] for c in found] for i, a in enumerate(alphas)})
+        return np.stack([c.loss_nats for c in found] + [c.accuracy for c in found])
+
+    curves = (
+        exact_curves(evaluate, grid, len(pieces))
+        if how["mode"] == "exact"
+        else adaptive_curves(evaluate, grid, len(pieces), how["epsilon"])
+    )
+    body: dict[str, Any] = {"evaluations": curves.evaluations, "nodes": curves.nodes}
+    for i, (split, part) in enumerate(pieces.items()):
+        n = sum(p.targets.numel() for p in part)
+        body[split] = curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
+        body[split]["check_nats"] = float(curves.checks[i])
+    return body, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}
+
+
+def curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> dict[str, Any]:
+    """One split's curve, over n tokens."""
+    return {"at": at, "loss_nats": numbers(losses), "accuracy": numbers(accuracies), "n": n}
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    """Finite ones as they are, the others missing."""
+    return [float(v) if np.isfinite(v) else None for v in values]

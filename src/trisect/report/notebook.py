@@ -1,0 +1,201 @@
+"""The notebook's face: studies, verdicts, claims and charts as HTML and SVG that need no script and no network.
+
+Words and lines take the colour of the page around them, so that light and dark both work; a chart keeps its paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import polars as pl
+from markupsafe import Markup
+
+from trisect.claims import preconditions
+from trisect.core.errors import TrisectError
+from trisect.report import cards, facts, render, words
+from trisect.report.cards import Card, PartView
+from trisect.report.rows import Rows
+
+STYLE = Markup("""<style>
+.trisect { max-width: 62rem; line-height: 1.45; font-variant-numeric: tabular-nums; }
+.trisect table { border-collapse: collapse; margin: .4rem 0; font-size: inherit; }
+.trisect th, .trisect td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; background: none;
+  border: 0; white-space: normal; color: inherit; }
+.trisect thead th { border-bottom: 1px solid; }
+.trisect .soft { opacity: .75; }
+.trisect .claim { border-top: 1px solid; padding: .4rem 0; }
+.trisect .part { display: flex; flex-wrap: wrap; gap: .2rem 1rem; align-items: center; padding: .15rem 0 .15rem 1.7rem; }
+.trisect .part > div { flex: 1 1 20rem; }
+.trisect svg { flex: none; vertical-align: middle; }
+.trisect svg text { fill: currentColor; font-size: 10.5px; opacity: .75; }
+.trisect .badge > * { fill: none; stroke: currentColor; stroke-width: 2; }
+.trisect .claimed { fill: currentColor; opacity: .14; }
+.trisect .zero { stroke: currentColor; stroke-dasharray: 3 2; opacity: .6; }
+.trisect .bound { stroke: currentColor; opacity: .6; }
+.trisect .family { stroke: currentColor; stroke-width: 1.2; }
+.trisect .ci { stroke: currentColor; stroke-width: 4; }
+.trisect .arrow { fill: none; stroke: currentColor; stroke-width: 1.4; }
+.trisect .dot { fill: currentColor; }
+.trisect .early { fill: currentColor; opacity: .6; }
+</style>""")
+ROW = Markup("<tr><th>{name}</th><td>{said}</td></tr>")
+
+
+class Chart(alt.ConcatChart):
+    """A chart of Altair's that shows itself as SVG, drawn here: a notebook needs no network for it."""
+
+    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
+        return {"image/svg+xml": render.svg(self, "chart"), "text/plain": "a chart of trisect"}
+
+
+def _framed(body: Markup) -> str:
+    return str(Markup('{}<div class="trisect">{}</div>').format(STYLE, body))
+
+
+def chart(drawn: alt.ConcatChart) -> Chart:
+    """The same chart, showing itself as SVG."""
+    shown = Chart.__new__(Chart)  # built anew, a chart checks every part of itself again: a second each
+    shown.__dict__.update(drawn.__dict__)
+    return shown
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a study says of one claim, showing itself as a card; `row` is its line of the table `claims`.
+
+    `effect`, its 95 % interval `low` to `high` and `margin` are those of the weakest part, in `unit`; null without data.
+    """
+
+    card: Card
+    row: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The claim's name, for example A-3."""
+        return self.card.id
+
+    @property
+    def verdict(self) -> str:
+        """supported, refuted or inconclusive."""
+        return self.card.verdict
+
+    @property
+    def effect(self) -> float | None:
+        """Effect of the claim's weakest part."""
+        return self.row["effect"]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Its 95 % interval; null with one seed."""
+        return None if self.row["low"] is None else (self.row["low"], self.row["high"])
+
+    @property
+    def margin(self) -> float | None:
+        """The margin that it is held against."""
+        return self.row["margin"]
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.verdict}: {self.card.sentence}"
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self}>"
+
+    def _repr_html_(self) -> str:
+        return _framed(_claim(self.card))
+
+
+class Verdicts(Mapping[str, Verdict]):
+    """The verdicts of a study by claim, in the order of the sources; shows itself as one card a claim."""
+
+    def __init__(self, found: Sequence[Verdict]) -> None:
+        self._found = {verdict.id: verdict for verdict in found}
+
+    def __getitem__(self, claim: str) -> Verdict:
+        return self._found[claim]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.values())) or "no verdicts"
+
+    def _repr_html_(self) -> str:
+        tally = words.tally(cards.tally(v.card for v in self.values()))
+        body = Markup("").join(_claim(v.card) for v in self.values())
+        return _framed(Markup("<p><b>{}</b></p>{}").format(tally, body))
+
+
+def verdicts(claims: pl.DataFrame) -> Verdicts:
+    """Every claim's verdict, from the table `claims`."""
+    wholes = {row["claim"]: row for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)}
+    return Verdicts([Verdict(card, wholes[card.id]) for card in cards.cards(claims)])
+
+
+def _claim(card: Card) -> Markup:
+    head = Markup("<div>{} <b>{} {}</b> {}</div>").format(card.badge, card.id, card.verdict, card.sentence)
+    reason = Markup('<div class="soft" style="padding-left:1.7rem">{}</div>').format(card.reason) if card.reason else ""
+    return Markup('<div class="claim">{}{}{}</div>').format(head, reason, Markup("").join(map(_part, card.parts)))
+
+
+def _part(part: PartView) -> Markup:
+    aside = "" if part.decides else " (shown, does not decide)"
+    note = Markup(' <span class="soft">{}</span>').format(part.note) if part.note else ""
+    said = Markup('<div>{}{}<br><span class="soft">{}</span>{}</div>').format(part.sentence, aside, part.numbers, note)
+    return Markup('<div class="part">{}{}</div>').format(said, part.drawing)
+
+
+def study(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], report: Path) -> str:
+    """A study in short: experiment, text, model, runs, the checks before any verdict, verdicts, and where its page is."""
+    rows = Rows.of(tables, about)
+    said, name = facts.study(rows), (about.get("experiment") or {}).get("name", "study")
+    checks = [
+        Markup("{}: {} ({}){}").format(
+            "holds" if c.ok else "does not hold", c.name, _measured(c.effect), Markup("<br>")
+        )
+        for c in preconditions({key: tables[key] for key in ("runs", "metrics", "sites")})
+    ]
+    lines = {
+        "Text": said["corpus"],
+        "Model": said["model"],
+        "Seeds": said["seeds"],
+        "Runs": said["runs"],
+        "Before any verdict": Markup("").join(checks),
+        "Verdicts": words.tally(cards.tally(cards.cards(rows.claims))),
+        "Report": Markup("<code>{}</code>").format(report),
+    }
+    body = Markup("").join(ROW.format(name=key, said=value) for key, value in lines.items())
+    return _framed(Markup("<p><b>Study {}</b></p><table>{}</table>").format(name, body))
+
+
+def _measured(effect: float | None) -> str:
+    return "not measured" if effect is None else f"{words.number(effect, True)} nats"
+
+
+def trouble(error: TrisectError) -> str:
+    """An error in its three parts, where a study cannot be shown."""
+    parts = Markup("<br>").join((error.given, error.known, error.todo))
+    return _framed(Markup("<p>{}</p>").format(parts))
+
+
+class Listing(list[dict[str, Any]]):
+    """Claims as plain data, a dictionary a part; in a notebook a table: sentence, margin and the reason for it."""
+
+    def _repr_html_(self) -> str:
+        lines = []
+        for i, row in enumerate(self):
+            if not i or self[i - 1]["claim"] != row["claim"]:
+                head = Markup('<tr><th>{}</th><th colspan="2">{}</th></tr>')
+                lines.append(head.format(row["claim"], row["claim_sentence"]))
+            aside = "" if row["decides"] else " (shown, does not decide)"
+            part = Markup('<tr><td></td><td>{}{}</td><td class="soft">{}</td></tr>')
+            lines.append(part.format(row["sentence"], aside, row["reason"]))
+        head = "<thead><tr><th>claim</th><th>part, with its margin</th><th>why this margin</th></tr></thead>"
+        table = Markup("<table>{}{}</table>").format(Markup(head), Markup("").join(lines))
+        return _framed(table)

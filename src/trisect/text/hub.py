@@ -1,0 +1,158 @@
+"""Hub: Hugging Face datasets by name or folder, as rows of text for the readers; needs the extra trisect[hub]."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from trisect.core.errors import CorpusError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+PREFIX = "hf:"
+NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
+BATCH = 100  # rows in memory at once
+SHOWN = 300  # characters of the library's own words in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The texts of one split, mapped from the dataset's own files: only a batch is ever in memory."""
+
+    name: str
+    dataset: Dataset
+    column: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def texts(self) -> Iterator[str]:
+        """Each row's text, ended by a line end; rows without one are passed over."""
+        batches = self.dataset.select_columns([self.column]).iter(BATCH)
+        for batch in cast("Iterator[Mapping[str, list[str | None]]]", batches):
+            yield from (f"{text}\n" for text in batch[self.column] if text is not None)
+
+    def checksum(self) -> str:
+        """BLAKE2b of the texts, 16 bytes in hex."""
+        state = hashlib.blake2b(digest_size=16)
+        for text in self.texts():
+            state.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
+        return state.hexdigest()
+
+    def size(self) -> int:
+        """Bytes that the rows take, roughly."""
+        return self.dataset.data.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A dataset that was found: its name without folders, the rows of its splits by our names, and its revision."""
+
+    name: str
+    rows: Mapping[str, Rows]
+    notes: tuple[str, ...]
+
+
+def is_hub(where: str | Path) -> bool:
+    """Whether a text is named as hf:NAME[:CONFIG]."""
+    return str(where).startswith(PREFIX)
+
+
+def split_name(where: str) -> tuple[str, str | None]:
+    """Name (or folder) and configuration of `hf:NAME[:CONFIG]`; raises CorpusError where there is no name."""
+    rest = where.removeprefix(PREFIX)
+    name, colon, config = rest.rpartition(":")
+    if not colon or Path(rest).is_dir():
+        name, config = rest, ""
+    if not name or (colon and not config and rest != name):
+        known = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
+        raise CorpusError(
+            f"'{where}' names no dataset.", known, "Use for example hf:Salesforce/wikitext:wikitext-2-v1."
+        )
+    return name, config or None
+
+
+def whole_name(where: str) -> str:
+    """The same dataset by a name that works from anywhere: folders in full."""
+    name, config = split_name(where)
+    name = str(Path(name).resolve()) if Path(name).is_dir() else name
+    return f"{PREFIX}{name}{f':{config}' if config else ''}"
+
+
+def open_dataset(where: str) -> Opened:
+    """Find `hf:NAME[:CONFIG]`, fetching it once into the library's own cache; raises CorpusError where that fails.
+
+    `validation` is our valid split. The text is the column `text`, or else the only column of strings.
+    """
+    name, config = split_name(where)
+    found, revision = _load(where, name, config)
+    local = Path(name).is_dir()
+    short = (Path(name).resolve().name if local else name) + (f":{config}" if config else "")
+    rows = {}
+    for split, names in NAMES.items():
+        key = next((n for n in names if n in found), None)
+        if key is not None:
+            rows[split] = Rows(f"{short}, {key}", found[key], _column(where, found[key]))
+        elif split != "test":
+            known = f"Looked for {' or '.join(names)}; its splits are {', '.join(map(str, found)) or 'none'}."
+            todo = "Use a dataset that has both, or a folder with train.txt and valid.txt."
+            raise CorpusError(f"The dataset '{where}' has no {split} split.", known, todo)
+    notes = (f"Read from the Hugging Face dataset {short}{f' at revision {revision}' if revision else ''}.",)
+    return Opened(short, rows, notes)
+
+
+def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any], str | None]:
+    """Every split of the dataset, and its revision where it lies on the hub."""
+    try:
+        import datasets
+    except ImportError as error:
+        known = "Reading Hugging Face datasets is an optional extra."
+        todo = "Install it: pip install 'trisect[hub]'"
+        raise CorpusError(f"'{where}' is asked for, but the package 'datasets' is not there.", known, todo) from error
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        if (Path(name) / "dataset_dict.json").is_file():  # what DatasetDict.save_to_disk wrote
+            return {str(split): rows for split, rows in datasets.DatasetDict.load_from_disk(name).items()}, None
+        builder = datasets.load_dataset_builder(name, config)
+        builder.download_and_prepare()
+        found = builder.as_dataset()
+        assert isinstance(found, dict), "asked for no split, all of them come"
+        revision = builder.hash if builder.repo_id else None
+        return {str(split): rows for split, rows in found.items()}, revision
+    except ConnectionError as error:
+        known = f"The library says: {_first(error)}"
+        todo = (
+            "Check the name and the network; a dataset that was fetched once is read without one, and so is hf:FOLDER."
+        )
+        raise CorpusError(f"The dataset '{where}' cannot be reached.", known, todo) from error
+    except FileNotFoundError as error:
+        known = f"The library says: {_first(error)}"
+        todo = "Check the name on huggingface.co/datasets (a private one needs 'hf auth login'), or the folder's path."
+        raise CorpusError(f"There is no dataset '{where}'.", known, todo) from error
+    except Exception as error:  # foreign code and foreign files: anything may go wrong in it
+        known = f"The library says: {_first(error)}"
+        todo = "Name one of the configurations that there are, as hf:NAME:CONFIG, or mend what it says."
+        raise CorpusError(f"The dataset '{where}' cannot be opened.", known, todo) from error
+
+
+def _first(error: Exception) -> str:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
+
+
+def _column(where: str, dataset: Dataset) -> str:
+    strings = [n for n, kind in dataset.features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
+    if "text" in strings:
+        return "text"
+    if len(strings) == 1:
+        return strings[0]
+    known = f"Its columns of strings are {', '.join(strings)}." if strings else "It has no column of strings."
+    columns = ", ".join(dataset.column_names)
+    todo = "Use a dataset with one text a row, or save its texts as train.txt and valid.txt in a folder."
+    raise CorpusError(f"The dataset '{where}' has no column 'text'; it has {columns or 'none'}.", known, todo)

@@ -1,0 +1,86 @@
+"""A page made from a synthetic study, and Chromium to open it with; without a browser these tests are skipped."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import polars as pl
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.synthetic import about, study_tables
+
+from trisect.claims import judge
+from trisect.report import figures, page
+from trisect.report.rows import Rows
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+Opened = Callable[..., Page]
+
+
+class Made(NamedTuple):
+    """A page's address, and the rows that it was made from."""
+
+    address: str
+    rows: Rows
+    tables: dict[str, pl.DataFrame]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "browser" in item.keywords and CHROMIUM is None:
+            item.add_marker(pytest.mark.skip(reason="no Chromium on the PATH"))
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory) -> Made:
+    shape = {"seeds": (1, 2), "epochs": 3, "layers": 2}
+    tables = study_tables(**shape)
+    description = about(**shape)
+    description["corpus"]["name"] = "a-name-without-any-place-to-break-it-" * 6
+    tables["claims"] = judge(tables, description)
+    rows = Rows.of(tables, description)
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page.html(tables, rows, figures.collect(rows)), encoding="utf-8")
+    return Made(path.as_uri(), rows, tables)
+
+
+@pytest.fixture(scope="session")
+def address(made) -> str:
+    return made.address
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def opened(browser, address) -> Iterator[Opened]:
+    """Opens the page in a tab of its own; at the end no tab may have complained, or asked for anything but the page."""
+    tabs, asked, said = [], [], []
+
+    def open_(width=1280, scheme: Literal["light", "dark"] = "light", script=True, touch=False) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script, has_touch=touch
+        )
+        tab = context.new_page()
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.goto(address)
+        tabs.append(tab)
+        return tab
+
+    yield open_
+    for tab in tabs:
+        tab.context.close()
+    assert {url for url in asked if not url.startswith(("data:", "blob:"))} <= {address}
+    assert said == []

@@ -1,0 +1,190 @@
+"""Laws of rewinding: many variants at once score as each alone does, and intervals from sampled rows cover."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests import tiny
+
+from trisect.core.site import Site
+from trisect.lm import variants as room
+from trisect.lm.feed import evaluation_pieces
+from trisect.lm.fleet import forward, initial, layout, spans, views
+from trisect.lm.loss import token_scores
+from trisect.lm.rewind import blend, draw_rows, evaluate_variants
+from trisect.lm.variants import make_decoder, span, variant_scores
+from trisect.measure.curves import TOLERANCE, adaptive_curves, exact_curves, paired_band
+
+CORPUS = tiny.corpus()
+PIECES = evaluation_pieces(CORPUS, tiny.TRAINING, "valid", (), "cpu")
+PLACES = layout(tiny.MODEL, len(CORPUS.vocabulary))
+GRID = np.arange(101) / 100
+BOUND = {torch.float64: 1e-10, torch.float32: 1e-6}  # of mean losses: rounding of sums over hundreds of logits
+
+
+def parameters(seed, dtype):
+    flat = initial(tiny.MODEL, len(CORPUS.vocabulary), seed).double()
+    flat += 0.2 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return flat.to(dtype)
+
+
+def bare(flat):
+    return {n: v[0] for n, v in views(flat[None], PLACES).items()}
+
+
+def plain(flat):
+    """Mean loss and accuracy of one model the plain way: every layer, every token, all logits, torch's own loss."""
+    p, losses, right = views(flat[None], PLACES), [], []
+    for piece in PIECES:
+        hidden = forward(p, piece.inputs, tiny.MODEL).hidden[0].flatten(0, 1)
+        z = torch.nn.functional.linear(hidden, p["decoder.weight"][0], p["decoder.bias"][0])
+        losses.append(torch.nn.functional.cross_entropy(z, piece.targets, reduction="none"))
+        right.append(z.argmax(-1) == piece.targets)
+    return float(torch.cat(losses).double().mean()), float(torch.cat(right).double().mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@settings(max_examples=3, deadline=None)
+@given(place=st.sampled_from(["q@1", "k@1", "v@2", "q+k@2", "q+k+v@1-2"]), seed=st.integers(0, 99))
+def test_exact_rewinding_is_full_evaluation_of_every_blend(dtype, place, seed):
+    site, first, last = Site.parse(place).resolve(2, 2), parameters(seed, dtype), parameters(seed + 100, dtype)
+    final = {n: v[None] for n, v in bare(last).items()}
+    curve = evaluate_variants(final, tiny.MODEL, PIECES, site, blend(bare(first), bare(last), GRID.tolist()))
+    for i in (0, 37, 99, 100):
+        edited = last.clone()
+        for cut in spans(site, tiny.MODEL, PLACES):
+            edited[cut] = (1 - GRID[i]) * first[cut] + GRID[i] * last[cut]
+        loss, accuracy = plain(edited)
+        assert curve.loss_nats[i] == pytest.approx(loss, abs=BOUND[dtype])
+        assert curve.accuracy[i] == pytest.approx(accuracy, abs=1e-12 if dtype == torch.float64 else 2.1 / curve.n)
+    assert curve.row_nats.sum(1) / curve.row_tokens.sum() == pytest.approx(curve.loss_nats, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 999), rank=st.integers(0, 9), scale=st.sampled_from([1e-3, 1.0, 30.0]))
+def test_variants_scored_through_their_span_score_as_each_alone(dtype, seed, rank, scale):
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    count, tokens, width, words = 40, 7, 16, 300
+    h = torch.einsum("nar,nrd->and", normal(tokens, count, rank + 1), normal(tokens, rank + 1, width)) * scale
+    h[:, 0] = normal(count, width) * scale  # one token whose variants span everything
+    h, w, b = h.to(dtype), normal(words, width).to(dtype), normal(words).to(dtype)
+    y = torch.randint(words, (tokens,), generator=draw)
+    found, alone = (
+        variant_scores(h, make_decoder(w, b), y),
+        token_scores(h.double(), w.double()[None], b.double()[None], y),
+    )
+    largest = h.double().norm(dim=-1).max() * w.double().norm(dim=-1).max()
+    bound = 4 * room.ROUNDING * torch.finfo(dtype).eps * float(largest)
+    assert float((found.loss.double() - alone.loss).abs().max()) <= bound
+    assert float((found.correct != alone.correct).double().mean()) <= (0 if dtype == torch.float64 else 0.01)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 999), rank=st.integers(1, 8))
+def test_a_span_is_no_larger_than_the_rank_and_gives_the_variants_back(seed, rank):
+    draw = torch.Generator().manual_seed(seed)
+    h = torch.randn(5, 30, rank, generator=draw, dtype=torch.float64) @ torch.randn(
+        5, rank, 20, generator=draw, dtype=torch.float64
+    )
+    found = span(h, 12)
+    assert found.enough.all()
+    assert (found.rank == rank).all()
+    torch.testing.assert_close(torch.bmm(found.shares, found.basis), h, rtol=0, atol=1e-12 * float(h.abs().max()))
+    assert not span(h, rank - 1).enough.any()
+
+
+def test_states_beyond_the_safe_range_and_states_that_are_no_numbers_are_scored_the_plain_way():
+    h = torch.randn(20, 6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    h[:, 1] *= torch.linspace(1, 900, 20, dtype=torch.float64)[:, None]  # one token's logits run over hundreds of nats
+    h[3, 2] = torch.nan
+    w = torch.randn(200, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y, b = torch.arange(6) * 30, torch.zeros(200, dtype=torch.float64)
+    found, alone = variant_scores(h, make_decoder(w, b), y), token_scores(h, w[None], b[None], y)
+    torch.testing.assert_close(found.loss, alone.loss, rtol=1e-11, atol=1e-10, equal_nan=True)
+    assert bool(found.loss[3, 2].isnan())
+    assert (found.correct == alone.correct).all()
+
+
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 99), place=st.sampled_from(["q@1", "v@1", "k@2"]))
+def test_adaptive_curves_are_within_their_tolerance_of_exact_ones(seed, place):
+    site = Site.parse(place).resolve(2, 2)
+    first, last = bare(parameters(seed, torch.float64)), bare(parameters(seed + 100, torch.float64))
+    final = {n: v[None] for n, v in last.items()}
+
+    def evaluate(alphas):
+        curve = evaluate_variants(final, tiny.MODEL, PIECES[:1], site, blend(first, last, alphas))
+        return np.stack([curve.loss_nats, curve.accuracy])
+
+    adaptive, exact = adaptive_curves(evaluate, GRID, 1, 0.01), exact_curves(evaluate, GRID, 1)
+    assert np.abs(adaptive.values[0] - exact.values[0]).max() <= TOLERANCE
+    assert adaptive.evaluations < 101
+    np.testing.assert_allclose(adaptive.values[0][adaptive.exact], exact.values[0][adaptive.exact], rtol=0, atol=1e-12)
+
+
+def test_a_draw_of_rows_is_a_function_of_its_key_and_grows_by_adding_rows():
+    def texts(pieces):
+        return [tuple(row) for p in pieces for row in torch.cat([p.inputs, p.targets.view(p.inputs.shape)], 1).tolist()]
+
+    every, some, more = texts(PIECES), *(texts(draw_rows(PIECES, n, 3, "valid")) for n in (100, 200))
+    assert texts(draw_rows(PIECES, 100, 3, "valid")) == some
+    assert set(some) < set(more) < set(every)
+    assert 100 - tiny.TRAINING.window < sum(len(row) // 2 for row in some) < 100 + tiny.TRAINING.window
+    assert texts(draw_rows(PIECES, 100, 4, "valid")) != some
+    assert texts(draw_rows(PIECES, 100, 3, "train")) != some
+    assert sorted(texts(draw_rows(PIECES, 10**9, 3, "valid"))) == sorted(every)
+    assert len(texts(draw_rows(PIECES, 2, 3, "valid"))) == 2
+
+
+POPULATION, TRIALS, POINTS = 600, 1_500, 3
+
+
+def covered(sample):
+    """How often intervals from `sample` of all rows hold the rise of all, at each point and for the area."""
+    draw = np.random.default_rng(sample)
+    tokens = np.where(draw.random(POPULATION) < 0.1, 20, 35)
+    own = draw.normal(size=POPULATION)  # what a row's tokens have in common
+    rise = np.stack([a * (0.05 + 0.4 * own + 0.1 * draw.normal(size=POPULATION)) for a in (1.0, 0.5, 0.0)]) * tokens
+    sums = rise + tokens * draw.gamma(4, 1, POPULATION)
+    true = np.append(rise.sum(1) / tokens.sum(), rise.sum() / POINTS / tokens.sum())
+    hits = np.zeros(POINTS + 1)
+    for _ in range(TRIALS):
+        rows = draw.choice(POPULATION, sample, replace=False)
+        band = paired_band(sums[:, rows], tokens[rows], POPULATION)
+        low, high = np.append(band.low, band.area_low), np.append(band.high, band.area_high)
+        hits += (low - 1e-12 <= true) & (true <= high + 1e-12)
+    return hits
+
+
+@pytest.mark.parametrize("sample", [60, 300])
+def test_intervals_of_sampled_rows_hold_the_value_of_all_rows_at_their_nominal_rate(sample):
+    low, high = stats.binom.ppf([1e-4, 1 - 1e-4], TRIALS, 0.95)
+    hits = covered(sample)
+    assert hits[2] == TRIALS  # the last point is its own reference: nothing is uncertain
+    for i in (0, 1, 3):
+        assert low <= hits[i] <= high
+
+
+def test_a_sample_of_all_rows_leaves_nothing_uncertain_and_one_row_tells_nothing():
+    sums, tokens = np.array([[3.0, 5.0], [2.0, 3.5]]), np.array([2, 3])
+    whole = paired_band(sums, tokens, 2)
+    assert whole.low == pytest.approx(whole.high)
+    assert whole.low == pytest.approx([(8.0 - 5.5) / 5, 0.0])
+    assert whole.area_low == pytest.approx(0.25)
+    assert np.isnan(paired_band(sums[:, :1], tokens[:1], 2).low).all()
+
+
+def test_pairing_is_what_makes_the_interval_short():
+    draw = np.random.default_rng(1)
+    level = 35 * draw.gamma(4, 1, 200)
+    sums, tokens = np.stack([level + draw.normal(size=200), level]), np.full(200, 35)
+    band = paired_band(sums, tokens, 10_000)
+    unpaired = 2 * 1.96 * np.sqrt(2) * level.std() / 35 / np.sqrt(200)
+    assert band.high[0] - band.low[0] < unpaired / 20

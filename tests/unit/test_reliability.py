@@ -1,0 +1,367 @@
+"""What the campaign in bench/reliability found: each defect that it met, held here in seconds."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tokenize
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from tests import tiny
+
+import trisect
+from trisect import engine
+from trisect.cli import main
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.files import read_json, write_json
+from trisect.core.spec import Attack, Freeze, Rewind, plain
+from trisect.core.tables import frame, read_table, write_table
+from trisect.lab.folder import Folder
+from trisect.lab.ledger import join_ledger, repeating
+from trisect.lab.plan import make_plan
+from trisect.lab.tasks import fleet_name
+from trisect.papers.presets import find_experiments
+from trisect.text import store
+
+ONE = replace(
+    tiny.EXPERIMENT,
+    seeds=(1,),
+    attack=None,
+    freeze=Freeze(tiny.SITES[:1]),
+    rewind=Rewind(tiny.SITES[:1], points=11, midstage=False),
+)
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def run(out, *experiments):
+    return [trisect.study(one, out=out, workers=0, quiet=True) for one in experiments or (ONE,)][-1]
+
+
+def bare(study):
+    return {name: table.drop("wall_seconds", strict=False) for name, table in study.tables.items()}
+
+
+def assert_same(one, other):
+    for name, table in bare(one).items():
+        assert table.equals(bare(other)[name]), name
+
+
+@pytest.fixture(autouse=True)
+def _no_page(monkeypatch):
+    """The page has tests of its own."""
+    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+        return run(tmp_path_factory.mktemp("whole") / "study")
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    return Folder(tmp_path / "study")
+
+
+def baseline(folder):
+    return next(run for run, said in folder.read_ledger()["runs"].items() if said["edit"] is None)
+
+
+# --- damaged files
+
+
+def test_a_number_beyond_all_numbers_is_damage_and_no_traceback(tmp_path):
+    write_json(tmp_path / "x.json", {"value": 1.2345678901})
+    (tmp_path / "x.json").write_text((tmp_path / "x.json").read_text().replace("1.2345678901", "1.2345e78901"))
+    with pytest.raises(DamagedFileError, match=r"x\.json cannot be read"):
+        read_json(tmp_path / "x.json", "Delete it.")
+
+
+def test_an_array_whose_header_is_no_python_is_damage(tmp_path):
+    store.write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content.replace(b"), }", b")( }"))
+    with pytest.raises((tokenize.TokenError, SyntaxError, ValueError)):
+        np.load(tmp_path / "x.npy")
+    with pytest.raises(DamagedFileError, match=r"x\.npy cannot be read") as caught:
+        store.read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
+    assert caught.value.todo == "Delete it."
+
+
+def test_a_changed_byte_anywhere_in_a_table_is_noticed(tmp_path):
+    rows = [{"run": "r", "epoch": e, "split": "train", "name": "loss_nats", "value": e / 7} for e in range(9)]
+    table = frame("metrics", rows)
+    path = write_table(tmp_path, "metrics", table)
+    good, silent = path.read_bytes(), []
+    assert pl.read_parquet(path).equals(table)  # an ordinary Parquet file
+    for place in range(0, len(good), 5):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        try:
+            silent += [] if read_table(tmp_path, "metrics").equals(table) else [place]
+        except DamagedFileError as error:
+            assert f"Delete {path} and call 'trisect report'" in error.todo  # noqa: PT017 (most raise, not all)
+    assert silent == []
+    table.write_parquet(path)  # as earlier versions wrote it
+    assert read_table(tmp_path, "metrics").equals(table)
+
+
+def test_a_lost_or_damaged_ledger_is_made_anew_from_its_copy(whole, copy):
+    copy.ledger.write_text(copy.ledger.read_text().replace('"seed": 1', '"seed": 7', 1))
+    with pytest.raises(DamagedFileError, match=r"study\.json is damaged") as caught:
+        run(copy.path)
+    assert (
+        caught.value.todo
+        == f"Delete {copy.ledger} and call the same command again: it is made anew from study.copy.json."
+    )
+    copy.ledger.unlink()
+    assert_same(trisect.render(copy.path), whole)
+    assert_same(run(copy.path), whole)
+    assert copy.ledger.read_bytes() == copy.copy.read_bytes()
+    copy.copy.write_text("")
+    assert [str(e.given) for e in trisect.check(copy.path)] == [f"{copy.copy} cannot be read."]
+    copy.copy.unlink()
+    assert_same(run(copy.path), whole)
+    assert copy.ledger.read_bytes() == copy.copy.read_bytes()
+
+
+def victims(folder):
+    first = folder.run(baseline(folder)).parent
+    return {
+        "study.copy.json": folder.copy,
+        "about.json": folder.path / "about.json",
+        "corpus.json": folder.corpus / "corpus.json",
+        "array": folder.corpus / "train.pos.npy",
+        "run.json": first / "run.json",
+        "final weights, read by nothing else": next(folder.path.glob("runs/freeze*/final.safetensors")),
+        "weights of an epoch": first / "epochs" / "0001.safetensors",
+        "evaluation": next(folder.path.glob("evaluations/*/rewind*")),
+        "table": folder.tables / "sites.parquet",
+    }
+
+
+def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
+    assert trisect.check(copy.path) == []
+    said = CliRunner().invoke(main, ["check", str(copy.path)])
+    assert (said.exit_code, said.stdout) == (0, "Every file is whole.\n")
+    for kind, path in victims(copy).items():
+        good = path.read_bytes()
+        path.write_bytes(good[: len(good) // 2])
+        found = trisect.check(copy.path)
+        assert len(found) == 1, kind
+        assert str(path) in found[0].given
+        target = found[0].todo.removeprefix("Delete ").removeprefix("the folder ").partition(" and call")[0]
+        assert path.is_relative_to(target), kind
+        said = CliRunner().invoke(main, ["check", str(copy.path)])
+        assert (said.exit_code, said.stdout, said.stderr) == (2, "", f"trisect: {found[0]}\n")
+        path.write_bytes(good)
+    shutil.rmtree(copy.epochs(baseline(copy)))
+    assert [e.given for e in trisect.check(copy.path)] == [f"The site weights of {baseline(copy)} are incomplete."]
+    assert_same(whole, trisect.Study(copy.path))
+
+
+def test_what_a_message_asks_to_delete_is_trained_anew_even_where_an_old_checkpoint_is_left(whole, copy):
+    fleet = tuple(copy.read_ledger()["fleets"][0])
+    left = copy.checkpoint(fleet_name(fleet))
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"left by a process that was killed before it could remove it")
+    run(copy.path)
+    assert not left.exists()
+    left.write_bytes(b"the checkpoint of a fleet whose baseline's folder was deleted")
+    shutil.rmtree(copy.run(baseline(copy)).parent)
+    assert_same(run(copy.path), whole)
+
+
+# --- formats
+
+
+def test_a_run_of_another_format_is_refused_and_one_without_a_number_is_of_format_1(whole, copy):
+    path = copy.run(baseline(copy))
+    body = read_json(path, "")
+    assert body["format"] == 1
+    del body["format"]
+    write_json(path, body)
+    assert_same(trisect.render(copy.path), whole)
+    write_json(path, body | {"format": 2})
+    with pytest.raises(StudyError, match=r"run\.json has format 2") as caught:
+        trisect.render(copy.path)
+    assert caught.value.known == "This version reads format 1."
+    assert "the version of trisect that wrote it" in caught.value.todo
+
+
+# --- two processes
+
+
+def test_an_evaluation_waits_for_a_baseline_that_is_trained_anew(copy, monkeypatch):
+    """Else it would be removed with the old weights, and be missing from the tables."""
+    next(copy.path.glob("runs/freeze*/run.json")).unlink()
+    seen = []
+
+    def look(pieces, command, workers, told):
+        seen.append([(p.data()["kind"], p.ready()) for p in pieces])
+        told(engine.Event(0, 0, 1.0, "", True))
+        seen.append([(p.data()["kind"], p.ready()) for p in pieces])
+
+    monkeypatch.setattr("trisect.lab.study.run_tasks", look)
+    trisect.study(ONE, out=copy.path, workers=2, quiet=True)
+    assert seen[0] == [("train", True), ("cut", False), ("rewind", False)]
+    assert seen[1] == [("train", True), ("cut", True), ("rewind", True)]
+
+
+def test_a_worker_that_cannot_be_started_is_said(monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FULL))
+
+    class Piece:
+        def data(self):
+            return {}
+
+        def ready(self):
+            return True
+
+    with pytest.raises(StudyError, match="Worker process 1 could not be started") as caught:
+        engine.run_tasks([Piece()], ("-c", ""), 1, lambda _: None)
+    assert "No space left" in caught.value.known
+    assert "--workers 0" in caught.value.todo
+
+
+# --- full disks
+
+
+def test_a_disk_without_room_for_the_lock_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("trisect.lab.folder.FileLock.acquire", lambda *_, **__: (_ for _ in ()).throw(FULL))
+    with pytest.raises(StudyError, match="cannot be written") as caught:
+        run(tmp_path / "study")
+    assert "No space left" in caught.value.known
+    assert "--out" in caught.value.todo
+
+
+def test_of_several_files_that_find_the_disk_full_the_first_is_named(tmp_path, monkeypatch):
+    count, write = [0], Path.write_bytes
+
+    def full(self, data):
+        if "runs" in self.parts:
+            monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(FULL))
+            raise FULL
+        count[0] += 1
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StudyError, match=r"0000\.safetensors could not be written"):
+        run(tmp_path / "study")
+
+
+def test_a_full_temporary_folder_is_said_also_by_the_last_few_tokens(monkeypatch):
+    class Full:
+        closed = False
+
+        def write(self, data):
+            return len(data)  # it fits the buffer, and shows only when that is written
+
+        def flush(self):
+            raise FULL
+
+        def close(self):
+            raise FULL
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.close()
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
+    grown = store.GrowingArray(np.int32)
+    grown.append([1, 2, 3])
+    with pytest.raises(CorpusError, match="more than 3 tokens could not be kept") as caught:
+        grown.finish()
+    assert "TMPDIR" in caught.value.todo
+    del grown  # and nothing is said of closing it
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: (_ for _ in ()).throw(FULL))
+    with pytest.raises(CorpusError, match="more than 0 tokens"):
+        store.GrowingArray(np.int32)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_standard_output_is_said_and_is_no_traceback():
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "trisect.cli", "claims"]
+        said = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert said.returncode == 2
+    assert said.stderr == (
+        "trisect: What was found could not be printed.\n"
+        "  The disk that standard output is on is full.\n"
+        "  Free some space and call the same command again: nothing is lost.\n"
+    )
+
+
+# --- experiment.json repeats a study
+
+
+def asked(folder):
+    return json.loads((folder / "experiment.json").read_text())
+
+
+def test_an_unevenly_extended_study_is_repeated_run_for_run_and_to_the_bit(tmp_path):
+    other = replace(ONE, seeds=(2,), freeze=None, rewind=Rewind(tiny.SITES[1:2], points=11, midstage=False))
+    uneven = run(tmp_path / "uneven", ONE, other)
+    assert [each["seeds"] for each in asked(tmp_path / "uneven")] == [[1], [2]]
+    assert uneven.tables["runs"].height == 3
+    again = trisect.study(tmp_path / "uneven" / "experiment.json", out=tmp_path / "again", workers=0, quiet=True)
+    assert_same(again, uneven)
+    assert asked(tmp_path / "again") == asked(tmp_path / "uneven")
+    planned = trisect.plan(tmp_path / "uneven" / "experiment.json")
+    assert {r.id for r in planned.runs} == set(Folder(tmp_path / "uneven").read_ledger()["runs"])
+    assert planned.data()["experiment"] == asked(tmp_path / "uneven")
+
+
+def ledger(tmp_path, *calls):
+    """The ledger after those calls, nothing trained."""
+    folder = Folder(tmp_path)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    return [join_ledger(folder, each, make_plan(*each).corpus.fingerprint) for each in calls][-1]
+
+
+def test_an_evenly_extended_study_is_one_experiment(tmp_path):
+    both = replace(ONE, seeds=(1, 2))
+    assert repeating(ledger(tmp_path, [ONE], [replace(ONE, seeds=(2,))], [ONE])) == plain(both.resolved())
+
+
+def test_a_study_extended_by_sites_keeps_the_fleets_it_had(tmp_path):
+    more = replace(ONE, freeze=Freeze(tiny.SITES), attack=Attack(tiny.SITES[:1], ("pos",)))
+    first = ledger(tmp_path / "a", [ONE], [more], [ONE])
+    assert [plain(e.resolved()) for e in (ONE, more)] == repeating(first)
+    second = ledger(tmp_path / "b", [ONE, more])
+    assert second["fleets"] == first["fleets"]
+
+
+def test_evaluations_alone_are_an_extension_too(tmp_path):
+    more = replace(ONE, rewind=Rewind(tiny.SITES[:2], points=11, midstage=False))
+    assert repeating(ledger(tmp_path / "even", [ONE], [more])) == plain(more.resolved())
+    other = replace(more, seeds=(2,), freeze=None)
+    assert len(repeating(ledger(tmp_path / "uneven", [ONE], [other]))) == 2
+
+
+def test_a_list_of_experiments_is_read_and_what_is_none_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([plain(ONE), plain(tiny.EXPERIMENT)]))
+    assert find_experiments(path) == (ONE, tiny.EXPERIMENT)
+    path.write_text("[]")
+    with pytest.raises(SpecError, match="holds no experiment"):
+        find_experiments(path)
+    path.write_text(json.dumps([plain(ONE), {"nmae": "x"}]))
+    with pytest.raises(SpecError, match=r"experiment 2 of .*x\.json has nmae"):
+        find_experiments(path)
+    with pytest.raises(SpecError, match="The experiments have different texts"):
+        make_plan(ONE, replace(ONE, text=replace(ONE.text, train_tokens=999)))
+    path.write_text("[" * 100_000)
+    with pytest.raises(SpecError, match=r"x\.json cannot be read"):
+        find_experiments(path)

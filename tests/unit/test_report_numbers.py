@@ -1,0 +1,173 @@
+"""The numbers behind the report's marks: each series once, each mark with its own, and how exact the curves are."""
+
+import json
+import re
+
+import polars as pl
+import pytest
+from tests.synthetic import about, study_tables
+
+from trisect.core.tables import frame
+from trisect.measure.curves import TOLERANCE
+from trisect.report import figures, marks, page, render
+from trisect.report.exactness import exactness
+from trisect.report.marks import Measure, Series, mean_of, of_runs
+from trisect.report.rows import Point, Rows, interval
+
+SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
+LOSS = Measure("loss", "nats")
+
+
+def series(seed, values, at=(0.0, 1.0), **more):
+    return Series(LOSS, "q@1", f"run-{seed}", seed, at, values, **more)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return Rows.of(study_tables(**SMALL), about(**SMALL))
+
+
+@pytest.fixture(scope="module")
+def drawn(rows):
+    return {figure.name: figure for figure in figures.collect(rows)}
+
+
+def test_the_mean_of_series_is_the_mean_of_each_number():
+    whole = mean_of([series(1, (1.0, 2.0)), series(2, (2.0, 5.0)), series(3, (3.0, 2.0))])
+    for i, values in enumerate(((1.0, 2.0, 3.0), (2.0, 5.0, 2.0))):
+        known = interval(values)
+        assert (whole.values[i], whole.low[i], whole.high[i]) == pytest.approx((known.mean, known.low, known.high))
+    assert (whole.n, whole.seed, whole.run) == (3, None, "")
+
+
+def test_a_mean_stops_where_the_first_seed_is_lost_and_says_so():
+    whole = mean_of([series(1, (1.0, 2.0)), series(2, (2.0,), (0.0,), diverged=True)])
+    assert whole.at == (0.0,)
+    assert whole.diverged
+    alone = series(1, (1.0, 2.0))
+    assert mean_of([alone]) is alone
+    same = mean_of([series(1, (1.0,), ()), series(2, (1.0,), ())])
+    assert (same.at, same.values, same.low) == ((), (1.0,), (None,))
+
+
+def test_points_become_a_series_for_each_run_in_the_order_of_at():
+    points = [
+        Point("q@1", 1, 2.0, 1.0, False, "a"),
+        Point("q@1", 1, 1.0, 0.0, True, "a"),
+        Point("k@1", 2, 3.0, None, False, "b"),
+    ]
+    first, second = of_runs(points, LOSS)
+    assert (first.at, first.values, first.diverged, first.run) == ((0.0, 1.0), (1.0, 2.0), True, "a")
+    assert (second.at, second.values, second.site) == ((), (3.0,), "k@1")
+
+
+def test_every_mark_that_is_drawn_has_its_stroke(drawn):
+    """The page finds marks by place alone, so that drawing and strokes must agree in number, layer by layer."""
+    for name in ("answer", "fig03-attack-pos-train", "fig07-baseline", "fig08-rewind-heat", "fig10-midstage"):
+        for view in drawn[name].views:
+            for panel in view.panels:
+                text = render.slim(render.svg(panel.chart, name, legend=False))
+                for layer, strokes in panel.strokes.items():
+                    groups = re.findall(rf'<g class="[^"]* {layer}_marks">(.*?)</g>', text)
+                    many = sum(len(re.findall(r"<(?:path|line|text)\b", group)) for group in groups)
+                    assert (name, layer, many) == (name, layer, len(strokes))
+                    assert {stroke.key for stroke in strokes} <= {key.name for key in view.key} | {""}
+
+
+def test_a_figure_packs_each_series_once_however_often_it_is_drawn(drawn):
+    figure = drawn["fig04-attack-pos-valid"]
+    assert [view.name for view in figure.views] == ["component", "layer", "label"]
+    packed = marks.pack([(v.name, [(p.series, p.strokes) for p in v.panels]) for v in figure.views], "epoch")
+    runs = [packed["runs"][row[2]] for row in packed["series"] if row[3] is not None]
+    assert len(runs) == len(set(runs)) == 2 * (1 + 6 + 6)  # two seeds: the baseline, six sites, two labels
+    assert packed["axes"] == [[0, 1, 2, 3]]
+    shown = {i for panel in packed["views"][1]["panels"] for i in panel["series"]}
+    assert not any("-dep-" in packed["runs"][packed["series"][i][2]] for i in shown)
+    json.dumps(packed, allow_nan=False)
+
+
+def test_layers_keep_shape_and_colour_in_every_panel(drawn):
+    keys = drawn["fig03-attack-pos-train"].views[0].key
+    assert [key.name for key in keys] == ["layer 1", "layer 2", "baseline"]
+    assert len({(key.colour, key.shape) for key in keys}) == 3
+    assert [key.name for key in drawn["fig03-attack-pos-train"].views[1].key] == ["q", "k", "v", "baseline"]
+
+
+def test_numbers_inside_the_page_cannot_end_their_block():
+    tables = study_tables(**SMALL)
+    evil = tables["runs"].with_columns(pl.col("run").str.replace("baseline", "</script><b>"))
+    known = dict(zip(tables["runs"]["run"], evil["run"], strict=True))
+    renamed = {
+        "runs": evil,
+        "metrics": tables["metrics"].with_columns(pl.col("run").replace(known)),
+        "sites": frame("sites", ()),
+    }
+    found = Rows.of(renamed, about(**SMALL))
+    figure = next(f for f in figures.collect(found) if f.name == "fig07-baseline")
+    text = page.html(renamed, found, [figure])
+    assert "</script><b>" not in text
+    assert "\\u003c/script>\\u003cb>" in text
+
+
+def with_check(checks, **measures):
+    tables = study_tables(**SMALL)
+    rows = [
+        {"subject": run, "site": "q@1", "split": "train", "n": 10, "measure": name, "value": value, "at": at}
+        for run, seed in tables["runs"].filter(pl.col("edit") == "none").select("run", "seed").iter_rows()
+        for name, (value, at) in {"rewind_check_nats": (checks * seed, None), **measures}.items()
+    ]
+    return {**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), *rows])}
+
+
+def test_the_adaptive_check_is_told_with_where_it_is_worst():
+    tables = with_check(2e-4, rewind_evaluations=(21.0, None), rewind_nodes=(17.0, None))
+    found = exactness(Rows.of(tables, about(**SMALL)))
+    assert found is not None
+    assert "Of 101 values of α, 21 were evaluated per site and seed" in found.sentence
+    assert f"agree within {TOLERANCE:g} nats everywhere" in found.sentence
+    assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found.sentence
+    assert found.rows == (("q@1", ("21", "0.000400", "17")),)
+    text = page.html(
+        tables, Rows.of(tables, about(**SMALL)), [f for f in figures.collect(Rows.of(tables, about(**SMALL))) if f.ramp]
+    )
+    assert found.sentence in text
+    assert text.index('id="fig08-rewind-heat"') < text.index('id="exactness"')
+
+
+def test_where_no_two_grids_agree_it_is_said_and_exact_mode_has_no_check():
+    found = exactness(Rows.of(with_check(0.0, rewind_evaluations=(134.0, None)), about(**SMALL)))
+    assert found is not None
+    assert "At q@1 no two agreed in some seed, and every α was evaluated there." in found.sentence
+    exact = about(**SMALL)
+    exact["experiment"]["rewind"]["mode"] = "exact"
+    found = exactness(Rows.of(with_check(0.0, rewind_evaluations=(101.0, None)), exact))
+    assert found is not None
+    assert found.sentence == "Every one of the 101 values of α was evaluated; nothing is interpolated."
+    assert exactness(Rows.of(study_tables(**SMALL), about(**SMALL))) is None
+
+
+def test_intervals_over_sampled_rows_have_their_columns():
+    ends = {
+        "rewind_rise_low_nats": (0.1, 0.0),
+        "rewind_rise_high_nats": (0.3, 0.0),
+        "rewind_area_low": (0.01, None),
+        "rewind_area_high": (0.05, None),
+    }
+    described = about(**SMALL)
+    described["experiment"]["rewind"]["sample_tokens"] = 2000
+    found = exactness(Rows.of(with_check(0.0, rewind_evaluations=(17.0, None), **ends), described))
+    assert found is not None
+    assert [title for title, _ in found.columns[2:]] == ["Rise at α = 0", "Area"]
+    assert found.rows[0][1][2:] == ("+0.100 to +0.300; +0.100 to +0.300", "+0.0100 to +0.0500; +0.0100 to +0.0500")
+    assert "a sample of whole rows (2\u202f000 tokens of each split)" in found.sentence
+
+
+def test_the_adversary_is_compared_with_the_commonest_label_where_the_tables_know_it(drawn):
+    tables = study_tables(**SMALL)
+    base = tables["runs"].filter(pl.col("edit") == "none")["run"][0]
+    known = {"subject": base, "measure": "majority_accuracy_pos", "split": "valid", "value": 0.25, "n": 10}
+    more = Rows.of({**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), known])}, about(**SMALL))
+    adversary = next(f for f in figures.collect(more) if f.name == "adversary")
+    assert [key.name for key in adversary.key] == ["q", "k", "v", "commonest label"]
+    assert [p.strokes.get("level0") is not None for p in adversary.panels] == [True, False]
+    assert [key.name for key in drawn["adversary"].key] == ["q", "k", "v"]
