@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: study test check docs notebook fix clean
+.PHONY: study test check docs bench notebook fix clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,9 @@ check: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/python tools/docs.py
+
+bench: .venv/ready
+	$(BIN)/python bench/table.py
 
 notebook: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -84,7 +84,11 @@ def rows(device: str = "cuda") -> list[dict[str, object]]:
             "ratio": ratios[ROUNDS // 2],
             "low": ratios[0],
             "high": ratios[-1],
-            "notes": ["bfloat16 products, recorded passes" if device == "cuda" else "float32, on the CPU"],
+            "notes": [
+                f"products in {narrow or torch.float32}",
+                "passes recorded" if fleet.replay and fleet.replay.usable else "passes not recorded",
+                "the fleet is the baseline and the freezing runs of one seed; fleets under attack are never recorded",
+            ],
         }
     ]
 

@@ -5,7 +5,7 @@ python bench/rewinding.py
 
 from __future__ import annotations
 
-import math
+import json
 import resource
 import tempfile
 import time
@@ -78,18 +78,26 @@ def weights() -> tuple[Tensor, Tensor]:
 
 
 def plain_losses(model: Plain, first: Tensor, final: Tensor, site: Site, piece: Piece, at: Sequence[float]) -> Any:
-    """For each α blended weights are loaded and every token is evaluated, 700 at a time."""
+    """For each α the site's blended weights are loaded and every token is evaluated, 700 at a time."""
     loss, theirs, found = torch.nn.CrossEntropyLoss(), names(MODEL, TYPES), []
+    own = [n for n in PLACES if any(n.startswith(f"layers.{layer}.in.") for layer in site.layers or ())]
+    state = model.state_dict()
     for alpha in at:
-        blended = final.clone()
-        for own in spans(site, MODEL, PLACES):
-            blended[own] = (1 - alpha) * first[own] + alpha * final[own]
-        model.load_state_dict({theirs[n]: v[0] for n, v in views(blended[None], PLACES).items()})
+        for name in own:
+            place = PLACES[name]
+            blended = final[place.start : place.stop].clone()
+            for cut in spans(site, MODEL, PLACES):
+                if place.start <= cut.start < place.stop:
+                    part = slice(cut.start - place.start, cut.stop - place.start)
+                    blended[part] = (1 - alpha) * first[cut] + alpha * final[cut]
+            state[theirs[name]].copy_(blended.view(place.shape))
         total = 0.0
         with torch.no_grad():
             for x, y in zip(piece.inputs.split(BATCH), piece.targets.split(BATCH * LENGTH), strict=True):
                 total += loss(model(x).flatten(0, 1), y).item() * y.numel()
         found.append(total / piece.targets.numel())
+    for name in own:
+        state[theirs[name]].copy_(views(final[None], PLACES)[name][0])
     return found
 
 
@@ -155,35 +163,23 @@ def rows(batches: int = 1, sites: Sequence[Site] = PAPER_SITES) -> list[dict[str
 def _row(mode: str, each: list[Round], tokens: int) -> dict[str, Any]:
     pair = summary([(one.plain, one.ours) for one in each])
     low, _, high = np.quantile([one.plain / one.ours for one in each], [0.25, 0.5, 0.75])
+    evaluations = sum(one.evaluations for one in each)
+    faults = sum(one.plain_faults for one in each), sum(one.our_faults for one in each)
     return {
-        "name": f"rewind grid, {mode}",
-        "plain_seconds": math.fsum(one.plain for one in each),
-        "ours_seconds": math.fsum(one.ours for one in each),
+        "what": f"rewind grid of 101 α, {mode} mode, a site of the paper's model",
+        "plain": f"{pair.plain:.0f} s",
+        "ours": f"{pair.ours:.1f} s",
         "ratio": pair.ratio,
         "low": pair.low,
         "high": pair.high,
-        "quartiles": (float(low), float(high)),
-        "rounds": pair.rounds,
-        "tokens": tokens,
-        "evaluations": sum(one.evaluations for one in each),
-        "difference_nats": max(one.difference for one in each),
-        "plain_faults": sum(one.plain_faults for one in each),
-        "our_faults": sum(one.our_faults for one in each),
+        "notes": [
+            f"{pair.rounds} sites, one round each, {tokens} tokens; half of the ratios lie between {low:.1f} and {high:.1f}",
+            f"the plain way is timed at {PLAIN} of the 101 α (0, 1 and random ones) and scaled up",
+            f"{evaluations:,} evaluations in all; losses within {max(one.difference for one in each):.1e} nats of the plain way's",
+            f"page faults: {faults[0]:,} the plain way, {faults[1]:,} ours",
+        ],
     }
 
 
-def main() -> None:
-    """Print the rows."""
-    for row in rows():
-        print(f"{row['name']:<22}{row['plain_seconds']:7.0f} s plain{row['ours_seconds']:7.1f} s ours")
-        print(
-            f"    ratio {row['ratio']:.1f}, of {row['rounds']} rounds {row['low']:.1f} to {row['high']:.1f},", end=" "
-        )
-        print(f"half of them {row['quartiles'][0]:.1f} to {row['quartiles'][1]:.1f}")
-        print(f"    {row['evaluations']:,} evaluations of {row['tokens']:,} tokens,", end=" ")
-        print(f"losses within {row['difference_nats']:.1e} nats of the plain way's")
-        print(f"    {row['plain_faults']:,} page faults the plain way, {row['our_faults']:,} ours")
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(rows(), indent=1, ensure_ascii=False))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from common import ONE, Tally, call, without_page, write_experiment
 
@@ -32,7 +33,7 @@ def alike(one: Any, other: Any) -> bool:
         return one.note == other.note and all(torch.equal(one.tensors[n], other.tensors[n]) for n in names)
     if isinstance(one, Corpus):
         return one.fingerprint == other.fingerprint and one.notes == other.notes
-    return one.equals(other) if hasattr(one, "equals") else one == other
+    return one.equals(other) if isinstance(one, pl.DataFrame) else one == other
 
 
 def damage(tally: Tally, path: Path, read: Read, places: int, draw: random.Random) -> None:

@@ -171,19 +171,27 @@ def report(out: str) -> None:
 @main.command()
 @click.argument("out", metavar="OUT")
 def check(out: str) -> None:
-    """Read every file that a study has left, and name what is damaged and what to delete.
+    """Read all that a study reads back, and name what is damaged and what to delete.
+
+    Figures, report and experiment.json are not read: each call of study writes them anew.
 
     \b
     trisect check study
     """
+    from pathlib import Path
+
     from trisect import door
+    from trisect.lab.check import unfinished
 
     found = door.check(out)
     for error in found:
         click.echo(f"trisect: {error}", err=True)
     if found:
         click.get_current_context().exit(2)
-    click.echo("Every file is whole.")
+    left, runs = unfinished(Path(out))
+    if left:
+        click.echo(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
+    click.echo("Every file that is there is whole." if left else "Every file is whole.")
 
 
 @main.command()

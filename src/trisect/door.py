@@ -60,7 +60,7 @@ def render(out: str | Path) -> Study:
 
 
 def check(out: str | Path) -> list[StudyError]:
-    """Read every file that a study has left; an error for each damaged one, saying what to delete. Changes nothing."""
+    """Read all that a study reads back; an error for each damaged file, saying what to delete. Changes nothing."""
     from trisect.lab.check import check_study
 
     return check_study(Path(out))

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests import tiny
 
-from trisect.lm.loss import loss_and_gradients
+from trisect.lm.loss import loss_and_gradients, token_scores, workspace
 from trisect.lm.replay import CudaGraph, Replay
 from trisect.lm.train import Trainer
 
@@ -125,3 +127,33 @@ def test_on_an_accelerator_a_recorded_graph_trains_as_eager_steps_do():
     assert replayed.replay is not None
     assert replayed.replay.usable, replayed.replay.reason
     torch.testing.assert_close(eager.flat, replayed.flat, rtol=1e-3, atol=1e-4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    members=st.integers(1, 4),
+    rows=st.integers(1, 40),
+    vocabulary=st.integers(2, 60),
+    block=st.integers(1, 3_000),
+    fewer=st.integers(0, 20),
+)
+def test_room_for_one_block_is_enough_for_all_and_changes_nothing(
+    members, rows, vocabulary, block, fewer, monkeypatch_block
+):
+    draw = torch.Generator().manual_seed(rows * vocabulary)
+    w, b = (
+        torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((members, vocabulary, 3), (members, vocabulary))
+    )
+    h = torch.randn(members, max(1, rows - fewer), 3, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, vocabulary, (h.shape[1],), generator=draw)
+    free, expected = loss_and_gradients(h, w, b, y)
+    with monkeypatch_block(block):
+        work = workspace(members * rows, vocabulary, h)
+        assert work.numel() <= max(block, vocabulary)
+        seen = token_scores(h, w, b, y, work)
+        scores, found = loss_and_gradients(h, w, b, y, None, work)
+    for one in (seen, scores):
+        torch.testing.assert_close(one.loss, free.loss, rtol=1e-12, atol=1e-12)
+        assert torch.equal(one.correct, free.correct)
+    for a, c in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-12, atol=1e-12)

@@ -201,6 +201,7 @@ piece = st.one_of(
     st.sampled_from(
         ["<unk>", " = Title = ", "@-@", "<br />", "<BR />", '"', "'", ".", ",", ";", ":", "?!", "()", " the Cat "]
     ),
+    # Σ lower-cases by what surrounds it (ς ends a word): a whole line, as by hand here, may differ from word by word
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="Σ"), max_size=6),
     st.sampled_from(["\n", "\r\n", "\r", "\x0b", "\x85", "\u2028", "\u3000", "\x00", "\ufeff"]),
 )

@@ -287,6 +287,14 @@ def test_no_spacy(source, tmp_path, monkeypatch):
     assert caught.value.todo == "Install the extra: pip install 'trisect[annotate]'"
 
 
+def test_a_folder_called_spacy_is_not_the_package(source, tmp_path, monkeypatch):
+    (tmp_path / "spacy").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "spacy", raising=False)
+    with pytest.raises(CorpusError, match="but spaCy is not there"):
+        annotate(source, "en_core_web_sm", tmp_path / "out")
+
+
 def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
     with pytest.raises(CorpusError) as caught:
         annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)

@@ -161,6 +161,14 @@ def test_no_datasets_package(monkeypatch, tmp_path):
     assert error.todo == "Install it: pip install 'trisect[hub]'"
 
 
+def test_a_folder_called_datasets_is_not_the_package(monkeypatch, tmp_path):
+    (tmp_path / "datasets").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "datasets")
+    assert refused("hf:a/b").given == "'hf:a/b' is asked for, but the package 'datasets' is not there."
+    assert "datasets" not in sys.modules
+
+
 @pytest.mark.parametrize("name", ["hf:", "hf::one", "hf:a:"])
 def test_names_that_are_none(name):
     error = refused(name)

@@ -140,6 +140,21 @@ def test_a_chart_shows_itself_as_svg_and_is_still_a_chart(tables):
     assert type(shown.copy()) is type(shown)
 
 
+def test_two_charts_on_one_page_share_no_ids(tables):
+    def drawn(tables):
+        found = {f.name: f for f in figures.collect(figures.Rows.of(tables, about((1, 2, 3, 4, 5, 6))))}
+        return notebook.chart(found["fig08-rewind-heat"].chart())._repr_mimebundle_()["image/svg+xml"]
+
+    other = {**tables, "sites": tables["sites"].with_columns(value=pl.col("value") * 2)}
+    texts = [drawn(tables), drawn(other)]
+    ids = [set(re.findall(r' id="([^"]+)"', text)) for text in texts]
+    assert all(ids)
+    assert not ids[0] & ids[1]
+    for text, own in zip(texts, ids, strict=True):
+        assert set(re.findall(r"url\(#([^)]+)\)", text)) <= own
+    assert drawn(tables) == texts[0]
+
+
 def test_a_study_that_cannot_be_read_says_so(tmp_path):
     html = trisect.Study(tmp_path / "none")._repr_html_()
     assert "cannot be read" in words(html)

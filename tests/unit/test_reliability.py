@@ -27,6 +27,7 @@ from trisect.core.tables import frame, read_table, write_table
 from trisect.lab.folder import Folder
 from trisect.lab.ledger import join_ledger, repeating
 from trisect.lab.plan import make_plan
+from trisect.lab.study import _note
 from trisect.lab.tasks import fleet_name
 from trisect.papers.presets import find_experiments
 from trisect.text import store
@@ -121,7 +122,7 @@ def test_a_lost_or_damaged_ledger_is_made_anew_from_its_copy(whole, copy):
         run(copy.path)
     assert (
         caught.value.todo
-        == f"Delete {copy.ledger} and call the same command again: it is made anew from study.copy.json."
+        == f"Delete {copy.ledger} and call 'trisect study' again: it is made anew from study.copy.json."
     )
     copy.ledger.unlink()
     assert_same(trisect.render(copy.path), whole)
@@ -134,6 +135,47 @@ def test_a_lost_or_damaged_ledger_is_made_anew_from_its_copy(whole, copy):
     assert copy.ledger.read_bytes() == copy.copy.read_bytes()
 
 
+def test_a_copy_of_the_ledger_that_says_something_else_is_written_again(tmp_path):
+    folder, more = Folder(tmp_path), replace(ONE, seeds=(1, 2))
+    ledger(tmp_path, [ONE])
+    old = folder.copy.read_bytes()
+    newer = ledger(tmp_path, [more])
+    for content in (old, old[:100], b""):  # as a process leaves it that was killed before it wrote the copy
+        folder.copy.write_bytes(content)
+        assert ledger(tmp_path, [more]) == newer
+        assert folder.copy.read_bytes() == folder.ledger.read_bytes() != old
+    folder.ledger.unlink()
+    assert folder.read_ledger() == newer
+
+
+def test_a_study_keeps_its_precision_and_refuses_another(copy):
+    said = copy.read_ledger()
+    assert said["precision"] == "float32"
+    assert read_json(copy.path / "about.json", "")["precision"] == "float32"
+    before = {key: value for key, value in said.items() if key != "precision"}  # as earlier versions wrote it
+    for path in (copy.ledger, copy.copy):
+        write_json(path, before)
+    fingerprint = said["base"]["corpus"]
+    with pytest.raises(StudyError) as caught:
+        join_ledger(copy, [ONE], fingerprint, "cuda", "bfloat16")
+    assert caught.value.args == (
+        f"{copy.path} belongs to a study trained with float32 products.",
+        "Here bfloat16 ones are asked for, and the runs of a study are compared with one another.",
+        "Give --precision float32, or choose another folder with --out.",
+    )
+    assert read_json(copy.ledger, "") == before
+    assert join_ledger(copy, [ONE], fingerprint) == read_json(copy.ledger, "") == said
+    write_json(copy.ledger, said | {"precision": "bfloat16"})
+    with pytest.raises(StudyError, match="trained with bfloat16 products") as caught:
+        run(copy.path)
+    assert caught.value.todo == "Give --precision bfloat16, or choose another folder with --out."
+    plan, kept = make_plan(ONE), join_ledger(copy, [ONE], fingerprint, "cuda", "bfloat16")
+    _note(copy, plan, "cuda", kept, 0.0)
+    noted = read_json(copy.path / "about.json", "")
+    assert (noted["precision"], noted["device"]) == ("bfloat16", "cuda")
+    assert noted["command"] == "trisect study experiment.json --out again --precision bfloat16"
+
+
 def victims(folder):
     first = folder.run(baseline(folder)).parent
     return {
@@ -142,6 +184,7 @@ def victims(folder):
         "corpus.json": folder.corpus / "corpus.json",
         "array": folder.corpus / "train.pos.npy",
         "run.json": first / "run.json",
+        "list of what was tracked": folder.path / "track" / "wandb.json",
         "final weights, read by nothing else": next(folder.path.glob("runs/freeze*/final.safetensors")),
         "weights of an epoch": first / "epochs" / "0001.safetensors",
         "evaluation": next(folder.path.glob("evaluations/*/rewind*")),
@@ -150,6 +193,7 @@ def victims(folder):
 
 
 def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
+    write_json(copy.path / "track" / "wandb.json", {"mark": "abc", "runs": []})
     assert trisect.check(copy.path) == []
     said = CliRunner().invoke(main, ["check", str(copy.path)])
     assert (said.exit_code, said.stdout) == (0, "Every file is whole.\n")
@@ -165,8 +209,31 @@ def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
         assert (said.exit_code, said.stdout, said.stderr) == (2, "", f"trisect: {found[0]}\n")
         path.write_bytes(good)
     shutil.rmtree(copy.epochs(baseline(copy)))
-    assert [e.given for e in trisect.check(copy.path)] == [f"The site weights of {baseline(copy)} are incomplete."]
+    [found] = trisect.check(copy.path)
+    assert found.args == (
+        f"The site weights of {baseline(copy)} are incomplete.",
+        "There are 0 of 3 epochs.",
+        f"Delete the folder {copy.run(baseline(copy)).parent} and call 'trisect study' again: its fleet is then trained anew.",
+    )
     assert_same(whole, trisect.Study(copy.path))
+
+
+def test_check_says_how_many_runs_are_not_finished_and_reads_what_an_unfinished_baseline_kept(copy):
+    first = copy.run(baseline(copy))
+    first.unlink()
+    said = CliRunner().invoke(main, ["check", str(copy.path)])
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert (
+        said.stdout == "1 of 2 runs are not finished: call 'trisect study' again.\nEvery file that is there is whole.\n"
+    )
+    epoch = copy.epochs(baseline(copy)) / "0001.safetensors"
+    epoch.write_bytes(epoch.read_bytes()[:50])
+    [found] = trisect.check(copy.path)
+    assert found.args[0] == f"The snapshot {epoch} cannot be read."
+    assert (
+        found.args[2]
+        == f"Delete the folder {first.parent} and call 'trisect study' again: its fleet is then trained anew."
+    )
 
 
 def test_what_a_message_asks_to_delete_is_trained_anew_even_where_an_old_checkpoint_is_left(whole, copy):

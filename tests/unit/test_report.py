@@ -311,7 +311,7 @@ def test_the_lead_counts_no_method_that_does_not_tell_components_apart():
 
 def test_missing_parts_are_left_out_and_named(tmp_path):
     tables, description = combined()
-    path = page.write(tmp_path, tables, description)
+    path = page.write(tmp_path, tables, description | {"precision": "bfloat16"})
     drawn = {p.stem for p in (tmp_path / "figures").glob("*.svg")}
     label = words.slug("<b>ner</b>")
     assert drawn == {
@@ -326,6 +326,7 @@ def test_missing_parts_are_left_out_and_named(tmp_path):
         "attacks on POS (figures 3 and 4), attacks on DEP (figures 5 and 6), convex rewinding (figures 8 and 9)" in text
     )
     assert "mid-stage rewinding (figure 10) and freezing (figures 11 and 12)" in text
+    assert f"on {description['device']}, with bfloat16 products in training</dd>" in text
     assert outline(path).open == []
 
 
@@ -336,6 +337,7 @@ def test_text_from_outside_is_escaped(tmp_path):
     assert "<script>" not in text.replace(own, "")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "<b>" not in text
+    assert f"on {description['device']}</dd>" in text  # float32 products go without saying
     assert "a &amp; b &lt;i&gt;" in text
     assert re.fullmatch(r"[\w-]+", words.slug("<b>ner</b>"))
     assert words.slug("<b>ner</b>") != words.slug("{b}ner{/b}")

@@ -123,7 +123,7 @@ def test_the_adaptive_check_is_told_with_where_it_is_worst():
     tables = with_check(2e-4, rewind_evaluations=(21.0, None), rewind_nodes=(17.0, None))
     found = exactness(Rows.of(tables, about(**SMALL)))
     assert found is not None
-    assert "Of 101 values of α, 21 were evaluated per site and seed" in found.sentence
+    assert "The losses at 101 values of α come from 21 evaluations per site and seed" in found.sentence
     assert f"agree within {TOLERANCE:g} nats everywhere" in found.sentence
     assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found.sentence
     assert found.rows == (("q@1", ("21", "0.000400", "17")),)
@@ -132,6 +132,29 @@ def test_the_adaptive_check_is_told_with_where_it_is_worst():
     )
     assert found.sentence in text
     assert text.index('id="fig08-rewind-heat"') < text.index('id="exactness"')
+
+
+@pytest.mark.parametrize(("nodes", "spent", "full"), [(17, 17, False), (33, 140, False), (0, 42, True), (0, 134, True)])
+def test_nodes_and_not_evaluations_say_whether_every_value_was_evaluated(nodes, spent, full):
+    measures = {"rewind_evaluations": (float(spent), None), "rewind_nodes": (float(nodes), None)}
+    rows = Rows.of(with_check(0.0, **measures), about(**SMALL))
+    found = exactness(rows)
+    assert found is not None
+    assert ("every α was evaluated there" in found.sentence) is full
+    assert f"come from {spent} evaluations per site and seed" in found.sentence
+
+
+def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
+    tables = with_check(2e-4, rewind_evaluations=(17.0, None), rewind_nodes=(17.0, None))
+    few = tables["sites"].filter(~((pl.col("measure") == "rewind_loss_nats") & ((pl.col("at") * 10) % 1 > 1e-9)))
+    rows = Rows.of({**tables, "sites": few}, about(**SMALL))
+    points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
+    found = exactness(rows)
+    assert found is not None
+    assert points < 17
+    assert found.sentence.startswith(f"The losses at {points} values of α come from 17 evaluations per site and seed;")
+    assert "every α was evaluated" not in found.sentence
+    assert found.columns[0] == ("Evaluations", f"for {points} values of α, by seed")
 
 
 def test_where_no_two_grids_agree_it_is_said_and_exact_mode_has_no_check():

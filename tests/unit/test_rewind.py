@@ -5,6 +5,7 @@ from tests import tiny
 
 from trisect.core.errors import TrisectError
 from trisect.core.site import Site
+from trisect.lm import rewind
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import forward, initial, layout, spans, views
 from trisect.lm.loss import token_scores
@@ -81,7 +82,7 @@ def test_chunks_of_any_size_give_the_same_curve(monkeypatch):
     first, final, site, alphas = bare(parameters(1)), bare(parameters(2)), Site.parse("q@1"), [i / 6 for i in range(7)]
     shared = {n: v[None] for n, v in final.items()}
     whole = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas))
-    monkeypatch.setattr("trisect.lm.rewind.TOGETHER", 1)
+    monkeypatch.setitem(rewind.TOGETHER, "cpu", 1)
     np.testing.assert_allclose(
         evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas)).loss_nats,
         whole.loss_nats,

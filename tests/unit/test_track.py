@@ -5,10 +5,16 @@ import json
 import math
 import shutil
 import struct
+import sys
+import threading
+import time
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pytest
+from rich.console import Console
+from rich.file_proxy import FileProxy
 from tests import tiny
 
 import trisect
@@ -16,6 +22,8 @@ from trisect.core.errors import DamagedFileError, SpecError
 from trisect.core.files import read_json
 from trisect.lab import track
 from trisect.lab.folder import Folder
+from trisect.lab.live import live
+from trisect.lab.tasks import Task
 from trisect.lm import train
 
 SMALL = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
@@ -128,6 +136,35 @@ def test_a_failure_is_said_once_and_costs_the_study_nothing(out, whole, monkeypa
     assert len(logged(out, "wandb")) == whole.tables["runs"].height
 
 
+def test_standard_output_outlives_a_tracker_at_work_while_a_live_line_comes_and_goes(out, whole, monkeypatch, capsys):
+    """Both would replace it: what the one had put there must not be what the other puts back."""
+    monkeypatch.setattr("trisect.lab.live.Console", partial(Console, force_terminal=True))
+    before, begun, go_on = (sys.stdout, sys.stderr), threading.Event(), threading.Event()
+
+    def slow(record):
+        print("not for standard output")
+        begun.set()
+        assert go_on.wait(20)
+        raise OSError("the server is gone")
+
+    monkeypatch.setitem(track.TRACKERS, "wandb", slow)
+    task = Task("train", tuple(whole.tables["runs"]["run"]))
+    with track.tracking("wandb", Folder(out), "tiny", task.runs):
+        assert begun.wait(60)
+        with live([task], 1, quiet=False) as told:
+            told(0, task, 0.5, "epoch 1")
+            assert not isinstance(sys.stdout, FileProxy)
+            go_on.set()
+            while sys.stdout is not before[0]:
+                time.sleep(0.001)
+    assert (sys.stdout, sys.stderr) == before
+    print("what was found")
+    said = capsys.readouterr()
+    assert said.out == "what was found\n"
+    assert "tracking by wandb stopped: OSError: the server is gone" in said.err
+    assert "epoch 1" in said.err
+
+
 def test_what_a_run_that_diverged_lacks_is_not_logged(out, heard):
     path = next((out / "runs").glob("freeze*")) / "run.json"
     body = read_json(path, "")
@@ -178,9 +215,9 @@ def test_a_damaged_list_is_named(out):
     (out / "track" / "wandb.json").write_text('{"body": 1')
     with pytest.raises(DamagedFileError) as caught:
         run(out, "wandb")
-    assert (
-        caught.value.todo == f"Delete {out / 'track'} and call the same command again: every run is then logged anew."
-    )
+    again = "call 'trisect study' again with --track wandb"
+    assert caught.value.todo == f"Delete {out / 'track'} and {again}: every run is then logged anew."
+    assert caught.value.given == f"{out / 'track' / 'wandb.json'} cannot be read."
 
 
 def test_tensorboard_holds_the_metrics_table(out, whole):

@@ -297,10 +297,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Machine:
-    """How runs are run; nothing here changes what is measured, and nothing here enters an id.
+    """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
 
     `workers` of 0 runs everything in this process; null chooses one one-thread worker a core (one in all on a GPU).
-    `precision` is of the factors in training's large products (bfloat16 on GPUs only); evaluation is in float32 always.
+    `precision` is of the factors in training's large products (bfloat16 on GPUs only), one for all of a study; evaluation
+    is in float32 always.
     `track` names what finished runs are logged to besides: wandb, trackio or tensorboard.
     """
 

@@ -1,4 +1,4 @@
-"""Check: every file that a study has left is read once, and whatever is damaged is named."""
+"""Check: every file that a study reads back is read once, and whatever is damaged is named."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trisect.core.tables import SCHEMAS, read_table
 from trisect.lab.folder import Folder
 from trisect.lab.study import read_about
 from trisect.lab.tasks import epoch_weights, evaluation_advice, fleet_name, read_finished, weights
+from trisect.lab.track import read_logged
 from trisect.lm.snapshots import read_snapshot
 from trisect.text.corpus import Corpus
 
@@ -19,8 +20,9 @@ from trisect.text.corpus import Corpus
 def check_study(out: Path) -> list[StudyError]:
     """An error for each damaged file of a study, saying what to delete; none where all is whole.
 
-    Figures, report and experiment.json are not read: each call writes them anew. Raises StudyError where there is no
-    study or it is in use, DamagedFileError where its ledger is damaged, since that says what else there is.
+    Figures, report and experiment.json are not read: each call writes them anew; nor are a tracker's own files. Raises
+    StudyError where there is no study or it is in use, DamagedFileError where its ledger is damaged, since that says
+    what else there is.
     """
     folder, found = Folder(out), []
     ledger = folder.read_ledger()
@@ -31,6 +33,13 @@ def check_study(out: Path) -> list[StudyError]:
             except StudyError as error:
                 found.append(error)
     return found
+
+
+def unfinished(out: Path) -> tuple[int, int]:
+    """How many runs of a study are not finished, and of how many; raises as `check_study` does."""
+    folder = Folder(out)
+    runs = folder.read_ledger()["runs"]
+    return sum(not folder.run(run).exists() for run in runs), len(runs)
 
 
 def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], object]]:
@@ -48,12 +57,17 @@ def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], ob
             yield lambda run=run: weights(folder, run, "final.safetensors", "cpu")
             if statement["edit"] is None:
                 yield lambda run=run, epochs=statement["training"]["epochs"]: _epochs(folder, run, epochs)
+        else:  # still in training: what it has kept so far is not written again
+            for path in sorted(folder.epochs(run).glob("*.safetensors")):
+                yield lambda run=run, file=f"epochs/{path.name}": weights(folder, run, file, "cpu")
     for fleet in ledger["fleets"]:
         if (path := folder.checkpoint(fleet_name(tuple(fleet)))).exists():
             todo = f"Delete {path} and call 'trisect study' again: this fleet then starts anew."
             yield lambda path=path, todo=todo: read_snapshot(path, todo)
     for path in sorted((folder.path / "evaluations").glob("*/*.json")):
         yield lambda path=path: read_json(path, evaluation_advice(path))
+    for path in sorted((folder.path / "track").glob("*.json")):
+        yield lambda path=path: read_logged(path)
     for name in SCHEMAS:
         if (folder.tables / f"{name}.parquet").exists():
             yield lambda name=name: read_table(folder.tables, name)

@@ -95,7 +95,7 @@ class Folder:
         """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""
         moving = f"The ledger cannot be made anew: move {self.path} away and run the study again."
         if self.ledger.exists():
-            todo = f"Delete {self.ledger} and call the same command again: it is made anew from {self.copy.name}."
+            todo = f"Delete {self.ledger} and call 'trisect study' again: it is made anew from {self.copy.name}."
             return read_json(self.ledger, todo if self.copy.exists() else moving)
         if self.copy.exists():
             return read_json(self.copy, moving)

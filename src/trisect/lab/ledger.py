@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from trisect.core.errors import StudyError
-from trisect.core.files import write_json
+from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.files import read_json, write_json
 from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Experiment, Rewind, Run, plain, read_experiment
 from trisect.lab.folder import Folder
@@ -18,11 +18,18 @@ FLEET = {"cpu": 8, "cuda": 32}
 LEDGER = "study.json"
 
 
-def join_ledger(folder: Folder, experiments: Sequence[Experiment], corpus: str, device: str = "cpu") -> dict[str, Any]:
+def join_ledger(
+    folder: Folder,
+    experiments: Sequence[Experiment],
+    corpus: str,
+    device: str = "cpu",
+    precision: str = "float32",
+) -> dict[str, Any]:
     """Add what experiments ask to the folder's ledger, new runs grouped into fleets, and write it before any work.
 
-    `corpus` is the fingerprint of their text as cut; `device` decides how large a new study's fleets are. Raises
-    StudyError, showing the difference, when the folder belongs to a study of another text, model or training.
+    `corpus` is the fingerprint of their text as cut; `device` decides how large a new study's fleets are.
+    Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training or
+    precision.
     """
     there = folder.ledger.exists() or folder.copy.exists()
     if not there and any(p.name != ".lock" for p in folder.path.iterdir()):
@@ -32,13 +39,29 @@ def join_ledger(folder: Folder, experiments: Sequence[Experiment], corpus: str, 
             "Choose an empty or a new folder with --out.",
         )
     old = folder.read_ledger() if there else None
-    ledger = old or {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": FLEET[device]}
+    new = {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": FLEET[device]}
+    ledger = old or new | {"precision": precision}
+    if (trained := _precision(ledger)) != precision:
+        raise StudyError(
+            f"{folder.path} belongs to a study trained with {trained} products.",
+            f"Here {precision} ones are asked for, and the runs of a study are compared with one another.",
+            f"Give --precision {trained}, or choose another folder with --out.",
+        )
     for experiment in experiments:
         ledger = _joined(folder, ledger, experiment, corpus)
-    if ledger != old or not (folder.ledger.exists() and folder.copy.exists()):
+    if ledger != old or not folder.ledger.exists():
         write_json(folder.ledger, ledger)
+    if _copied(folder) != ledger:
         write_json(folder.copy, ledger)
     return ledger
+
+
+def _copied(folder: Folder) -> Any:
+    """What the copy says; nothing where it is gone or damaged. A process killed between two writes leaves an old one."""
+    try:
+        return read_json(folder.copy, "")
+    except DamagedFileError:
+        return None
 
 
 def _joined(folder: Folder, old: dict[str, Any], experiment: Experiment, corpus: str) -> dict[str, Any]:
@@ -59,6 +82,7 @@ def _joined(folder: Folder, old: dict[str, Any], experiment: Experiment, corpus:
         "runs": old["runs"] | {run.id: plain(run) for run in new},
         "fleets": old["fleets"] + [[run.id for run in fleet] for fleet in fleets(new, _size(old))],
         "fleet": _size(old),
+        "precision": _precision(old),
     }
 
 
@@ -78,6 +102,10 @@ def repeating(ledger: dict[str, Any]) -> Any:
 
 def _size(ledger: dict[str, Any]) -> int:
     return ledger.get("fleet", FLEET["cpu"])  # ledgers from before there was a choice do not say
+
+
+def _precision(ledger: dict[str, Any]) -> str:
+    return ledger.get("precision", "float32")  # nor of this one
 
 
 def fleets(runs: Sequence[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:

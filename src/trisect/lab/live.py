@@ -36,7 +36,9 @@ def live(tasks: Sequence[Task], workers: int, quiet: bool) -> Iterator[Told]:
     )
     whole, began = sum(t.seconds for t in tasks), time.monotonic()
     shares: dict[Task, float] = {}
-    with Progress(*columns, console=console, transient=True) as progress:
+    # standard output stays as it is: the thread that tracks runs replaces it for a while too, and whoever puts back last
+    # what the other had put there would leave it dead
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
         total = progress.add_task("study", total=whole, words="")
         lines = [progress.add_task("", total=1.0, words="", visible=False) for _ in range(max(1, workers))]
 

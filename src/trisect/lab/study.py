@@ -100,14 +100,14 @@ def run_study(experiments: Sequence[Experiment], out: Path, machine: Machine) ->
     """Run all that is not done yet of one or more experiments in `out`, then write tables, figures and report.
 
     Interrupted at any moment it goes on from the last finished epoch when called again, and ends with the same
-    tables. Raises StudyError when `out` is in use, belongs to another study, or cannot be written.
+    tables. Raises StudyError when `out` is in use, belongs to another study or precision, or cannot be written.
     """
     began, device = time.monotonic(), choose_device(machine)
     check_tracker(machine.track)
     plan = make_plan(*experiments)
     folder = Folder(out)
     with folder.locked():
-        ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device)
+        ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
         _note(folder, plan, device, ledger, 0.0)
         corpus = _keep_corpus(folder, plan)
         _sweep(folder, ledger)
@@ -211,7 +211,7 @@ def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], secon
     replace_file(folder.path / EXPERIMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
     path = folder.path / "about.json"
     before = read_about(folder)["wall_seconds"] if path.exists() else 0.0
-    corpus = plan.corpus
+    corpus, narrow = plan.corpus, ledger["precision"] != "float32"
     write_json(
         path,
         {
@@ -224,7 +224,9 @@ def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], secon
                 "notes": list(corpus.notes),
             },
             "device": device,
-            "command": f"trisect study {EXPERIMENT} --out again",
+            "precision": ledger["precision"],
+            "command": f"trisect study {EXPERIMENT} --out again"
+            + (f" --precision {ledger['precision']}" if narrow else ""),
             "wall_seconds": before + seconds,
         },
     )

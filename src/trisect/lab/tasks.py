@@ -131,6 +131,7 @@ def _train(
             "claims_hash": claims_hash(),
             "device": device,
             "precision": precision,
+            "recorded": outcome.recorded,
             "wall_seconds": outcome.wall_seconds,
             "metrics": outcome.rows,
         }
@@ -141,7 +142,7 @@ def _train(
 def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
     """A trained baseline's parameters or one epoch's in-projections, without a member axis."""
     base = folder.run(run).parent
-    todo = f"Delete the folder {base} and call the same command again: its fleet is then trained anew."
+    todo = f"Delete the folder {base} and call 'trisect study' again: its fleet is then trained anew."
     return {n: v.to(device) for n, v in read_snapshot(base / file, todo).tensors.items()}
 
 
@@ -152,7 +153,7 @@ def epoch_weights(folder: Folder, run: str, epochs: int) -> list[str]:
         raise DamagedFileError(
             f"The site weights of {run} are incomplete.",
             f"There are {len(found)} of {epochs + 1} epochs.",
-            f"Delete the folder {folder.run(run).parent} and call the same command again: its fleet is then trained anew.",
+            f"Delete the folder {folder.run(run).parent} and call 'trisect study' again: its fleet is then trained anew.",
         )
     return found
 

@@ -156,6 +156,12 @@ def tracking(
         pool.shutdown()
 
 
+def read_logged(path: Path) -> dict[str, Any]:
+    """What has been logged, from OUT/track/NAME.json; raises DamagedFileError naming what to delete."""
+    again = f"call 'trisect study' again with --track {path.stem}"
+    return read_json(path, f"Delete {path.parent} and {again}: every run is then logged anew.")
+
+
 class _Log:
     """The list of what has been logged, kept on disk."""
 
@@ -165,8 +171,7 @@ class _Log:
         self.stopped = False
         self.kept: dict[str, Any] = {"mark": secrets.token_hex(3), "runs": []}
         if self.path.exists():
-            todo = f"Delete {self.path.parent} and call the same command again: every run is then logged anew."
-            self.kept = read_json(self.path, todo)
+            self.kept = read_logged(self.path)
 
     def add(self, runs: Sequence[str]) -> None:
         """Log those runs that are finished and not logged yet."""

@@ -128,7 +128,9 @@ def _logits(
 def _blocks(members: int, rows: int, vocabulary: int, most: int) -> Iterator[tuple[slice, slice]]:
     """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit."""
     together = max(1, most // (rows * vocabulary))
-    height = -(-rows // -(-rows * vocabulary // most))  # even heights: a thin last block costs as much as a full one
+    height = min(
+        -(-rows // -(-rows * vocabulary // most)), max(1, most // vocabulary)
+    )  # even heights: a thin last block costs as much as a full one
     for f in range(0, members, together):
         for r in range(0, rows, height):
             yield slice(f, min(f + together, members)), slice(r, min(r + height, rows))

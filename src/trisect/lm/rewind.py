@@ -6,7 +6,7 @@ are the members of a fleet whose other weights are shared, and their losses are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,9 +31,10 @@ from trisect.lm.fleet import (
     self_only,
 )
 from trisect.lm.loss import token_scores
-from trisect.lm.variants import make_decoder, variant_scores
+from trisect.lm.variants import make_decoder, slices, variant_scores
 
-TOGETHER = 1_800  # tokens × variants run at once: what stays in a core's own cache
+# tokens × variants run at once: on a CPU what stays in a core's own cache, on a GPU few launches
+TOGETHER = {"cpu": 1_800, "cuda": 400_000}
 
 
 class Curve(NamedTuple):
@@ -95,17 +96,17 @@ def evaluate_variants(
 
     `final` are the trained parameters, each with a leading axis of 1.
     """
-    count = len(variants.shares)
+    count, most = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
     decoder = make_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
     rows, tokens, right = [], [], torch.zeros(count, dtype=torch.float64)
     with torch.no_grad():
-        size = min(count, max(1, TOGETHER // pieces[0].inputs.shape[1]))
-        chunks = [(which, _upper(final, site, variants, which)) for which in _slices(count, size)]
+        size = min(count, max(1, most // pieces[0].inputs.shape[1]))
+        chunks = [(which, _upper(final, site, variants, which)) for which in slices(count, size)]
         for piece in pieces:
             x = _below(final, model, piece.inputs, _lowest(site))
             length = piece.inputs.shape[1]
             targets = piece.targets.view(-1, length)
-            for few in _slices(len(targets), TOGETHER // (size * length)):
+            for few in slices(len(targets), most // (size * length)):
                 hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
                 scores = variant_scores(hidden.flatten(1, 2), decoder, targets[few].flatten())
                 rows.append(scores.loss.double().view(hidden.shape[:3]).sum(2).cpu().numpy())
@@ -179,11 +180,6 @@ def _own(site: Site, n: int, width: int) -> list[slice]:
     parts = [part for part in site.parts() if (part.layers[0] if part.layers else 1) == n]
     starts = [COMPONENT_ROW[part.components[0]] * width for part in parts]
     return [slice(start, start + width) for start in starts]
-
-
-def _slices(count: int, size: int) -> Iterator[slice]:
-    for start in range(0, count, max(1, size)):
-        yield slice(start, min(start + max(1, size), count))
 
 
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:

@@ -31,13 +31,16 @@ Row = tuple[int, str, str, float]  # epoch, split, name, value
 
 
 class Outcome(NamedTuple):
-    """How one run ended, its metrics rows, its final parameters, and its share of the fleet's seconds."""
+    """How one run ended, its metrics rows, its final parameters, its share of the fleet's seconds, and whether its
+    passes were recorded and replayed (on a GPU).
+    """
 
     status: str
     diverged_step: int | None
     rows: list[Row]
     final: dict[str, Tensor]
     wall_seconds: float
+    recorded: bool
 
 
 class Progress(NamedTuple):
@@ -221,7 +224,7 @@ class Trainer:
     def load(self, path: Path) -> object:
         """Go on from what `save` wrote; returns its note."""
         tensors, note = read_snapshot(
-            path, f"Delete {path} and call the same command again: this fleet then starts anew."
+            path, f"Delete {path} and call 'trisect study' again: this fleet then starts anew."
         )
         self.flat.copy_(tensors["flat"])
         restore_optimizer(self.optimizer, self.flat, tensors)
@@ -320,6 +323,7 @@ def train_fleet(
             rows[i],
             {n: v[i].cpu() for n, v in final.items()},
             seconds,
+            trainer.replay is not None and trainer.replay.usable,
         )
         for i in range(len(runs))
     ]

@@ -16,7 +16,9 @@ from torch import Tensor
 from trisect.lm.loss import Scores, token_scores
 
 ROUNDING = 64  # times the float's own step (8e-6 in float32): what of a variant's length may be left unspanned
-STATES = 330_000  # floats of hidden states factored at once: what stays in a core's own cache
+# on a CPU what stays in a core's own cache, on a GPU few launches
+STATES = {"cpu": 330_000, "cuda": 200_000_000}  # floats of hidden states factored at once
+TOKENS = {"cpu": 32, "cuda": 1_024}  # tokens of like rank scored at once
 LOGITS = {"cpu": 1_200_000, "cuda": 60_000_000}  # logits worked on at once
 PROBE = 64  # the most frequent words; the largest of their logits is subtracted from all before exp
 SAFE = (1e-25, 1e30)  # sums of exp outside which a token is scored the plain way
@@ -74,11 +76,11 @@ def variant_scores(h: Float[Tensor, "A N D"], decoder: Decoder, y: Int[Tensor, "
     loss, correct = h.new_empty(tokens, count), torch.empty(tokens, count, dtype=torch.bool, device=h.device)
     most = int(0.9 * count * width / (width + 1.5 * count))  # more directions than this cost more than they save
     room = h.new_empty(LOGITS[h.device.type])
-    for few in _slices(tokens, STATES // (count * width)):
+    for few in slices(tokens, STATES[h.device.type] // (count * width)):
         states, gold = h[:, few].transpose(0, 1).contiguous(), y[few]
         found = span(states, most)
         order = torch.argsort(torch.where(found.enough, found.rank, most + 1))
-        for part in _slices(len(order), 32):
+        for part in slices(len(order), TOKENS[h.device.type]):
             which = order[part]
             rank = int(found.rank[which].max())
             if bool(found.enough[which].all()):
@@ -107,7 +109,7 @@ def _score(
     left, mix = _extend(basis, shares, -shift)
     total, best, gold = (basis.new_full(count, fill) for fill in (0.0, -torch.inf, 0.0))
     block = max(1, len(room) // (count[0] * count[1]))
-    for words in _slices(len(decoder.wide), block):
+    for words in slices(len(decoder.wide), block):
         z = _logits(left, mix, decoder.wide[words], room)
         best = torch.maximum(best, z.amax(-1))
         here = torch.nonzero((y >= words.start) & (y < words.stop))[:, 0]
@@ -153,6 +155,7 @@ def _product(rows: Float[Tensor, "R K"], wide: Float[Tensor, "W K"], room: Float
     return torch.mm(rows, wide.T, out=room[: len(rows) * len(wide)].view(len(rows), len(wide)))
 
 
-def _slices(count: int, size: int) -> Iterator[slice]:
+def slices(count: int, size: int) -> Iterator[slice]:
+    """The numbers from 0 to count, that one left out, in pieces of `size`, the last one shorter; never less than 1."""
     for start in range(0, count, max(1, size)):
         yield slice(start, min(start + max(1, size), count))

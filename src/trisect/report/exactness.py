@@ -29,7 +29,7 @@ def exactness(rows: Rows) -> Exactness | None:
     how: dict[str, Any] = (rows.about.get("experiment") or {}).get("rewind") or {}
     points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
     columns = [
-        ("Values of α evaluated", f"of {points}, by seed"),
+        ("Evaluations", f"for {several(points, 'value')} of α, by seed"),
         ("Largest disagreement", "nats, between two interpolants"),
     ]
     columns += [("Nodes of the last interpolant", "by seed")] if nodes else []
@@ -40,7 +40,7 @@ def exactness(rows: Rows) -> Exactness | None:
         cells += [_span(nodes, site)] if nodes else []
         cells += [found.get(site, "–") for _, found in bands]
         table.append((site, tuple(cells)))
-    said = _sentence(spent, checks, points, how.get("mode", "adaptive"))
+    said = _sentence(spent, checks, nodes, points, how.get("mode", "adaptive"))
     if bands:
         size = f" ({count(how['sample_tokens'])} tokens of each split)" if how.get("sample_tokens") else ""
         said += (
@@ -50,15 +50,18 @@ def exactness(rows: Rows) -> Exactness | None:
     return Exactness(said, tuple(columns), tuple(table))
 
 
-def _sentence(spent: list[Point], checks: list[Point], points: int, mode: str) -> str:
+def _sentence(spent: list[Point], checks: list[Point], nodes: list[Point], points: int, mode: str) -> str:
     if mode == "exact":
         return f"Every one of the {several(points, 'value')} of α was evaluated; nothing is interpolated."
     said = (
-        f"Of {several(points, 'value')} of α, {_span(spent)} were evaluated per site and seed; the others lie on polynomials "
-        f"through {listed([str(n) for n in NODES])} nested Chebyshev nodes, refined until two of them agree within "
-        f"{TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of criticality are always evaluated."
+        f"The losses at {several(points, 'value')} of α come from {_span(spent)} evaluations per site and seed; where α itself "
+        f"was not evaluated, they lie on polynomials through {listed([str(n) for n in NODES])} nested Chebyshev nodes, refined "
+        f"until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
+        "criticality are always evaluated."
     )
-    full = sorted({p.site for p in spent if p.value >= points}, key=order)
+    last = {(p.site, p.seed): p.value for p in nodes}  # 0: nothing is interpolated; older tables have no such rows
+    every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
+    full = sorted({p.site for p in every}, key=order)
     if full:
         said += f" At {listed(full)} no two agreed in some seed, and every α was evaluated there."
     if checks:

@@ -78,6 +78,7 @@ def study(rows: Rows) -> dict[str, Any]:
         "changed": any(mark != claims_hash() for mark in hashes),
         "fingerprints": sorted({text.rpartition(":")[2] for text in texts}),
         "wall": "–" if seconds is None else _duration(float(seconds)),
+        "products": _products(rows.about.get("precision", "float32")),
         "versions": _versions(rows),
         "settings": [(name, _settings(experiment[name])) for name in SECTIONS if experiment.get(name)],
     }
@@ -98,6 +99,11 @@ def _setting(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _products(precision: str) -> str:
+    """What is to be said of the precision of training's products: nothing where they are as everything else."""
+    return "" if precision == "float32" else f", with {precision} products in training"
 
 
 def _versions(rows: Rows) -> list[str]:

@@ -5,6 +5,7 @@ Words and lines take the colour of the page around them, so that light and dark 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,9 @@ class Chart(alt.ConcatChart):
     """A chart of Altair's that shows itself as SVG, drawn here: a notebook needs no network for it."""
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": render.svg(self, "chart"), "text/plain": "a chart of trisect"}
+        drawn = render.svg(self, "chart")
+        name = f"chart-{hashlib.blake2b(drawn.encode(), digest_size=4).hexdigest()}"  # one page holds many charts
+        return {"image/svg+xml": render.stable(drawn, name), "text/plain": "a chart of trisect"}
 
 
 def _framed(body: Markup) -> str:

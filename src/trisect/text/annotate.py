@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
+from trisect.core.extras import there
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Machine
 from trisect.text import readers, store
@@ -157,7 +157,7 @@ def _checksum(part: Path | Rows) -> str:
 
 
 def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> None:
-    if importlib.util.find_spec("spacy") is None:
+    if not there("spacy"):
         todo = "Install the extra: pip install 'trisect[annotate]'"
         raise CorpusError(
             "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra.", todo

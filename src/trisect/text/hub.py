@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from trisect.core.errors import CorpusError
+from trisect.core.extras import there
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -109,6 +110,8 @@ def open_dataset(where: str) -> Opened:
 def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any], str | None]:
     """Every split of the dataset, and its revision where it lies on the hub."""
     try:
+        if not there("datasets"):  # a folder of that name would be imported, as a package with nothing in it
+            raise ImportError("datasets")
         import datasets
     except ImportError as error:
         known = "Reading Hugging Face datasets is an optional extra."
