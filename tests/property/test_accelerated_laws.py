@@ -21,7 +21,8 @@ class Again:
     """Records by remembering the work itself."""
 
     def __init__(self, spoil=1.0):
-        self.spoil, self.calls, self.trainer = spoil, 0, None
+        self.spoil, self.calls = spoil, 0
+        self.trainer: Trainer | None = None
 
     def record(self, work, draw):
         scores = work()

@@ -76,7 +76,9 @@ class Figure:
         whole = alt.concat(*(p.chart for p in self.panels), columns=3)
         whole.config = palette.theme()
         # each panel keeps its own colours and offsets: shared, they would be taken from all panels' series at once
-        return whole.resolve_scale(**dict.fromkeys(("color", "shape", "x", "xOffset", "strokeDash"), "independent"))
+        return whole.resolve_scale(
+            color="independent", shape="independent", strokeDash="independent", x="independent", xOffset="independent"
+        )
 
 
 def _data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
