@@ -11,7 +11,7 @@ JOBS ?= 2
 	@touch $@
 
 .venv/ready: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,hub,tensorboard,trackio,wandb,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,hub,notebook,tensorboard,trackio,wandb,test]'
 	@touch $@
 
 study: .venv/installed

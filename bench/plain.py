@@ -1,4 +1,4 @@
-"""The plain way: the same language model out of torch's own modules, in eager float32, to be measured against."""
+"""The plain way: the same language model out of torch's own modules, for benches and tests to be measured against."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from trisect.core.spec import Model
-from trisect.lm.fleet import causal, layout, positions
+from trisect.lm.fleet import layout
 
+LONGEST = 64  # tokens of a window at most
 NAMES = {
     "in.weight": "self_attn.in_proj_weight",
     "in.bias": "self_attn.in_proj_bias",
@@ -37,13 +38,16 @@ class Plain(torch.nn.Module):
         self.dropout = torch.nn.Dropout(dropout)
         self.encoder = torch.nn.TransformerEncoder(layer, model.layers, enable_nested_tensor=False)
         self.decoder = torch.nn.Linear(model.width, vocabulary)
+        where = torch.arange(LONGEST, dtype=torch.float64)[:, None]
+        rate = torch.exp(torch.arange(0, model.width, 2, dtype=torch.float64) * (-math.log(1e4) / model.width))
+        self.positions = torch.zeros(LONGEST, model.width, dtype=torch.float64)
+        self.positions[:, 0::2], self.positions[:, 1::2] = torch.sin(where * rate), torch.cos(where * rate)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits [B T V]."""
-        weight = self.embed.weight
-        length, width = inputs.shape[1], weight.shape[1]
-        x = self.embed(inputs) * math.sqrt(width) + positions(length, width, weight.dtype, weight.device)
-        mask = causal(length, weight.dtype, weight.device)
+        length, like = inputs.shape[1], self.embed.weight
+        x = self.embed(inputs) * math.sqrt(like.shape[1]) + self.positions[:length].to(like)
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(length, device=like.device, dtype=like.dtype)
         return self.decoder(self.encoder(self.dropout(x), mask, is_causal=True))
 
 

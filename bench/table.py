@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import explorer
 import fleets
 import gpu
+import norms
+import proof
 import rewinding
+import similarity
 import step
 import torch
 import whole
@@ -26,6 +30,10 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "rewinding": rewinding.rows,
     "fleets": fleets.rows,
     "whole": whole.rows,
+    "norms": norms.rows,
+    "similarity": similarity.rows,
+    "proof": proof.rows,
+    "explorer": explorer.rows,
     "gpu": gpu.rows,
 }
 

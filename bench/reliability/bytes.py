@@ -19,7 +19,7 @@ from common import ONE, Tally, call, without_page, write_experiment
 
 from trisect.core.errors import TrisectError
 from trisect.core.files import read_json
-from trisect.core.tables import SCHEMAS, read_table
+from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.lm.snapshots import Snapshot, read_snapshot
 from trisect.text.corpus import Corpus
 
@@ -73,7 +73,8 @@ def main() -> int:
             files.append((next(study.glob(pattern)), lambda path: read_json(path, ".")))
         files.append((next(study.glob("runs/base*/epochs/0001*")), lambda path: read_snapshot(path, ".")))
         files += [
-            (study / "tables" / f"{name}.parquet", lambda path: read_table(path.parent, path.stem)) for name in SCHEMAS
+            (study / "tables" / f"{name}.parquet", lambda path: read_table(path.parent, path.stem))
+            for name in STUDY_TABLES
         ]
         names = ("train.npy", "train.pos.npy", "corpus.json")
         files += [(copy / name, lambda path: Corpus.load(path.parent)) for name in names]

@@ -20,7 +20,7 @@ import polars as pl
 from trisect.cli import main
 from trisect.core.site import Site
 from trisect.core.spec import Attack, Experiment, Freeze, Model, Rewind, Text, Training, plain
-from trisect.core.tables import SCHEMAS, read_table
+from trisect.core.tables import STUDY_TABLES, read_table
 
 SITES = (Site.parse("q@1"),)
 TWO = Experiment(
@@ -108,14 +108,14 @@ def without_page() -> Iterator[None]:
 
 def tables(folder: Path) -> dict[str, pl.DataFrame]:
     """The tables of a study without wall seconds."""
-    return {name: read_table(folder / "tables", name).drop("wall_seconds", strict=False) for name in SCHEMAS}
+    return {name: read_table(folder / "tables", name).drop("wall_seconds", strict=False) for name in STUDY_TABLES}
 
 
 def same(one: Path, other: Path) -> bool:
     """The same tables: byte for byte but for `runs`, which holds wall seconds and is compared row for row without."""
     files = all(
         (one / "tables" / f"{name}.parquet").read_bytes() == (other / "tables" / f"{name}.parquet").read_bytes()
-        for name in SCHEMAS
+        for name in STUDY_TABLES
         if name != "runs"
     )
     return files and all(table.equals(tables(other)[name]) for name, table in tables(one).items())

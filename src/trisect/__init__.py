@@ -18,13 +18,25 @@ if TYPE_CHECKING:
     from trisect.core.spec import Run as Run
     from trisect.core.spec import Text as Text
     from trisect.core.spec import Training as Training
+    from trisect.core.subject import Texts as Texts
+    from trisect.core.trace import Reading as Reading
+    from trisect.core.trace import Trace as Trace
+    from trisect.door import ablate as ablate
     from trisect.door import annotate as annotate
     from trisect.door import check as check
     from trisect.door import corpus as corpus
+    from trisect.door import explore as explore
+    from trisect.door import explore_page as explore_page
     from trisect.door import list_claims as list_claims
+    from trisect.door import load as load
+    from trisect.door import norms as norms
     from trisect.door import plan as plan
+    from trisect.door import prove as prove
     from trisect.door import render as render
+    from trisect.door import rewind as rewind
+    from trisect.door import similarity as similarity
     from trisect.door import study as study
+    from trisect.door import texts as texts
     from trisect.lab.study import Study as Study
     from trisect.text.corpus import Corpus as Corpus
 
@@ -36,6 +48,11 @@ _HOME = {
         ("Attack", "Experiment", "Freeze", "Machine", "Model", "Rewind", "Run", "Text", "Training"), "core.spec"
     ),
     **dict.fromkeys(("annotate", "check", "corpus", "list_claims", "plan", "render", "study"), "door"),
+    **dict.fromkeys(
+        ("ablate", "explore", "explore_page", "load", "norms", "prove", "rewind", "similarity", "texts"), "door"
+    ),
+    "Texts": "core.subject",
+    **dict.fromkeys(("Reading", "Trace"), "core.trace"),
     "Study": "lab.study",
     "Corpus": "text.corpus",
 }
@@ -45,6 +62,8 @@ __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import trisect` costs nothing."""
+    if name == "measure":
+        return import_module("trisect.measure")
     if name not in _HOME:
         raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"trisect.{_HOME[name]}"), name)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trisect.core.errors import StudyError
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Machine
+from trisect.core.subject import Subject, Text, Texts
 from trisect.lab.plan import Plan, choose, make_plan
 from trisect.lab.study import Study, render_report, run_study
+from trisect.lab.subject import load
 from trisect.text.corpus import Corpus
 from trisect.text.readers import open_corpus
+
+__all__ = [
+    "ablate", "annotate", "check", "corpus", "explore", "explore_page", "is_study", "list_claims", "load", "norms",
+    "plan", "prove", "render", "rewind", "similarity", "study", "texts",
+]  # fmt: skip
 
 
 def study(
@@ -98,6 +105,168 @@ def annotate(
     from trisect.text.annotate import annotate as label
 
     return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns)
+
+
+def is_study(where: str | Path) -> bool:
+    """Whether a folder is a study's; anything else is taken for a model."""
+    from trisect.lab.folder import is_study as found
+
+    return found(Path(where))
+
+
+def prove(
+    model: Any,
+    inputs: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> Any:
+    """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
+    from trisect.hf.load import load as load_pretrained
+
+    return load_pretrained(
+        model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False
+    ).proof
+
+
+def texts(
+    where: str | Path | Sequence[Text] | Texts, split: str = "test", reader: str | None = None, limit: int | None = None
+) -> Texts:
+    """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
+    from trisect.text.raw import first_texts, given_texts, open_texts
+
+    if isinstance(where, Texts):
+        found = where
+    else:
+        found = open_texts(where, split, reader) if isinstance(where, (str, Path)) else given_texts(where)
+    return found if limit is None else first_texts(found, limit)
+
+
+def norms(
+    subject: Any, texts: Any, out: str | Path = "norms", block: str = "attention", seed: int = 0, quiet: bool = False
+) -> Any:
+    """Norm-based analysis of a model over texts (science C): rows, verdicts, figures and a page in `out`.
+
+    `subject` is a model as `load` takes or gives it, `texts` a corpus or texts as `trisect.texts` takes them.
+    """
+    from trisect.lab.norms import run_norms
+
+    return run_norms(_subject(subject), _texts(texts), _place(out), block, seed=seed, quiet=quiet)
+
+
+def similarity(
+    subject: Any,
+    texts: Any = None,
+    out: str | Path = "similarity",
+    draws: int = 20_000,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Any:
+    """How alike W_Q, W_K and W_V are, head by head, against random matrices (science D1, D3)."""
+    from trisect.lab.similarity import run_similarity
+
+    return run_similarity(
+        _subject(subject), None if texts is None else _texts(texts), _place(out), draws, seed=seed, quiet=quiet
+    )
+
+
+def ablate(
+    subject: Any,
+    texts: Any,
+    sites: Sequence[Site | str] | None = None,
+    out: str | Path = "ablate",
+    how: str = "zero",
+    per: str = "layer",
+    hold: bool = False,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Any:
+    """What breaks when q, k or v of a site is replaced: change of the model's own loss, with intervals over texts.
+
+    `sites` is q, k and v of every layer where null; `how` zero, mean or resample; `per` layer or head; `hold` keeps
+    the attention weights of every other layer as they were.
+    """
+    from trisect.lab.ablation import run_ablation
+
+    return run_ablation(_subject(subject), _texts(texts), _place(out), sites, how, per, hold, seed=seed, quiet=quiet)
+
+
+def rewind(
+    model: str | Path,
+    initial: str,
+    final: str,
+    stages: Sequence[str],
+    texts: Any,
+    out: str | Path = "rewind",
+    sites: Sequence[Site | str] | None = None,
+    points: int = 101,
+    epsilon: float = 0.01,
+    exact: bool = False,
+    batch: int = 8,
+    seed: int = 0,
+    quiet: bool = False,
+    window: int | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> Any:
+    """Rewind q, k, v between published checkpoints of one model (science A5, A6): revisions, or sub-folders."""
+    from trisect.lab.checkpoints import run_checkpoints
+
+    return run_checkpoints(
+        model,
+        initial,
+        final,
+        stages,
+        _texts(texts),
+        _place(out),
+        sites,
+        points,
+        epsilon,
+        exact,
+        batch,
+        seed,
+        quiet,
+        window,
+        dtype,
+        device,
+        pickle,
+        remote_code,
+    )
+
+
+def explore(reading: Any, row: int = 0) -> Any:
+    """A view into every head of one row of a Reading, for a notebook."""
+    from trisect.lab.explore import explore as show
+
+    return show(reading, row)
+
+
+def explore_page(subject: Any, text: Text, out: str | Path = "explore.html") -> Path:
+    """One self-contained page to look into every head with; returns its path."""
+    from trisect.lab.explore import run_explore
+
+    return run_explore(_subject(subject), text, Path(out))
+
+
+def _subject(model: Any) -> Any:
+    return model if isinstance(model, Subject) else load(model)
+
+
+def _place(out: str | Path) -> Path:
+    """A folder for results; a study's own would lose its report."""
+    if is_study(out):
+        known = "A study lies there, and its report.html and tables would be written over."
+        raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
+    return Path(out)
+
+
+def _texts(where: Any) -> Texts:
+    return texts([where] if isinstance(where, tuple) else where)
 
 
 def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

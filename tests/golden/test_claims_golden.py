@@ -8,16 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from trisect import claims
+from trisect.papers import SOURCES
 
 GOLDEN = Path(__file__).with_name("claims.txt")
 
 
 def listed() -> str:
-    """The hash, and every part with its sentence and its reason, a line each."""
-    lines = [f"hash {claims.claims_hash()}"]
-    for row in claims.listing():
-        shown = "" if row["decides"] else " (shown only)"
-        lines.append(f"{row['claim']}: {row['sentence']}{shown}. {row['reason']}")
+    """For claims about training, then for those over each other unit: the hash, and every part with its reason, a line each."""
+    lines = []
+    for unit in dict.fromkeys(source.unit for source in SOURCES):
+        lines.append(f"hash {'' if unit == 'seed' else f'by {unit} '}{claims.claims_hash(unit)}")
+        for row in claims.listing(unit):
+            shown = "" if row["decides"] else " (shown only)"
+            lines.append(f"{row['claim']}: {row['sentence']}{shown}. {row['reason']}")
     return "\n".join(lines) + "\n"
 
 

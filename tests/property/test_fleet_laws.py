@@ -2,67 +2,13 @@ import math
 
 import pytest
 import torch
+from bench.plain import names, plain_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.core.spec import Model
 from trisect.lm.fleet import causal, forward, initial, layout, views
 from trisect.lm.loss import loss_and_gradients, token_scores
-
-NAMES = {
-    "in.weight": "self_attn.in_proj_weight",
-    "in.bias": "self_attn.in_proj_bias",
-    "out.weight": "self_attn.out_proj.weight",
-    "out.bias": "self_attn.out_proj.bias",
-    "norm1.weight": "norm1.weight",
-    "norm1.bias": "norm1.bias",
-    "up.weight": "linear1.weight",
-    "up.bias": "linear1.bias",
-    "down.weight": "linear2.weight",
-    "down.bias": "linear2.bias",
-    "norm2.weight": "norm2.weight",
-    "norm2.bias": "norm2.bias",
-}
-
-
-class Reference(torch.nn.Module):
-    """The same model out of torch's own parts."""
-
-    def __init__(self, model: Model, vocabulary: int) -> None:
-        super().__init__()
-        layer = torch.nn.TransformerEncoderLayer(model.width, model.heads, model.feedforward, 0.0, batch_first=True)
-        self.embed = torch.nn.Embedding(vocabulary, model.width)
-        self.encoder = torch.nn.TransformerEncoder(layer, model.layers, enable_nested_tensor=False)
-        self.decoder = torch.nn.Linear(model.width, vocabulary)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        length, width = x.shape[1], self.embed.embedding_dim
-        where = torch.arange(length, dtype=torch.float64)[:, None]
-        rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(1e4) / width))
-        at = torch.zeros(length, width, dtype=torch.float64)
-        at[:, 0::2], at[:, 1::2] = torch.sin(where * rate), torch.cos(where * rate)
-        mask = torch.nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.float64)
-        return self.decoder(self.encoder(self.embed(x) * math.sqrt(width) + at, mask, is_causal=True))
-
-
-def reference_of(model: Model, vocabulary: int, one: dict[str, torch.Tensor]) -> Reference:
-    reference = Reference(model, vocabulary).double()
-    state = {
-        "embed.weight": one["embed.weight"],
-        "decoder.weight": one["decoder.weight"],
-        "decoder.bias": one["decoder.bias"],
-    }
-    for n in range(1, model.layers + 1):
-        state |= {f"encoder.layers.{n - 1}.{theirs}": one[f"layers.{n}.{ours}"] for ours, theirs in NAMES.items()}
-    reference.load_state_dict(state)
-    return reference
-
-
-def our_name(theirs: str) -> str:
-    if not theirs.startswith("encoder."):
-        return theirs
-    _, _, n, rest = theirs.split(".", 3)
-    return f"layers.{int(n) + 1}." + next(ours for ours, name in NAMES.items() if name == rest)
 
 
 @settings(max_examples=12, deadline=None)
@@ -102,7 +48,7 @@ def test_each_member_agrees_with_torch_encoder_in_logits_and_all_gradients(
     )
     gradients |= {"decoder.weight": found.weight, "decoder.bias": found.bias}
     for i in range(members):
-        reference = reference_of(model, vocabulary, {n: v[i].detach() for n, v in leaves.items()})
+        reference = plain_of(model, vocabulary, {n: v[i].detach() for n, v in leaves.items()})
         logits = reference(x)
         ours = passed.hidden[i] @ leaves["decoder.weight"][i].T + leaves["decoder.bias"][i]
         torch.testing.assert_close(ours, logits, rtol=1e-10, atol=1e-10)
@@ -110,8 +56,10 @@ def test_each_member_agrees_with_torch_encoder_in_logits_and_all_gradients(
         loss.backward()
         assert float(scores.loss[i].mean()) == pytest.approx(loss.item(), abs=1e-10)
         assert torch.equal(scores.correct[i], logits.flatten(0, 1).argmax(-1) == y.flatten())
-        for name, parameter in reference.named_parameters():
-            torch.testing.assert_close(gradients[our_name(name)][i], parameter.grad, rtol=1e-10, atol=1e-10)
+        theirs = dict(reference.named_parameters())
+        assert len(theirs) == len(gradients)
+        for ours_name, their_name in names(model, vocabulary).items():
+            torch.testing.assert_close(gradients[ours_name][i], theirs[their_name].grad, rtol=1e-10, atol=1e-10)
 
 
 @settings(max_examples=20, deadline=None)

@@ -184,7 +184,12 @@ def test_one_seed_by_name():
 def test_claims_prints_every_claim_part_margin_and_reason():
     rows = json.loads(call("claims", "--json").stdout)
     text = call("claims").stdout
-    assert {r["claim"] for r in rows} == {f"A-{i}" for i in range(1, 15)}
+    assert {r["claim"] for r in rows} == {
+        *(f"A-{i}" for i in range(1, 15)),
+        *(f"C-{i}" for i in range(1, 5)),
+        "D-1",
+        "D-3",
+    }
     for row in rows:
         assert row["sentence"] in text
         assert row["reason"] in text

@@ -42,3 +42,13 @@ def test_every_command_has_help_with_an_example():
 def test_every_commit_worthy_page_is_there():
     for name in ("CHANGELOG.md", "docs/glossary.md", "docs/log.md", "docs/cli.md", "tests/SKIPS.md", "LICENSE"):
         assert (ROOT / name).stat().st_size > 100, name
+
+
+def test_every_signed_number_of_what_we_found_is_printed_from_the_tables():
+    page = (ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8")
+    tool = runpy.run_path(str(ROOT / "tools" / "findings.py"))
+    tables = ROOT / "results" / "wikitext2-small" / "tables"
+    printed = "\n".join(tool["lines"]({name: tool["read_table"](tables, name) for name in tool["STUDY_TABLES"]}))
+    numbers = set(re.findall(r"[+-]\d+\.\d+", page))
+    assert len(numbers) > 100
+    assert not numbers - set(re.findall(r"[+-]\d+\.\d+", printed))

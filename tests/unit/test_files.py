@@ -5,7 +5,7 @@ import torch
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import canonical, digest, read_json, replace_file, write_json
-from trisect.core.tables import SCHEMAS, frame, read_table, write_table
+from trisect.core.tables import SCHEMAS, STUDY_TABLES, frame, read_table, write_table
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 
 
@@ -94,4 +94,4 @@ def test_tables_with_other_columns_are_refused(tmp_path):
         read_table(tmp_path, "runs")
     with pytest.raises(DamagedFileError, match="cannot be read"):
         read_table(tmp_path, "metrics")
-    assert set(SCHEMAS) == {"runs", "metrics", "sites", "claims"}
+    assert set(STUDY_TABLES) == {"runs", "metrics", "sites", "claims"} == set(SCHEMAS) - {"measures"}

@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from trisect.claims.preconditions import MARGIN, Check, preconditions
+from trisect.claims.sampled import LEAST, judge_sampled
 from trisect.claims.verdicts import EPSILON, judge
 from trisect.core.claim import Claim, plain
 from trisect.core.files import canonical, digest
 from trisect.core.stats import ALPHA
 from trisect.papers import SOURCES
 
-__all__ = ["CLAIMS", "Check", "claims_hash", "judge", "listing", "preconditions"]
+__all__ = ["CLAIMS", "Check", "claims_hash", "judge", "judge_sampled", "listing", "preconditions"]
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
 
 
-def listing() -> list[dict[str, Any]]:
-    """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation."""
+def listing(unit: str | None = None) -> list[dict[str, Any]]:
+    """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation.
+
+    `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'head'; null keeps all.
+    """
     return [
         {
             "source": source.key,
@@ -36,12 +40,14 @@ def listing() -> list[dict[str, Any]]:
             "effect": plain(part.effect),
         }
         for source in SOURCES
+        if unit in (None, source.unit)
         for claim in source.claims
         for part in claim.parts
     ]
 
 
-def claims_hash() -> str:
-    """Sixteen hex digits of every claim, part, margin and reason, and of the rule's own numbers."""
-    rule = {"alpha": ALPHA, "precondition_margin": MARGIN, "epsilon": EPSILON}
-    return digest(canonical({"rule": rule, "claims": listing()}), 8)
+def claims_hash(unit: str = "seed") -> str:
+    """Sixteen hex digits of every claim, part, margin and reason that varies over `unit`, and of the rule's own numbers."""
+    rule: dict[str, float] = {"alpha": ALPHA}
+    rule |= {"precondition_margin": MARGIN, "epsilon": EPSILON} if unit == "seed" else {"least": LEAST}
+    return digest(canonical({"rule": rule, "claims": listing(unit)}), 8)

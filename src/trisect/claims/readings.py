@@ -54,6 +54,7 @@ def read(effect: Effect, evidence: Evidence, seed: int, when: When = "final") ->
         return _curve_distance(effect, evidence, seed)
     if isinstance(effect, RewindRise):
         return _rewind_rise(effect, evidence, seed)
+    assert isinstance(effect, SiteMean), "a statistic of one model has no seeds"
     return _site_mean(effect, evidence, seed)
 
 

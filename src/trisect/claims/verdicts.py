@@ -97,7 +97,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.Da
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
     epsilon = _epsilon(about)
     rows: list[dict[str, Any]] = []
-    for source in SOURCES:
+    for source in (source for source in SOURCES if source.unit == "seed"):
         tested = [tuple(_test(part, evidence, epsilon) for part in claim.parts) for claim in source.claims]
         rows += _judge_source(source, tested, everywhere, diverged)
     return frame("claims", rows)

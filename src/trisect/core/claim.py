@@ -65,7 +65,14 @@ class CurveDistance:
     standardised: bool = False
 
 
-Leaf: TypeAlias = LossChange | LearnedFraction | SiteMean | RewindRise | CurveDistance
+@dataclass(frozen=True)
+class Statistic:
+    """A number that a measure gives for one model on its texts, by name, as `cv_f` is; resampled, not repeated."""
+
+    name: str
+
+
+Leaf: TypeAlias = LossChange | LearnedFraction | SiteMean | RewindRise | CurveDistance | Statistic
 
 
 @dataclass(frozen=True)
@@ -143,13 +150,18 @@ class Claim:
 
 @dataclass(frozen=True)
 class Source:
-    """One source: how to cite it, and its claims, which are one family for Holm's correction."""
+    """One source: how to cite it, and its claims, which are one family for Holm's correction.
+
+    `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
+    model: 'text' or 'head'.
+    """
 
     key: str
     title: str
     authors: str
     citation: str
     claims: tuple[Claim, ...]
+    unit: str = "seed"
 
 
 def plain(value: object) -> object:

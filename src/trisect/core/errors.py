@@ -35,3 +35,7 @@ class StudyError(TrisectError):
 
 class DamagedFileError(StudyError):
     """A file that trisect wrote no longer holds what was written."""
+
+
+class ModelError(TrisectError):
+    """A model is not there, cannot be loaded, cannot be read, or does not pass the proof."""

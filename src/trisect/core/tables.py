@@ -45,6 +45,20 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "value": REAL,
         "n": WHOLE,
     },
+    "measures": {
+        "subject": TEXT,  # a model's name
+        "stack": TEXT,  # plain, enc, dec, cross
+        "layer": WHOLE,  # null: of the whole model
+        "head": WHOLE,  # null: of the whole layer
+        "component": TEXT,  # q, k, v, a pair such as q-k, or null
+        "measure": TEXT,
+        "group": TEXT,  # a category of tokens, a kind of edit, or null
+        "at": REAL,
+        "value": REAL,
+        "low": REAL,
+        "high": REAL,
+        "n": WHOLE,
+    },
     "claims": {
         "source": TEXT,
         "claim": TEXT,
@@ -76,6 +90,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "runs": TEXT,
     },
 }
+
+STUDY_TABLES = tuple(
+    name for name in SCHEMAS if name != "measures"
+)  # what a study holds; pretrained models have rows of "measures"
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

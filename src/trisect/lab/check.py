@@ -8,7 +8,7 @@ from typing import Any
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import read_json
-from trisect.core.tables import SCHEMAS, read_table
+from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.lab.folder import Folder
 from trisect.lab.study import read_about
 from trisect.lab.tasks import epoch_weights, evaluation_advice, fleet_name, read_finished, weights
@@ -68,7 +68,7 @@ def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], ob
         yield lambda path=path: read_json(path, evaluation_advice(path))
     for path in sorted((folder.path / "track").glob("*.json")):
         yield lambda path=path: read_logged(path)
-    for name in SCHEMAS:
+    for name in STUDY_TABLES:
         if (folder.tables / f"{name}.parquet").exists():
             yield lambda name=name: read_table(folder.tables, name)
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from trisect import claims
 from trisect.core.files import read_json
-from trisect.core.tables import SCHEMAS, frame, read_table, write_table
+from trisect.core.tables import STUDY_TABLES, frame, read_table, write_table
 from trisect.lab.folder import Folder
 from trisect.lab.tasks import evaluation_advice, read_finished
 from trisect.measure.criticality import criticality, mean_difference
@@ -44,7 +44,7 @@ def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
 
 def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
     """The tables of a study as they lie on disk."""
-    return {name: read_table(folder.tables, name) for name in SCHEMAS}
+    return {name: read_table(folder.tables, name) for name in STUDY_TABLES}
 
 
 def _run_row(run: str, body: dict[str, Any], corpus: str) -> dict[str, Any]:

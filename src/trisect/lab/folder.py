@@ -104,3 +104,8 @@ class Folder:
             f"There is no {self.ledger.name} in it.",
             "Run 'trisect study' with --out first.",
         )
+
+
+def is_study(place: Path) -> bool:
+    """Whether a folder is a study's: its ledger, or the ledger's copy, is there."""
+    return Folder(place).ledger.exists() or Folder(place).copy.exists()

@@ -17,7 +17,7 @@ from trisect.lm.loss import token_scores
 Found = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, value)
 
 
-def measured(
+def evaluate(
     parameters: Mapping[str, Tensor],
     model: Model,
     pieces: Mapping[str, Sequence[Piece]],

@@ -19,7 +19,7 @@ from torch import Tensor
 from trisect.core.edits import Edit
 from trisect.core.spec import Run, Training
 from trisect.lm.adversary import Attackers, Target, attackers, restore_optimizer
-from trisect.lm.evaluation import measured
+from trisect.lm.evaluation import evaluate
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import Dropout, add_rows, embedding_rows, forward, initial, layout, number, spans, views
 from trisect.lm.loss import Scores, loss_and_gradients, workspace
@@ -209,7 +209,7 @@ class Trainer:
     def evaluate(self) -> dict[int, list[tuple[str, str, float]]]:
         """(split, name, value) by slot, in evaluation mode and float32 or wider (see lm/evaluation.py)."""
         parameters = views(self.flat, self.places)
-        return measured(parameters, self.model, self.pieces, self.attackers, self.keep, self.work)
+        return evaluate(parameters, self.model, self.pieces, self.attackers, self.keep, self.work)
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""

@@ -9,12 +9,15 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from trisect.claims.sampled import MOST, more_helps
 from trisect.claims.verdicts import NO_SPREAD, ONE_SEED, UNDECIDED
 from trisect.core.stats import MOST_SEEDS
+from trisect.papers import SOURCES
 from trisect.report.words import count, number, several
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
 MIDDLE, FOOT, TIGHT = 11, 22, 30
+UNITS = {source.key: source.unit for source in SOURCES}
 VERDICTS = ("supported", "refuted", "inconclusive")
 
 
@@ -101,20 +104,27 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
 
 def _facts(whole: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     unit = f" {whole['unit']}" if whole["unit"] else ""
+    varies = UNITS.get(whole["source"], "seed")
     return (
-        ("Seeds (n)", count(whole["n"])),
-        ("Seeds needed", _seeds_needed(whole)),
-        ("Paired spread", "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"),
+        (f"{varies.capitalize()}s (n)", count(whole["n"])),
+        (f"{varies.capitalize()}s needed", _needed(whole, varies)),
+        ("Paired spread" if varies == "seed" else "Spread", _spread(whole["spread"], unit)),
         ("p (Holm)", _p(whole["p_holm"])),
     )
 
 
-def _seeds_needed(whole: Mapping[str, Any]) -> str:
-    """How many seeds would decide the claim: a rule that bars a verdict is lifted by no number of them."""
+def _spread(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{number(value)}{unit}"
+
+
+def _needed(whole: Mapping[str, Any], varies: str) -> str:
+    """How many seeds, or texts, would decide the claim: a rule that bars a verdict is lifted by no number of them."""
     if whole["verdict"] != "inconclusive":
         return "no more"
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
+    if varies != "seed":
+        return f"more than {count(MOST)}" if more_helps(whole["reason"]) else f"barred: no number of {varies}s"
     if whole["reason"] == UNDECIDED:
         return f"more than {MOST_SEEDS - 1}"
     return "cannot be told" if whole["reason"] in (ONE_SEED, NO_SPREAD) else "barred: no number of seeds"

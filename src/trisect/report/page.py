@@ -15,13 +15,12 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.files import replace_file
-from trisect.report import cards, curves, facts, figures, marks, palette, render, words
+from trisect.report import cards, curves, drawing, facts, figures, marks, palette, render, words
 from trisect.report.exactness import exactness
-from trisect.report.panels import Figure, Key, View
+from trisect.report.panels import Figure
 from trisect.report.rows import Mean, Rows
 
 HERE = Path(__file__).parent
-PANEL_ROOM = 328
 
 
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
@@ -70,7 +69,7 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
         figures=list(views.values()),
         exactness=exactness(rows),
         left_out=words.left_out(rows),
-        references=(*dict.fromkeys(part["citation"] for part in listing()), *REFERENCES),
+        references=(*dict.fromkeys(part["citation"] for part in listing("seed")), *REFERENCES),
         style=Markup((HERE / "page.css").read_text(encoding="utf-8") + _dark_ramp(rows)),
     )
 
@@ -120,46 +119,14 @@ def _view(figure: Figure) -> dict[str, Any]:
         "title": figure.title,
         "caption": figure.caption,
         "views": [
-            _arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
+            drawing.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
             for i, view in enumerate(figure.views)
         ],
         "ramp": ends,
-        "stops": palette.VIRIDIS,
+        "stops": figure.stops,
         # Inside <script>, "<" could end the block; as an escape it is the same text.
         "numbers": Markup(numbers.replace("<", "\\u003c")),
     }
-
-
-def _arrangement(name: str, view: View) -> dict[str, Any]:
-    panels = []
-    for i, panel in enumerate(view.panels, start=1):
-        text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
-        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_ROOM
-        root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
-        panels.append({"svg": root + Markup(text.removeprefix("<svg ")), "wide": wide, "alt": panel.alt})
-    return {"name": view.name, "panels": panels, "key": [(_swatch(key), key.name) for key in view.key]}
-
-
-_SHAPES = {
-    "circle": '<circle cx="7" cy="7" r="5"/>',
-    "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
-    "triangle-up": '<path d="M7 1.5L13 12H1Z"/>',
-    "diamond": '<path d="M7 1L13 7 7 13 1 7Z"/>',
-    "triangle-down": '<path d="M7 12.5L1 2h12Z"/>',
-    "cross": '<path d="M5 1h4v4h4v4H9v4H5V9H1V5h4Z"/>',
-    "triangle-left": '<path d="M1.5 7L12 1v12Z"/>',
-    "triangle-right": '<path d="M12.5 7L2 1v12Z"/>',
-}
-
-
-def _swatch(key: Key) -> Markup:
-    """The sign of a mark, or a piece of the line, for a figure's key."""
-    if key.shape is None:
-        dash = f' stroke-dasharray="{" ".join(map(str, key.dash))}"' if key.dash else ""
-        line = f'<line x1="0" x2="26" y1="7" y2="7" stroke="{key.colour}"{dash} stroke-width="2"/>'
-        return Markup(f'<svg viewBox="0 0 26 14" width="26" height="14" aria-hidden="true">{line}</svg>')
-    shape = _SHAPES[key.shape].replace("/>", f' fill="{key.colour}"/>')
-    return Markup(f'<svg viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>')
 
 
 def _dark_ramp(rows: Rows) -> str:

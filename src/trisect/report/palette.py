@@ -35,6 +35,12 @@ VIRIDIS = (
     "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",
 )  # fmt: skip
 
+# Changes: violet below zero, pale at zero, orange above; neither end is a colour of q, k or v.
+DIVERGING = (
+    "#2d004b", "#542788", "#8073ac", "#b2abd2", "#d8daeb", "#f7f7f7",
+    "#fee0b6", "#fdb863", "#e08214", "#b35806", "#7f3b08",
+)  # fmt: skip
+
 
 # Second channel of curves: a shape per layer, beside its colour.
 LAYER_SHAPES = tuple(m.shape for m in (*GROUPS.values(), OTHER))

@@ -51,8 +51,8 @@ class View(NamedTuple):
 class Figure:
     """A figure of the report: its panels side by side, and what the page says about them.
 
-    `key` names the marks; `ramp` gives the ends of a heat map's colours and their unit. `at` is the word for what
-    curves run over. `view` says what a panel stands for where `others` arrange the same rows differently.
+    `key` names the marks; `ramp` gives the ends of a heat map's colours and their unit, `stops` the colours between.
+    `at` is the word for what curves run over. `view` says what a panel stands for where `others` arrange the same rows differently.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Figure:
     at: str = ""
     view: str = ""
     others: tuple[View, ...] = ()
+    stops: tuple[str, ...] = palette.VIRIDIS
 
     @property
     def views(self) -> tuple[View, ...]:

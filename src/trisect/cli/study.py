@@ -1,51 +1,14 @@
-"""The door of the command line: parse, call, print."""
+"""Studies on the command line: study, plan, report, claims, and texts."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import sys
 from typing import Any
 
 import click
 
-from trisect.core.errors import SpecError, TrisectError
-
-
-class _Group(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:
-        """Print one message and leave with 2 for bad input, with 130 when interrupted."""
-        try:
-            return super().invoke(ctx)
-        except TrisectError as error:
-            click.echo(f"trisect: {error}", err=True)
-            ctx.exit(2)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is left to say would fail once more at the end
-            click.echo(
-                "trisect: What was found could not be printed.\n  The disk that standard output is on is full.",
-                err=True,
-            )
-            click.echo("  Free some space and call the same command again: nothing is lost.", err=True)
-            ctx.exit(2)
-        except KeyboardInterrupt:
-            click.echo("Stopped. Call the same command again: it goes on from what is finished.", err=True)
-            ctx.exit(130)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="trisect")
-def main() -> None:
-    """What do the query, key and value submodules of a Transformer each do?
-
-    \b
-    trisect study quick --out study        run the main job on the embedded corpus
-    trisect plan paper --corpus DIR        what would be run, and how long it would take
-    trisect corpus annotate DIR ...        label a text with spaCy
-    """
+from trisect.cli.group import main
+from trisect.core.errors import SpecError
 
 
 def _options(function: Any) -> Any:
@@ -169,32 +132,6 @@ def report(out: str) -> None:
 
 
 @main.command()
-@click.argument("out", metavar="OUT")
-def check(out: str) -> None:
-    """Read all that a study reads back, and name what is damaged and what to delete.
-
-    Figures, report and experiment.json are not read: each call of study writes them anew.
-
-    \b
-    trisect check study
-    """
-    from pathlib import Path
-
-    from trisect import door
-    from trisect.lab.check import unfinished
-
-    found = door.check(out)
-    for error in found:
-        click.echo(f"trisect: {error}", err=True)
-    if found:
-        click.get_current_context().exit(2)
-    left, runs = unfinished(Path(out))
-    if left:
-        click.echo(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    click.echo("Every file that is there is whole." if left else "Every file is whole.")
-
-
-@main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def claims(as_json: bool) -> None:
     """Print every claim, part, margin and reason, as fixed before any data.
@@ -307,7 +244,3 @@ def _corpus_lines(facts: dict[str, Any]) -> list[str]:
         ]
         lines.append(f"{column}    " + ", ".join(f"{name or '(none)'} {count:,}" for name, count in counts))
     return lines + facts["notes"]
-
-
-if __name__ == "__main__":
-    main()

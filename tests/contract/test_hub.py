@@ -114,7 +114,7 @@ def test_rows_are_read_a_batch_at_a_time(tmp_path, monkeypatch):
 
 def test_a_dataset_can_be_annotated_as_a_folder_can(files, tmp_path):
     pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
-    from tests.unit.test_annotate import pipeline
+    from tests.contract.test_annotate import pipeline
 
     tagger, folder = pipeline(tmp_path / "tagger"), parquet(tmp_path / "set", LINES)
     told = []

@@ -1,0 +1,5 @@
+"""The command line as a module: `python -m trisect.cli`."""
+
+from trisect.cli import main
+
+main()

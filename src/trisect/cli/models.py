@@ -1,0 +1,325 @@
+"""Models on the command line: check, norms, similarity, ablate, rewind, explore — of any model that passes the proof."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trisect.cli.group import main
+from trisect.core.errors import SpecError
+
+
+def _model(function: Any) -> Any:
+    """The argument MODEL, and how it is fetched."""
+    for option in (
+        click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
+        click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code."),
+        click.option("--window", type=int, help="Tokens read at once.  [default: the model's own limit]"),
+        click.option("--device-map", help="Passed on to from_pretrained, such as auto (needs the package accelerate)."),
+        click.option("--device", default="cpu", show_default=True, help="Where the model is put: cpu or cuda."),
+        click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
+        click.option("--revision", help="A branch, tag or commit of a model on a hub."),
+        click.argument("model", metavar="MODEL"),
+    ):
+        function = option(function)
+    return function
+
+
+def _texts(function: Any) -> Any:
+    """Where the texts are from."""
+    for option in (
+        click.option("--limit", type=int, help="Read no more than so many texts."),
+        click.option("--text", "given", multiple=True, help="A text; may stand several times."),
+        click.option("--reader", help="wikitext, conllu or plain; found out when not given."),
+        click.option("--split", default="test", show_default=True, help="train, valid or test."),
+        click.option("--corpus", help="A raw folder, a corpus folder, hf:NAME[:CONFIG], or 'embedded'."),
+    ):
+        function = option(function)
+    return function
+
+
+def _out(function: Any) -> Any:
+    """Where things go, and how they are said."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        click.option("--seed", default=0, show_default=True, help="Of every random draw."),
+        click.option("--out", help="The folder for tables, figures and page.  [default: COMMAND-MODEL]"),
+    ):
+        function = option(function)
+    return function
+
+
+@main.command()
+@_model
+@click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
+def check(
+    model: str,
+    revision: str | None,
+    dtype: str | None,
+    device: str,
+    device_map: str | None,
+    window: int | None,
+    pickle: bool,
+    remote_code: bool,
+    as_json: bool,
+) -> None:
+    """Prove that a model is read rightly; or read all files of a study and name what is damaged.
+
+    Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a study's folder:
+    what is damaged, and what to delete; figures, report and experiment.json are not read, since each call of study
+    writes them anew.
+
+    \b
+    trisect check sentence-transformers/all-MiniLM-L6-v2
+    trisect check study
+    """
+    from trisect import door
+
+    if door.is_study(model):
+        _check_study(model)
+        return
+    proof = door.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
+    rows = proof.rows()
+    if as_json:
+        said = {"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)}
+        click.echo(json.dumps(said, ensure_ascii=False))
+    else:
+        _table(rows)
+        for note in proof.notes():
+            click.echo(note)
+    if proof.refusal is not None:
+        raise proof.refusal
+
+
+def _check_study(out: str) -> None:
+    from trisect import door
+    from trisect.lab.check import unfinished
+
+    found = door.check(out)
+    for error in found:
+        click.echo(f"trisect: {error}", err=True)
+    if found:
+        click.get_current_context().exit(2)
+    left, runs = unfinished(Path(out))
+    if left:
+        click.echo(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
+    click.echo("Every file that is there is whole." if left else "Every file is whole.")
+
+
+@main.command()
+@_model
+@_texts
+@click.option(
+    "--block",
+    default="attention",
+    show_default=True,
+    help="What a norm is of: attention, residual (with x added) or full (with layer norm).",
+)
+@_out
+def norms(block: str, out: str | None, seed: int, as_json: bool, **named: Any) -> None:
+    """Measure where attention takes its information from, by norm beside weight (Kobayashi et al. 2020, 2021).
+
+    \b
+    trisect norms MODEL --corpus wikitext-2 --out norms
+    """
+    from trisect import door
+
+    subject, texts = _loaded(named), _read(named)
+    done = door.norms(subject, texts, _folder(out, "norms", subject.name), block, seed)
+    _said(done, as_json)
+
+
+@main.command()
+@_model
+@_texts
+@click.option("--draws", default=20_000, show_default=True, help="Random matrices drawn for each shape.")
+@_out
+def similarity(draws: int, out: str | None, seed: int, as_json: bool, **named: Any) -> None:
+    """Measure how alike a model's W_Q, W_K and W_V are, head by head, against random matrices.
+
+    \b
+    trisect similarity MODEL --out similarity
+    """
+    from trisect import door
+
+    subject, texts = _loaded(named), _read(named, needed=False)
+    done = door.similarity(subject, texts, _folder(out, "similarity", subject.name), draws, seed)
+    _said(done, as_json)
+
+
+@main.command()
+@_model
+@_texts
+@click.option("--sites", multiple=True, help="Sites such as q@all or v@2.h4.  [default: q, k and v of every layer]")
+@click.option("--how", default="zero", show_default=True, help="zero, mean or resample.")
+@click.option("--per", default="layer", show_default=True, help="One edit a head or a layer.")
+@click.option("--hold", help="pattern: keep every other layer's weights as they were.")
+@_out
+def ablate(
+    sites: tuple[str, ...],
+    how: str,
+    per: str,
+    hold: str | None,
+    out: str | None,
+    seed: int,
+    as_json: bool,
+    **named: Any,
+) -> None:
+    """Measure what breaks when queries, keys or values are taken away.
+
+    \b
+    trisect ablate MODEL --corpus wikitext-2 --sites q@all --sites v@all --per head
+    """
+    from trisect import door
+
+    if hold not in (None, "pattern"):
+        raise SpecError(f"--hold {hold}.", "Only 'pattern' can be held.", "Use --hold pattern, or leave it out.")
+    subject, texts = _loaded(named), _read(named)
+    wanted = _several(sites) or None
+    done = door.ablate(subject, texts, wanted, _folder(out, "ablate", subject.name), how, per, hold is not None, seed)
+    _said(done, as_json)
+
+
+@main.command()
+@click.argument("model", metavar="MODEL")
+@click.option("--initial", required=True, help="The revision to rewind to.")
+@click.option("--final", required=True, help="The revision to rewind from.")
+@click.option("--stages", help="Revisions in between, joined by commas, in the order of training.")
+@_texts
+@click.option("--sites", multiple=True, help="Sites such as q@all or v@2.  [default: q, k and v of every layer]")
+@click.option("--points", default=101, show_default=True, help="Values of α from 0 to 1.")
+@click.option(
+    "--epsilon", default=0.01, show_default=True, help="Share of the final loss that criticality counts as a drop."
+)
+@click.option("--exact", is_flag=True, help="Evaluate every α instead of interpolating between some.")
+@click.option("--window", type=int, help="Tokens read at once.  [default: the model's own limit]")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]")
+@click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code.")
+@click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here.")
+@_out
+def rewind(
+    model: str,
+    initial: str,
+    final: str,
+    stages: str | None,
+    sites: tuple[str, ...],
+    points: int,
+    epsilon: float,
+    exact: bool,
+    window: int | None,
+    device: str,
+    dtype: str | None,
+    pickle: bool,
+    remote_code: bool,
+    out: str | None,
+    seed: int,
+    as_json: bool,
+    **named: Any,
+) -> None:
+    """Rewind q, k or v between published checkpoints of one model: criticality without training.
+
+    Checkpoints are revisions on a hub, or sub-folders of a local folder.
+
+    \b
+    trisect rewind EleutherAI/pythia-70m --initial step0 --final step143000 --stages step512,step4000 --corpus DIR
+    """
+    from trisect import door
+
+    done = door.rewind(
+        model,
+        initial,
+        final,
+        [] if stages is None else stages.split(","),
+        _read(named),
+        _folder(out, "rewind", model),
+        _several(sites) or None,
+        points,
+        epsilon,
+        exact,
+        seed=seed,
+        window=window,
+        dtype=dtype,
+        device=device,
+        pickle=pickle,
+        remote_code=remote_code,
+    )
+    _said(done, as_json)
+
+
+@main.command()
+@_model
+@click.argument("text", metavar="TEXT", nargs=-1, required=True)
+@click.option("--out", default="explore.html", show_default=True, help="The page.")
+def explore(text: tuple[str, ...], out: str, **named: Any) -> None:
+    """Write one page to look into every head with: weights beside norms, and the q and k behind a cell.
+
+    An encoder-decoder takes two texts, source and target.
+
+    \b
+    trisect explore MODEL "The cat sat on the mat." --out page.html
+    """
+    from trisect import door
+
+    if len(text) > 2:
+        raise SpecError(
+            f"{len(text)} texts were given.", "A page shows one text, or a source and a target.", "Put it in quotes."
+        )
+    first, *rest = list(text)
+    click.echo(door.explore_page(_loaded(named), (first, rest[0]) if rest else first, Path(out)).resolve())
+
+
+FETCHED = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
+
+
+def _loaded(named: dict[str, Any]) -> Any:
+    from trisect import door
+
+    return door.load(named["model"], window=named["window"], **{name: named[name] for name in FETCHED})
+
+
+def _read(named: dict[str, Any], needed: bool = True) -> Any:
+    from trisect import door
+
+    if named["corpus"] is not None and named["given"]:
+        raise SpecError("--corpus and --text were both given.", "Texts come from one place.", "Leave one of them out.")
+    if named["corpus"] is None and not named["given"]:
+        if needed:
+            raise SpecError("No text was given.", "Texts come from --corpus or --text.", "Give one of them.")
+        return None
+    return door.texts(named["corpus"] or named["given"], named["split"], named["reader"], named["limit"])
+
+
+def _folder(out: str | None, command: str, name: str) -> Path:
+    return Path(out) if out is not None else Path(f"{command}-{name.strip('/').split('/')[-1]}")
+
+
+def _several(sites: tuple[str, ...]) -> tuple[str, ...]:
+    """Sites, whether the option stands several times or holds several with spaces between."""
+    return tuple(site for given in sites for site in given.split())
+
+
+def _said(done: Any, as_json: bool) -> None:
+    """The verdicts, a few findings, and the path of the page."""
+    if as_json:
+        click.echo(
+            json.dumps({"report": str(done.report.resolve()), "findings": list(done.findings)}, ensure_ascii=False)
+        )
+        return
+    for line in done.findings:
+        click.echo(line)
+    click.echo(f"report  {done.report.resolve()}")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> None:
+    """Rows as columns side by side, as wide as they are: nothing is cut off."""
+    if not rows:
+        return
+    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

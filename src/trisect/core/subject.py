@@ -1,0 +1,201 @@
+"""Subject: a model that can be read, scored and edited at its attention, whoever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from trisect.core.errors import SiteError
+from trisect.core.site import Site
+from trisect.core.trace import Address, Projections, Reading, Side
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+OBJECTIVES = ("causal", "masked", "seq2seq", "output")
+
+
+class Heads(NamedTuple):
+    """Query heads and key/value heads of one attention layer."""
+
+    query: int
+    key: int
+
+
+class Target(NamedTuple):
+    """One component at one address, and the heads of it that are meant (from 1; null: all)."""
+
+    address: Address
+    component: str
+    heads: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model's attention looks like: the heads of every layer that attends."""
+
+    heads: Mapping[Address, Heads]
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks that the model has, in the order they were met."""
+        return tuple(dict.fromkeys(address.stack for address in self.heads))
+
+    def layers(self, stack: str) -> tuple[int, ...]:
+        """The layers of a stack that attend."""
+        return tuple(address.layer for address in self.heads if address.stack == stack)
+
+    def words(self) -> str:
+        """The shape for an error's second part."""
+        parts = []
+        for stack in self.stacks:
+            layers = self.layers(stack)
+            own = {self.heads[Address(stack, n)] for n in layers}
+            query, key = max(h.query for h in own), max(h.key for h in own)
+            heads = f"{query} heads" if query == key else f"{query} query heads, {key} key/value heads"
+            name = "" if stack == "plain" else f"{stack}: "
+            parts.append(f"{name}layers {', '.join(map(str, layers))} with {heads}")
+        return f"The model has {'; '.join(parts)}."
+
+    def resolve(self, site: Site) -> tuple[Target, ...]:
+        """The components, layers and heads that a site names here, in canonical order.
+
+        Raises SiteError when any part of it lies outside the model, or is not q, k or v.
+        """
+        stack = site.stack or "plain"
+        if stack not in self.stacks:
+            what = f"the stack {site.stack!r}" if site.stack else "no stack"
+            raise SiteError(
+                f"The site '{site}' names {what}.", self.words(), "Name a stack that it has, as in enc.k@1."
+            )
+        if wrong := [c for c in site.components if c not in ("q", "k", "v")]:
+            raise SiteError(f"The site '{site}' names {wrong[0]}.", "What is read here is q, k and v.", "Use those.")
+        if site.pre:
+            known = "Pretrained models are read at what enters the dot product."
+            raise SiteError(f"The site '{site}' lies before rotary positions.", known, "Leave 'pre.' out.")
+        have = self.layers(stack)
+        layers = have if site.layers is None else site.layers
+        if outside := [n for n in layers if n not in have]:
+            given = f"The site '{site}' lies outside the model: layer {outside[0]}."
+            raise SiteError(given, self.words(), "Choose a layer that attends.")
+        found = []
+        for n in layers:
+            address = Address(stack, n)
+            for component in site.components:
+                count = self.heads[address].query if component == "q" else self.heads[address].key
+                if site.heads is not None and site.heads[-1] > count:
+                    given = f"The site '{site}' names head {site.heads[-1]} of {component}."
+                    known = f"{self.words()} {component} has heads 1-{count} there."
+                    raise SiteError(given, known, "Choose a head in that range.")
+                found.append(Target(address, component, site.heads))
+        return tuple(found)
+
+
+class Parts(NamedTuple):
+    """q, k, v of one attention call, before key/value heads are repeated; what a writer takes and gives back."""
+
+    q: Float[Tensor, "B H T E"]
+    k: Float[Tensor, "B K S E"]
+    v: Float[Tensor, "B K S E"]
+
+
+Writer: TypeAlias = Callable[[Parts], Parts]
+Text: TypeAlias = str | tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Texts made ready for one forward pass; `inputs` are the model's own and mean nothing to others.
+
+    `rows` says for each row which text it is from and where its window begins in it.
+    """
+
+    inputs: Mapping[str, Any]
+    source: Side
+    target: Side | None
+    rows: tuple[tuple[int, int], ...]
+    notes: tuple[str, ...] = ()
+
+    def queries(self, stack: str) -> Side:
+        """The side that a stack's queries are of."""
+        return self.target if self.target is not None and stack in ("dec", "cross") else self.source
+
+    def keys(self, stack: str) -> Side:
+        """The side that a stack's keys and values are of."""
+        return self.target if self.target is not None and stack == "dec" else self.source
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a forward pass was worth, row by row: the sum over predicted tokens, and their number.
+
+    In nats for the objectives causal, masked and seq2seq. For 'output', which has no loss, the sum over real
+    positions of |y - clean|² / |clean|², y being the model's last hidden states: 0 without a clean pass to compare to.
+    """
+
+    total: Float[Tensor, " B"]
+    count: Float[Tensor, " B"]
+    output: Float[Tensor, "B T D"] | None = None
+
+
+@runtime_checkable
+class Subject(Protocol):
+    """A model that measures can be taken from: a pretrained one, or one of our own."""
+
+    @property
+    def name(self) -> str:
+        """How the model is called in rows and on pages."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digits of the weights: the same for the same weights."""
+        ...
+
+    @property
+    def objective(self) -> str:
+        """causal, masked, seq2seq or output."""
+        ...
+
+    @property
+    def shape(self) -> Shape:
+        """Layers and heads."""
+        ...
+
+    def projections(self) -> tuple[Projections, ...]:
+        """Per-head weights of every attention layer; needs no text."""
+        ...
+
+    def batches(self, texts: Iterable[Text], size: int = 8, scored: bool = False) -> Iterator[Batch]:
+        """Texts as batches of at most `size` rows, longer texts cut into windows; `scored` hides tokens from a masked LM."""
+        ...
+
+    def trace(self, batch: Batch) -> Reading:
+        """Read one batch."""
+        ...
+
+    def score(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        clean: Scores | None = None,
+    ) -> Scores:
+        """Score one batch; writers replace q, k, v at their addresses, `hold` puts weights in place of the softmax's."""
+        ...
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` begins anew each time.
+
+    `options` are the words of a command line that name the same texts.
+    """
+
+    name: str
+    texts: Callable[[], Iterator[Text]]
+    notes: Sequence[str] = field(default_factory=tuple)
+    fingerprint: str = ""
+    options: tuple[str, ...] = ()

@@ -1,0 +1,204 @@
+"""Trace: what one attention layer saw — q, k, v, weights, output, its projections — and its laws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from trisect.core.site import Site
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+STACKS = ("plain", "enc", "dec", "cross")
+NAMES = ("q", "k", "v", "o")
+
+
+class Address(NamedTuple):
+    """One attention layer of a model; layers count from 1 within their stack."""
+
+    stack: str
+    layer: int
+
+    @property
+    def site(self) -> Site:
+        """The attention module at this address."""
+        return Site(("attn",), (self.layer,), stack="" if self.stack == "plain" else self.stack)
+
+    def __str__(self) -> str:
+        return f"layer {self.layer}" if self.stack == "plain" else f"{self.stack} layer {self.layer}"
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One sequence axis of a batch: what stands at its positions.
+
+    `tokens` [B][T] are the tokenizer's pieces; `real` is false at padding, `special` true at tokens that the tokenizer
+    adds and at padding; `ids` is null where the model takes no token ids.
+    """
+
+    tokens: tuple[tuple[str, ...], ...]
+    real: Bool[Tensor, "B T"]
+    special: Bool[Tensor, "B T"]
+    ids: Int[Tensor, "B T"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where q, k, v or the output's map comes from, as the proof found it.
+
+    `how` is 'rows' where it is a plain selection of rows of one affine module's [out, in] weight (columns for o), else
+    what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` says it for people. `parameter` is the owning
+    weight's name in the state dict, `rows` [H, E] its output units (for o: its input units) per head, `transposed`
+    whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most).
+    """
+
+    how: str
+    words: str
+    parameter: str | None = None
+    bias: str | None = None
+    rows: Int[Tensor, "H E"] | None = None
+    transposed: bool = False
+    scale: float = 1.0
+    residual: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """The weights of one attention layer, per head: q_h = x w_q[h] + b_q[h], f_h(x) = (x w_v[h] + b_v[h]) w_o[h].
+
+    K may be smaller than H (grouped queries): head h uses key/value head h // (H / K). Null where the proof found
+    no plain selection; `origins` then says what it is instead.
+    """
+
+    address: Address
+    origins: Mapping[str, Origin]
+    w_q: Float[Tensor, "H D E"] | None = None
+    w_k: Float[Tensor, "K D E"] | None = None
+    w_v: Float[Tensor, "K D E"] | None = None
+    w_o: Float[Tensor, "H E D"] | None = None
+    b_q: Float[Tensor, "H E"] | None = None
+    b_k: Float[Tensor, "K E"] | None = None
+    b_v: Float[Tensor, "K E"] | None = None
+    b_o: Float[Tensor, " D"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What stands around an attention layer: the residual added to its output, and the layer norm it meets.
+
+    kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention.
+    `centred` is false for RMS norms, which do not subtract the mean; `beta` is null where the norm has no shift.
+    """
+
+    kind: str
+    residual: Float[Tensor, "B T D"]
+    gamma: Float[Tensor, " D"]
+    beta: Float[Tensor, " D"] | None
+    epsilon: float
+    centred: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The arrays of one attention layer over one batch, as the model itself used them, and where they come from.
+
+    q and k are what enters the dot product (after rotary positions), before key/value heads are repeated; `scale`
+    multiplies q·k in the scores (null where it is not known). Weights are after the softmax; their rows sum to 1 at
+    real positions, to less where the model has sinks. Keys are of the same sequence except in stack 'cross'.
+    """
+
+    address: Address
+    q: Float[Tensor, "B H T E"]
+    k: Float[Tensor, "B K S E"]
+    v: Float[Tensor, "B K S E"]
+    weights: Float[Tensor, "B H T S"]
+    output: Float[Tensor, "B H T E"]
+    query_real: Bool[Tensor, "B T"]
+    key_real: Bool[Tensor, "B S"]
+    projections: Projections
+    scale: float | None = None
+    block: Block | None = None
+
+    @property
+    def stack(self) -> str:
+        """enc, dec, cross or plain."""
+        return self.address.stack
+
+    @property
+    def layer(self) -> int:
+        """The layer's number in its stack, from 1."""
+        return self.address.layer
+
+    @property
+    def site(self) -> Site:
+        """The attention module that this is a trace of."""
+        return self.address.site
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.weights.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.weights.shape[1] // self.v.shape[1]
+
+    @property
+    def values(self) -> Float[Tensor, "B H S E"]:
+        """v of every query head."""
+        return self.v.repeat_interleave(self.group, 1) if self.group > 1 else self.v
+
+    @property
+    def keys(self) -> Float[Tensor, "B H S E"]:
+        """k of every query head."""
+        return self.k.repeat_interleave(self.weights.shape[1] // self.k.shape[1], 1)
+
+    @property
+    def w_q(self) -> Float[Tensor, "H D E"] | None:
+        """Query projection per head."""
+        return self.projections.w_q
+
+    @property
+    def w_k(self) -> Float[Tensor, "K D E"] | None:
+        """Key projection per key/value head."""
+        return self.projections.w_k
+
+    @property
+    def w_v(self) -> Float[Tensor, "K D E"] | None:
+        """Value projection per key/value head."""
+        return self.projections.w_v
+
+    @property
+    def w_o(self) -> Float[Tensor, "H E D"] | None:
+        """Output projection per head."""
+        return self.projections.w_o
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One batch of texts read by a model: a Trace per layer and stack, and what the positions are.
+
+    `rows` says for each row of the batch which text it is from (counted from 0) and at which token of that text its
+    window begins. `notes` say what was done to the texts (cut into windows, used as source and target alike).
+    """
+
+    model: str
+    traces: tuple[Trace, ...]
+    source: Side
+    target: Side | None = None
+    rows: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    objective: str = "output"
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def queries(self, trace: Trace) -> Side:
+        """The side that a trace's queries are of."""
+        return self.target if self.target is not None and trace.stack in ("dec", "cross") else self.source
+
+    def keys(self, trace: Trace) -> Side:
+        """The side that a trace's keys and values are of."""
+        return self.target if self.target is not None and trace.stack == "dec" else self.source

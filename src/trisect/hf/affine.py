@@ -1,0 +1,210 @@
+"""Affine: the model's affine maps — which modules and parameters they are, and their weights as [out, in]."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers.pytorch_utils import Conv1D
+
+from trisect.hf.operands import product_of
+
+PROBES = 64  # columns of the identity that are fed at once
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """One affine map: y = x weightᵀ + bias; the names of its parameters are null where they are not simply stored."""
+
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None
+    parameter: str | None
+    bias_parameter: str | None
+    transposed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
+
+    x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
+    `calls` attention calls came before; it is the nth use of that map.
+    """
+
+    name: str
+    map: Callable[[], Affine]
+    x: Tensor
+    leaf: Tensor
+    calls: int
+    nth: int
+
+
+@dataclass(frozen=True, eq=False)
+class Normed:
+    """One use of a layer norm: what went in and what came out; the nth use of that norm."""
+
+    name: str
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    calls: int
+    nth: int
+
+
+@dataclass(eq=False)
+class Record:
+    """What a forward pass did outside attention, in its order."""
+
+    passed: list[Passed] = field(default_factory=list)
+    normed: list[Normed] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+
+    def use(self, name: str) -> int:
+        """How often that map was used before; counts this use."""
+        self.uses[name] = self.uses.get(name, 0) + 1
+        return self.uses[name] - 1
+
+
+def is_affine(module: nn.Module) -> bool:
+    """Whether a module is an affine map of its input's units, by its kind or by having in_features and out_features."""
+    if isinstance(module, nn.Conv1d):
+        return module.kernel_size == (1,) and module.stride == (1,) and module.padding in ((0,), 0, "valid")
+    sized = isinstance(getattr(module, "in_features", None), int) and isinstance(
+        getattr(module, "out_features", None), int
+    )
+    return isinstance(module, (nn.Linear, Conv1D)) or sized
+
+
+def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost affine modules: of an adapted projection the whole, not its parts."""
+    inside: list[str] = []
+    for name, module in model.named_modules():
+        if not any(name.startswith(f"{outer}.") for outer in inside) and is_affine(module):
+            inside.append(name)
+            yield name, module
+
+
+def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
+    """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
+    weight, bias = (p if isinstance(p, Tensor) else None for p in (_get(module, "weight"), _get(module, "bias")))
+    named = f"{name}.weight", None if bias is None else f"{name}.bias"
+    plain = not list(module.children()) and weight is not None and weight.is_floating_point()
+    if plain and weight is not None and isinstance(module, Conv1D):
+        return Affine(weight.T, bias, *named, transposed=True)
+    if plain and weight is not None and isinstance(module, nn.Conv1d):
+        return Affine(_dense(weight, module.groups), bias, *named)
+    if plain and weight is not None and weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
+        return Affine(weight, bias, *named)
+    return _probed(name, module, width, like, weight)
+
+
+def _get(module: nn.Module, name: str) -> Any:
+    return getattr(module, name, None)
+
+
+def _dense(weight: Tensor, groups: int) -> Tensor:
+    """A grouped 1×1 convolution's weight [out, in / groups, 1] as [out, in]."""
+    return torch.block_diag(*weight[..., 0].chunk(groups)) if groups > 1 else weight[..., 0]
+
+
+@torch.no_grad()
+def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
+    one = torch.eye(width, dtype=like.dtype, device=like.device)
+    zero = module(one.new_zeros(1, width))[0]
+    columns = torch.cat([module(part) - zero for part in one.split(PROBES)])
+    found = columns.T.contiguous()
+    # a linear module of another class may store just this
+    stored = (
+        weight is not None
+        and weight.shape == found.shape
+        and weight.is_floating_point()
+        and torch.allclose(weight.to(found), found, rtol=1e-4, atol=1e-5)
+    )
+    bias = _get(module, "bias")
+    own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
+    names = (f"{name}.weight", None if own is None else f"{name}.bias") if stored else (None, None)
+    return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
+
+
+class _Parameters(TorchFunctionMode):
+    """Notes products with a bare parameter (no module of its own), as XLNet has them."""
+
+    def __init__(self, model: nn.Module, note: Callable[..., Tensor | None]) -> None:
+        super().__init__()
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.note = note
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one of torch's functions; a product with a parameter is cut from its graph."""
+        out = func(*args, **(kwargs or {}))
+        product = product_of(func, args, kwargs or {})
+        if product is None or id(product.right) not in self.names:
+            return out
+        shared = [c for c in product.letters[1] if c in product.letters[0]]
+        own = [c for c in product.letters[1] if c not in product.letters[0]]
+        first, second, last = product.letters
+        if not own or not first.endswith("".join(shared)) or not last.endswith("".join(own)):
+            return out
+        weight = product.right.permute([second.index(c) for c in own + shared]).flatten(len(own)).flatten(0, -2)
+        x, y = product.left.flatten(-len(shared)), out.flatten(-len(own))
+        noted = self.note(self.names[id(product.right)], lambda: Affine(weight, None, None, None), x, y)
+        return out if noted is None else noted.unflatten(-1, out.shape[-len(own) :])
+
+
+@contextlib.contextmanager
+def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[Record]:
+    """Forward passes inside go on from fresh leaves after every affine map, so that a gradient reaches only the nearest.
+
+    The values are unchanged. `calls` is the growing list of attention calls, by which uses are dated.
+    """
+    record = Record()
+    depth = [0]
+
+    def note(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> Tensor | None:
+        if depth[0]:
+            return None
+        leaf = y.detach().requires_grad_()
+        record.passed.append(Passed(name, made, x, leaf, len(calls), record.use(name)))
+        return leaf.clone()
+
+    def enter(_m: nn.Module, _a: Any) -> None:
+        depth[0] += 1
+
+    def leave(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
+        depth[0] -= 1
+        x = args[0] if args else next(iter(kwargs.values()))
+        if depth[0] or not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point():
+            return None
+        if isinstance(module, nn.Conv1d):
+            made = note(name, lambda: affine_of(name, module, x.shape[1], x), x.transpose(1, 2), out.transpose(1, 2))
+            return None if made is None else made.transpose(1, 2)
+        return note(name, lambda: affine_of(name, module, x.shape[-1], x), x, out)
+
+    def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
+        if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
+            record.normed.append(Normed(name, module, args[0].detach(), out.detach(), len(calls), record.use(name)))
+
+    with contextlib.ExitStack() as stack:
+        for name, module in affine_modules(model):
+            stack.callback(module.register_forward_pre_hook(enter).remove)
+            hook = lambda m, a, k, o, name=name: leave(name, m, a, k, o)  # noqa: E731
+            stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+        for name, module in norm_modules(model):
+            stack.callback(module.register_forward_hook(lambda m, a, o, name=name: norm(name, m, a, o)).remove)
+        stack.enter_context(_Parameters(model, note))
+        yield record
+
+
+def norm_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that call themselves a norm and have no parts."""
+    for name, module in model.named_modules():
+        if "norm" in type(module).__name__.lower() and not list(module.children()):
+            yield name, module

@@ -1,0 +1,110 @@
+"""Coverage: which door sees a model's attention, and what attention neither door sees."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError
+from trisect.hf.affine import is_affine
+from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.losses import first_tensor
+from trisect.hf.pieces import Stray, find_pieces
+from trisect.hf.products import follow, following
+from trisect.hf.tape import eager, tape
+
+Door = Callable[[nn.Module, Edits], AbstractContextManager[list[Call]]]
+SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
+
+
+class Seen(NamedTuple):
+    """What the better door saw of one forward pass, what no door saw, and how far that door moved the answer.
+
+    `moved` is the largest change of the answer by recording it, in the same implementation (0: bit for bit); `apart`
+    that between the implementation which is read and the one which the model came with, as a share of the largest.
+    """
+
+    door: Door
+    words: str
+    calls: tuple[Call, ...]
+    strays: tuple[Stray, ...]
+    answer: Tensor
+    moved: float
+    apart: float
+
+
+@torch.no_grad()
+def look(model: nn.Module, inputs: Mapping[str, Any]) -> Seen:
+    """Read one forward pass through both doors, and keep the one that sees more; the interface where both see the same.
+
+    Raises ModelError where two passes over the same inputs differ by themselves.
+    """
+    with _running(model) as ran:
+        own = first_tensor(model(**inputs))
+    with following(model) as follower:
+        followed = first_tensor(model(**inputs))
+    # a second pass that differs may be the door's doing or the model's
+    if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
+        given = f"{type(model).__name__} answers the same inputs in two ways."
+        raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
+    with eager(model):
+        plain = first_tensor(model(**inputs))
+    with tape(model, NOTHING) as calls:
+        taped = first_tensor(model(**inputs))
+    read = [c.module for c in (*calls, *follower.calls)]
+    pieces = find_pieces(model, inputs, [s for s in follower.strays if not _among(s.module, read)])
+    if pieces:
+        with following(model, pieces=pieces) as follower:
+            followed = first_tensor(model(**inputs))
+    by_tape = bool(calls) and len(calls) >= len(follower.calls)
+    chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
+    read = [c.module for c in chosen]
+    whole = [p.module for p in pieces] + (read if by_tape else [])
+    strays = [s for s in follower.strays if not _among(s.module, whole)]
+    strays += [Stray(c.module, "only the other door sees it") for c in other if not _among(c.module, read)]
+    named = read + [s.module for s in strays]
+    strays += [Stray(name, SILENT) for name in ran if not _among(name, named)]
+    door, words = (tape, "interface") if by_tape else (partial(follow, pieces=pieces), "product")
+    moved = _change(taped, plain) if by_tape else _change(followed, own)
+    apart = _change(plain, own) / float(own.abs().max().clamp_min(1e-30)) if by_tape else 0.0
+    answer = taped if by_tape else followed
+    return Seen(door, words, tuple(chosen), tuple(dict.fromkeys(strays)), answer, moved, apart)
+
+
+def should_attend(module: nn.Module) -> bool:
+    """Whether a module calls itself attention and owns at least three affine maps (or torch's own packed ones)."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    named = "attention" in type(module).__name__.lower() or "attn" in type(module).__name__.lower()
+    return named and sum(is_affine(child) for child in module.children()) >= 3
+
+
+@contextlib.contextmanager
+def _running(model: nn.Module) -> Iterator[list[str]]:
+    """The names of the modules that should attend and are used in the passes inside."""
+    ran: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if should_attend(module):
+                hook = lambda _m, _a, name=name: ran.append(name)  # noqa: E731
+                stack.callback(module.register_forward_pre_hook(hook).remove)
+        yield ran
+
+
+def _among(name: str, others: Sequence[str]) -> bool:
+    """Whether that module is one of the others, inside one, or around one."""
+    return any(name == o or name.startswith(f"{o}.") or o.startswith(f"{name}.") or not o for o in others)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def _change(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max()) if a.shape == b.shape else float("inf")

@@ -1,0 +1,197 @@
+"""Fetch: a model and its tokenizer from a folder or a hub, safely: safetensors only, and no code of others, unless asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from trisect.core.errors import ModelError
+
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
+POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is fetched: `dtype` null keeps the stored one, `device_map` is passed on to from_pretrained.
+
+    `pickle` and `remote_code` allow what can run code of others.
+    """
+
+    revision: str | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    device_map: str | None = None
+    pickle: bool = False
+    remote_code: bool = False
+
+
+def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
+    """The model in evaluation mode, its tokenizer or null, and its objective: causal, masked, seq2seq or output.
+
+    The objective follows the architecture that the configuration names: a model saved without a language-model head
+    has none, and its objective is its output. Raises ModelError.
+    """
+    import transformers
+
+    known = {"revision": options.revision, "trust_remote_code": options.remote_code}
+    name, local = str(where), Path(where).is_dir()
+    if not local:
+        known["local_files_only"] = not _reachable(name, options.revision)
+    elif options.revision is not None:
+        raise ModelError(
+            f"Revision {options.revision!r} of the folder {name} was asked for.",
+            "A folder holds one revision.",
+            "Leave the revision out, or name a model of a hub.",
+        )
+    else:
+        _look(Path(where), options)
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, **known)
+        kind, objective = _head(config)
+        with _quiet():
+            model, info = kind.from_pretrained(
+                name,
+                config=config,
+                dtype="auto" if options.dtype is None else _dtype(options.dtype),
+                device_map=options.device_map,
+                use_safetensors=None if options.pickle else True,
+                output_loading_info=True,
+                **known,
+            )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise _refusal(name, error) from error
+    if missing := sorted(key for key in info["missing_keys"] if POOLER not in key):
+        listed = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+        known_of = f"{len(missing)} of its parameters are not in its files: {listed}. They would be random numbers."
+        raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
+    if options.device_map is None:
+        model = model.to(options.device)
+    return model.eval(), _tokenizer(name, known), objective
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own progress bars and reports: what matters of them is said here."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _reachable(name: str, revision: str | None) -> bool:
+    """Whether a hub answers for this model; raises ModelError where it says that there is none."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    todo = "Give a folder with config.json and model.safetensors, or a name such as OWNER/MODEL."
+    try:
+        HfApi().model_info(name, revision=revision, timeout=10)
+    except HFValidationError:
+        raise ModelError(
+            f"{name!r} is no model.", "There is no folder of that name, nor can a hub have it.", todo
+        ) from None
+    except GatedRepoError:
+        known = "It is on the hub, but asks for an account with access to it."
+        raise ModelError(f"The model {name!r} was refused.", known, "Log in with 'hf auth login'.") from None
+    except RevisionNotFoundError:
+        known = "The model is on the hub, that revision of it is not."
+        raise ModelError(f"Revision {revision!r} of {name!r}.", known, "Choose one of its branches or tags.") from None
+    except RepositoryNotFoundError:
+        known = "There is no folder of that name, and the hub has no such model."
+        raise ModelError(f"{name!r} is no model.", known, todo) from None
+    except Exception:  # no network, a proxy, a hub that is down: what is in the cache may still do
+        return False
+    return True
+
+
+def _look(folder: Path, options: Options) -> None:
+    there = sorted(path.name for path in folder.iterdir())
+    listed = ", ".join(there[:12]) or "nothing"
+    if "config.json" not in there:
+        known = f"A model's folder has a config.json; this one holds {listed}."
+        raise ModelError(f"{folder} is no model's folder.", known, "Give the folder that save_pretrained wrote.")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted({path.name for pattern in PICKLES for path in folder.glob(pattern)})
+    if pickles and not options.pickle:
+        known = f"Its weights are {', '.join(pickles[:4])}: a pickle can run any code when it is opened."
+        raise ModelError(
+            f"{folder} has no safetensors.", known, "Convert it, or allow it with --pickle if you trust it."
+        )
+    if not pickles:
+        raise ModelError(f"{folder} has no weights.", f"It holds {listed}.", "Add model.safetensors.")
+
+
+def _head(config: Any) -> tuple[Any, str]:
+    """The auto class that the configuration's architecture belongs to, and what that model predicts."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    named = (config.architectures or [""])[0]
+    for objective, kind, classes in (
+        ("seq2seq", transformers.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
+        ("causal", transformers.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+        ("masked", transformers.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
+    ):
+        if named in classes.values() and (objective != "masked" or "MaskedLM" in named or "WithLMHead" in named):
+            return kind, objective
+    if any(part in (getattr(config, "auto_map", None) or {}) for part in ("AutoModelForCausalLM",)):
+        return transformers.AutoModelForCausalLM, "causal"
+    if named.endswith("ForConditionalGeneration"):
+        return getattr(transformers, named, transformers.AutoModel), "seq2seq"
+    return transformers.AutoModel, "output"
+
+
+def objective_of(model: nn.Module) -> str:
+    """The objective of a module that is given as it is, by its class's name."""
+    name = type(model).__name__
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return "seq2seq" if "LM" in name or "ForConditionalGeneration" in name or "MTModel" in name else "output"
+    if "MaskedLM" in name:
+        return "masked"
+    return "causal" if "CausalLM" in name or "LMHead" in name else "output"
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ModelError(f"{name!r} is no dtype.", f"There are {', '.join(DTYPES)}.", "Use one of them.")
+    return DTYPES[name]
+
+
+def _tokenizer(name: str, known: dict[str, Any]) -> Any:
+    import transformers
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, **known)
+    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError):
+        return None  # vision and speech models have none; reading a text then says so
+
+
+def _refusal(name: str, error: Exception) -> ModelError:
+    said = " ".join(str(error).split())[:300]
+    if "trust_remote_code" in said or "remote code" in said:
+        known = "Its code is not part of transformers and would have to be run from its repository."
+        return ModelError(f"{name} needs code of its own.", known, "Read that code, then allow it with --remote-code.")
+    if "safetensors" in said:
+        known = "It has no safetensors file; a pickle can run any code when it is opened."
+        return ModelError(
+            f"{name} cannot be loaded.", known, "Choose a revision with safetensors, or allow it with --pickle."
+        )
+    todo = "Check the name, the revision and the network; a folder works without one."
+    return ModelError(f"The model {name} cannot be loaded.", f"{type(error).__name__}: {said}", todo)

@@ -1,0 +1,69 @@
+"""Losses: what one forward pass was worth, row by row, by the model's own objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import Batch, Scores
+from trisect.hf.texts import IGNORED
+
+
+def first_tensor(made: Any) -> Tensor:
+    """Logits, else the last hidden state, else whatever comes first in a model's answer."""
+    if isinstance(made, Tensor):
+        return made
+    if isinstance(made, Mapping):
+        for name in ("logits", "last_hidden_state"):
+            if isinstance(made.get(name), Tensor):
+                return made[name]
+        made = tuple(made.values())
+    return next(part for part in made if isinstance(part, Tensor))
+
+
+def row_scores(made: Any, batch: Batch, objective: str, clean: Scores | None) -> Scores:
+    """Sums over predicted tokens and their number, per row; see `core.subject.Scores` for the units."""
+    answer = first_tensor(made)
+    if objective == "output":
+        return _changes(answer, batch, clean)
+    labels = batch.inputs.get("labels")
+    if objective == "causal":
+        ids, real = batch.inputs["input_ids"], batch.source.real.to(answer.device)
+        return _sums(answer[:, :-1], torch.where(real[:, 1:], ids[:, 1:], IGNORED))
+    if labels is None:
+        known = "The batch says of no token that it is to be predicted."
+        raise ModelError(
+            "The model's loss cannot be computed.", known, "Make the batch with batches(texts, scored=True)."
+        )
+    if labels.shape != answer.shape[:2]:
+        known = f"Its answer is of shape {tuple(answer.shape)}."
+        raise ModelError("The model's loss cannot be computed.", known, "Load it with its language-model head.")
+    return _sums(answer, labels)
+
+
+def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> Scores:
+    kept = logits if logits.dtype == torch.float64 else logits.float()
+    losses = F.cross_entropy(kept.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    return Scores(losses.double().sum(1).cpu(), (labels != IGNORED).sum(1).double().cpu())
+
+
+def _changes(answer: Tensor, batch: Batch, clean: Scores | None) -> Scores:
+    """Relative squared change of the answer at real positions; an answer without positions counts as one."""
+    output = answer.detach().double().cpu()
+    output = output.flatten(2) if output.dim() > 2 else output[:, None]
+    real = batch.queries("dec").real if batch.target is not None else batch.source.real
+    if real.shape[1] != output.shape[1]:
+        real = torch.ones(output.shape[:2], dtype=torch.bool)
+    if clean is None or clean.output is None:
+        total = torch.zeros(len(output), dtype=torch.float64)
+    else:
+        size = clean.output.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
+        change = (output - clean.output).square().sum(-1) / size
+        total = torch.where(real, change, 0.0).sum(1)
+    return Scores(total, real.sum(1).double(), output)

@@ -1,0 +1,255 @@
+"""Pieces: attention that a model computes window by window, read as weights over whole sequences.
+
+However the windows are cut, the output is linear in v while q and k stand still; the derivative of the output by v is
+the matrix of weights. It costs one backward step through the layer's value path for every query position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trisect.core.subject import Parts
+from trisect.hf.affine import affine_modules
+
+
+class Stray(NamedTuple):
+    """Attention that was seen but is not one product over whole sequences, so that it has no Call.
+
+    `width` is the length of the dot products that were seen in it; null where none was.
+    """
+
+    module: str
+    words: str
+    width: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """How a module that attends in pieces is read: the maps that make q, k and v, and the one that takes the output.
+
+    `out` is null where the module gives its output as it is. Activations are [B T HE], or [T B HE] where not
+    `batch_first`.
+    """
+
+    module: str
+    parts: tuple[str, str, str]
+    out: str | None
+    width: int
+    batch_first: bool
+
+    def take(self, y: Float[Tensor, "one two HE"]) -> Float[Tensor, "B H T E"]:
+        """What a map made, by head."""
+        return (y if self.batch_first else y.transpose(0, 1)).unflatten(-1, (-1, self.width)).transpose(1, 2)
+
+    def give(self, t: Float[Tensor, "B H T E"]) -> Float[Tensor, "one two HE"]:
+        """By head, as the map made it."""
+        y = t.transpose(1, 2).flatten(2)
+        return y if self.batch_first else y.transpose(0, 1)
+
+
+class Attended(NamedTuple):
+    """What was read of one such attention."""
+
+    parts: Parts
+    weights: Float[Tensor, "B H T S"]
+    output: Float[Tensor, "B H T E"]
+
+
+def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: Pieces) -> Float[Tensor, "B H T S"]:
+    """The derivative of every output position by every value position, head by head."""
+    width, rows = pieces.width, []
+    first = out.unflatten(-1, (-1, width))[..., 0]  # one dimension of each head; the others have the same weights
+    for t in range(out.shape[1]):
+        (made,) = torch.autograd.grad(first[:, t].sum(), y, retain_graph=True)
+        rows.append(pieces.take(made)[..., 0])
+    return torch.stack(rows, 2)
+
+
+@dataclass(eq=False)
+class _Visit:
+    """One forward call of a module that attends in pieces."""
+
+    was_enabled: bool
+    order: int
+    made: dict[str, Tensor] = field(default_factory=dict)
+    replaced: Parts | None = None
+    handles: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class PieceReader:
+    """Reads and edits one module that attends in pieces; `order` says which call the next one is, `note` takes it.
+
+    `pause` stops whoever counts the model's operations while the reader makes its own.
+    """
+
+    model: nn.Module
+    pieces: Pieces
+    order: Callable[[], int | None]
+    writer: Callable[[int], Any]
+    held: Callable[[int], Tensor | None]
+    note: Callable[[str, Attended], None]
+    pause: Callable[[bool], None]
+    visit: _Visit | None = None
+
+    def watch(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        """Put hooks on the module; those on its parts come and go with each call, so that they come last."""
+        module = self.model.get_submodule(self.pieces.module)
+        yield module.register_forward_pre_hook(lambda _m, _a: self._enter())
+        yield module.register_forward_hook(lambda _m, _a, out: self._leave(out), always_call=True)
+
+    def _enter(self) -> None:
+        order = self.order()
+        if order is None:
+            return
+        self.visit = visit = _Visit(torch.is_grad_enabled(), order)
+        torch.set_grad_enabled(True)
+        for name in self.pieces.parts:
+            module = self.model.get_submodule(name)
+            hook = lambda m, args, out, name=name: self._made(name, args[0], out)  # noqa: E731
+            visit.handles.append(module.register_forward_hook(hook))
+        if self.pieces.out is not None:
+            module = self.model.get_submodule(self.pieces.out)
+            visit.handles.append(module.register_forward_pre_hook(lambda m, args: (self._output(args[0]), *args[1:])))
+
+    def _made(self, name: str, x: Tensor, out: Tensor) -> Tensor:
+        visit, pieces = self.visit, self.pieces
+        assert visit is not None
+        self.pause(True)
+        writer = self.writer(visit.order)
+        if writer is not None and visit.replaced is None:
+            maps = (self.model.get_submodule(n) for n in pieces.parts)
+            visit.replaced = writer(Parts(*(pieces.take(m.forward(x)) for m in maps)))
+        if visit.replaced is not None:
+            out = pieces.give(visit.replaced[pieces.parts.index(name)])
+        out = out if out.requires_grad else out.detach().requires_grad_()
+        visit.made[name] = out
+        out = out.clone()
+        self.pause(False)
+        return out
+
+    def _output(self, out: Tensor) -> Tensor:
+        visit, pieces = self.visit, self.pieces
+        assert visit is not None
+        self.pause(True)
+        held = self.held(visit.order)
+        if held is not None:
+            v = pieces.take(visit.made[pieces.parts[2]])
+            out = (held.to(v.dtype) @ v).transpose(1, 2).flatten(2)
+        self._note(visit, out)
+        self.pause(False)
+        return out
+
+    def _leave(self, out: Any) -> Any:
+        visit, self.visit = self.visit, None
+        if visit is None:
+            return None
+        for handle in visit.handles:
+            handle.remove()
+        try:
+            if isinstance(out, (tuple, list, Tensor)) and len(visit.made) == len(self.pieces.parts):
+                self.visit = visit
+                if self.pieces.out is None:
+                    plain = self._output(out if isinstance(out, Tensor) else out[0])
+                    out = plain if isinstance(out, Tensor) else type(out)((plain, *out[1:]))
+        finally:
+            self.visit = None
+            torch.set_grad_enabled(visit.was_enabled)
+        return out if visit.was_enabled else _detached(out)
+
+    def _note(self, visit: _Visit, out: Tensor) -> None:
+        pieces = self.pieces
+        parts = Parts(*(pieces.take(visit.made[name]) for name in pieces.parts))
+        held = self.held(visit.order)
+        weights = weights_of(out, visit.made[pieces.parts[2]], pieces) if held is None else held
+        output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
+        if not visit.was_enabled:
+            parts, output = Parts(*(t.detach() for t in parts)), output.detach()
+        self.note(pieces.module, Attended(parts, weights, output))
+
+
+def _detached(out: Any) -> Any:
+    if isinstance(out, Tensor):
+        return out.detach()
+    return type(out)(_detached(x) for x in out) if isinstance(out, (tuple, list)) else out
+
+
+@torch.enable_grad()
+def find_pieces(model: nn.Module, inputs: Mapping[str, Any], strays: Sequence[Stray]) -> tuple[Pieces, ...]:
+    """How each stray is read: of three equally wide maps, v is what the output is linear in, q what stays in its place.
+
+    A stray where that does not hold is left out.
+    """
+    wanted = {s.module: s.width for s in strays if s.width is not None}
+    if not wanted:
+        return ()
+    made: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
+    given: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
+    ends: dict[str, Tensor] = {}
+
+    def note(owner: str, name: str, x: Tensor, out: Tensor) -> Tensor:
+        leaf = out.detach().requires_grad_()
+        given[owner][name], made[owner][name] = x, leaf
+        return leaf.clone()
+
+    def end(owner: str, out: Any) -> None:
+        ends[owner] = out[0] if isinstance(out, (tuple, list)) else out
+
+    with contextlib.ExitStack() as stack:
+        for name, module in affine_modules(model):
+            owner = next((o for o in wanted if name.startswith(f"{o}.")), None)
+            if owner is not None:
+                hook = lambda m, a, out, o=owner, n=name: note(o, n, a[0], out)  # noqa: E731
+                stack.callback(module.register_forward_hook(hook).remove)
+        for owner in wanted:
+            hook = lambda m, a, out, o=owner: end(o, out)  # noqa: E731
+            stack.callback(model.get_submodule(owner).register_forward_hook(hook).remove)
+        model(**inputs)
+    found = [_recognise(o, wanted[o], made[o], given[o], ends.get(o)) for o in wanted]
+    return tuple(p for p in found if p is not None)
+
+
+def _recognise(
+    owner: str, width: int | None, made: Mapping[str, Tensor], given: Mapping[str, Tensor], end: Tensor | None
+) -> Pieces | None:
+    """The parts of one module from their derivatives."""
+    names = list(made)
+    later = [n for n in names if given[n].requires_grad and _reached(given[n], [made[m] for m in names if m != n])]
+    out = later[0] if later else None
+    x = end if out is None else given[out]
+    parts = [n for n in names if n not in later]
+    if x is None or width is None or x.dim() != 3 or not x.requires_grad or len(parts) != 3:
+        return None
+    mixed = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    whole = torch.autograd.grad((x * mixed).sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
+    place = torch.autograd.grad(x[0, 0].sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
+    if any(g is None for g in whole) or any(made[n].dim() != 3 for n in parts):
+        return None
+    terms = x.detach() * mixed
+    total, allowed = float(terms.sum()), 1e-3 * float(terms.abs().sum())
+    linear = [
+        n for n, g in zip(parts, whole, strict=True) if abs(float((made[n].detach() * g).sum()) - total) <= allowed
+    ]
+    # the query is met at one position only, a key at several
+    spread = {n: int(g.ne(0).any(-1).sum()) for n, g in zip(parts, place, strict=True) if g is not None}
+    rest = [n for n in parts if n not in linear]
+    queries = [n for n in rest if spread[n] == 1]
+    if len(linear) != 1 or len(queries) != 1:
+        return None
+    keys = next(n for n in rest if n not in queries)
+    batch_first = made[keys].shape[:2] == x.shape[:2]
+    if not batch_first and made[keys].shape[:2] != (x.shape[1], x.shape[0]):
+        return None
+    return Pieces(owner, (queries[0], keys, linear[0]), out, width, batch_first)
+
+
+def _reached(x: Tensor, leaves: Sequence[Tensor]) -> bool:
+    found = torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True)
+    return any(g is not None for g in found)

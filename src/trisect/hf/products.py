@@ -1,0 +1,255 @@
+"""Products: the door for models without an attention interface: it follows matmul, softmax and matmul."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from trisect.core.errors import ModelError
+from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
+from trisect.hf.passes import Pass, Pattern, Plan, Score
+from trisect.hf.pieces import Attended, PieceReader, Pieces, Stray
+
+IN_PIECES = "its sequences are attended to in pieces"
+
+
+class Follower(TorchFunctionMode):
+    """Follows tensors through torch's functions during a model's forward passes.
+
+    `calls` holds what was recorded, `strays` the attention that could not be put into a Call's shapes.
+    """
+
+    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[Pieces] = ()) -> None:
+        super().__init__()
+        self.model, self.edits, self.pieces = model, edits, pieces
+        self.calls: list[Call] = []
+        self.strays: list[Stray] = []
+        self._at: Pass | None = None
+        self._tags = WeakTensorKeyDictionary()
+
+    # -- the passes -----------------------------------------------------------------------------------------
+
+    def watch(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        """Put hooks on the model that say which module is at work; the first and last frame a forward pass."""
+        yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        for name, module in self.model.named_modules():
+            yield module.register_forward_pre_hook(lambda _m, _a, name=name: self._enter(name))
+            yield module.register_forward_hook(lambda _m, _a, _o: self._leave(), always_call=True)
+        for one in self.pieces:
+            doing = self.edits.write.get, self.edits.hold.get, self._attended, self._pause
+            yield from PieceReader(self.model, one, self._order, *doing).watch()
+        yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._at is not None and self._at.frames:
+            return  # a model that calls itself
+        rows = next((t.shape[0] for t in tensors_in((args, list(kwargs.values()))) if t.dim()), 1)
+        planning = self._at is not None and self._at.planning
+        if planning or not self.edits.write:
+            self._at = Pass(rows, planning)
+            return
+        self._at = Pass(rows, False, self._rehearse(model, args, kwargs))
+
+    def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[Plan]]:
+        """A pass without edits, to learn at which operation each call's scores and mixing are."""
+        keep = len(self.calls), len(self.strays)
+        self._at = Pass(0, True)
+        try:
+            with torch.no_grad(), fork_rng(model):
+                model(*args, **kwargs)
+            dry = self._at
+            check_orders(type(model).__name__, self.edits.write, dry)
+            return dry.plans
+        finally:
+            del self.calls[keep[0] :], self.strays[keep[1] :]
+            self._at = None
+
+    def _enter(self, name: str) -> None:
+        if self._at is not None:
+            self._at.enter(name)
+
+    def _leave(self) -> None:
+        if self._at is not None and self._at.frames:
+            self._at.frames.pop()
+
+    def _end(self) -> None:
+        at = self._at
+        if at is None or at.frames:
+            return
+        for pattern in at.open.values():
+            self.strays.append(Stray(pattern.score.frames[-1].name, "its weights meet no values in one product"))
+        planning = at.planning
+        self._tags = WeakTensorKeyDictionary()
+        self._at = at if planning else None
+
+    def _order(self) -> int | None:
+        """The number of the call that comes next in the pass under way; null in a rehearsal, and counts it there."""
+        if self._at is None or not self._at.frames:
+            return None
+        if self._at.planning:
+            self._at.order += 1
+            return None
+        return self._at.order
+
+    def _pause(self, paused: bool) -> None:
+        if self._at is not None:
+            self._at.paused = paused
+
+    def _attended(self, module: str, found: Attended) -> None:
+        if self._at is not None:
+            self.calls.append(Call(module, self._at.order, *found.parts, found.weights, found.output, None))
+            self._at.order += 1
+
+    # -- the operations -------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one of torch's functions and note what it means for attention."""
+        kwargs = kwargs or {}
+        at = self._at
+        if at is None or not at.frames or at.paused:
+            return func(*args, **kwargs)
+        at.count += 1
+        if func is SDPA:
+            return self._attend(at, args, kwargs)
+        product = product_of(func, args, kwargs)
+        if product is not None:
+            if not at.planning and (self.edits.write or self.edits.hold):
+                product = at.edit(product, self.edits, lambda t: bool(self._patterns(t)))
+                product = self._held(at, product)
+            out = product.run()
+            self._multiplied(at, product, out)
+        else:
+            out = func(*args, **kwargs)
+            self._pass_on(at, func, args, kwargs, out)
+        if at.planning:
+            at.born(out, func, args, kwargs)
+        elif at.plans:
+            at.keep(out, self.edits)
+        return out
+
+    def _on(self, t: Tensor) -> Mapping[object, float | None]:
+        return self._tags.get(t) or {}
+
+    def _patterns(self, t: Tensor) -> list[Pattern]:
+        """The weights that wait for their v, of which a tensor is made."""
+        return [tag for tag in self._on(t) if isinstance(tag, Pattern) and self._at and id(tag) in self._at.open]
+
+    def _pass_on(self, at: Pass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        given = tensors_in((args, list(kwargs.values())))
+        tags: dict[object, float | None] = {}
+        for t in given:
+            for tag, factor in self._on(t).items():
+                tags.setdefault(tag, factor)
+        if not tags or func in STOPS:
+            return
+        if func in SOFTMAX:
+            scores = [t for t in tags if isinstance(t, Score)]
+            if scores:
+                self._soften(at, scores, tags, given[0], out)
+            return
+        after = {tag: factor_after(func, args, factor) for tag, factor in tags.items()}
+        for t in tensors_in((out,)):
+            if t.is_floating_point():
+                self._tags[t] = after
+
+    def _soften(self, at: Pass, scores: list[Score], tags: Mapping[object, Any], given: Tensor, out: Tensor) -> None:
+        fitting = [s for s in scores if s.product.makes_scores(given, at.rows)]
+        if fitting:
+            first = min(fitting, key=lambda s: s.made)
+            pattern = Pattern(first, tags[first])
+            at.open[id(pattern)] = pattern
+            self._tags[out] = {pattern: None}
+        elif any(s.product.batched for s in scores):
+            first = min(scores, key=lambda s: s.made)
+            self.strays.append(Stray(first.frames[-1].name, IN_PIECES, first.product.width))
+
+    def _multiplied(self, at: Pass, product: Product, out: Tensor) -> None:
+        for side, operand in enumerate((product.left, product.right)):
+            for pattern in self._patterns(operand):
+                del at.open[id(pattern)]
+                self._record(at, pattern, product, side, out)
+                return
+        self._tags[out] = {Score(product, tuple(at.frames), at.count): product.factor}
+
+    def _record(self, at: Pass, pattern: Pattern, product: Product, side: int, out: Tensor) -> None:
+        score = pattern.score
+        shared = [a for a, b in zip(score.frames, at.frames, strict=False) if a == b]
+        roles = product.mixing(side)
+        q, k = score.product.query(at.rows), score.product.key(at.rows)
+        if roles is None or roles[0].take(at.rows).shape[2:] != (q.shape[2], k.shape[2]):
+            self.strays.append(Stray(shared[-1].name, IN_PIECES, score.product.width))
+            return
+        weights, values, result = roles
+        if at.planning:
+            at.plan(score, shared, values)
+        parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
+        self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale))
+        at.order += 1
+
+    def _held(self, at: Pass, product: Product) -> Product:
+        """The product with held weights in place of the softmax's."""
+        held = self.edits.hold.get(at.order)
+        for side, operand in enumerate((product.left, product.right)):
+            tags = self._patterns(operand) if held is not None else []
+            roles = product.mixing(side) if tags else None
+            if roles is not None and held is not None:
+                given = roles[0].give(held.to(operand.dtype))
+                self._tags[given] = {tags[0]: None}
+                return product.replaced(side, given)
+        return product
+
+    def _attend(self, at: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """`scaled_dot_product_attention`, which the model calls by itself."""
+        order, name = at.order, at.frames[-1].name
+        done = use_sdpa(args, kwargs, at.rows, self.edits.write.get(order), self.edits.hold.get(order))
+        at.order += 1
+        self.calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale))
+        return done.result
+
+
+def check_orders(name: str, orders: Iterable[int], dry: Pass) -> None:
+    """Refuse to write to calls that a rehearsal did not meet, or whose v is not there when their scores are made."""
+    for order in orders:
+        if order in dry.late or order >= dry.order:
+            given = f"q, k and v of call {order} of {name} cannot be replaced."
+            known = f"Its forward pass has {dry.order} attention calls, counted from 0."
+            known = f"The values of {dry.late[order]!r} are made only after its scores." if order in dry.late else known
+            raise ModelError(given, known, "Replace them at other layers.")
+
+
+def fork_rng(model: nn.Module) -> AbstractContextManager[None]:
+    """Within the context random numbers are drawn that leave no trace: afterwards they are as before."""
+    found = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    return torch.random.fork_rng(devices=sorted(found))
+
+
+@contextmanager
+def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Pieces] = ()) -> Iterator[Follower]:
+    """Forward passes inside are recorded, edited and counted; hooks and mode are taken away in the end."""
+    follower = Follower(model, edits or NOTHING, pieces)
+    with ExitStack() as stack:
+        for handle in follower.watch():
+            stack.callback(handle.remove)
+        stack.enter_context(follower)
+        yield follower
+
+
+@contextmanager
+def follow(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Pieces] = ()) -> Iterator[list[Call]]:
+    """The product door: q and k are read at the product that makes the scores, v and the weights at the next.
+
+    The calls of all forward passes inside are listed, in the graph. A model whose scores have several terms is read
+    and edited at the first, that of content with content. To replace q, k and v each forward pass is run twice.
+    Attention in `pieces` is read by its derivatives.
+    """
+    with following(model, edits, pieces) as follower:
+        yield follower.calls

@@ -1,0 +1,217 @@
+"""Proof: before a model is believed — coverage, laws, projections, cause — with a verdict per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import Heads, Parts, Shape, Writer
+from trisect.core.trace import NAMES, Address
+from trisect.hf.addresses import example_inputs, find_addresses
+from trisect.hf.calls import Call, Edits
+from trisect.hf.coverage import Door, Seen, look
+from trisect.hf.losses import first_tensor
+from trisect.hf.pieces import Stray
+from trisect.hf.weights import Found, find, tolerance
+
+TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
+
+
+class Law(NamedTuple):
+    """What one attention call was found to obey.
+
+    `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| as a share of the largest
+    output, `sink` whether rows may sum to less. `cause` says of q, k and v whether a write there reaches the answer.
+    """
+
+    rows: float
+    mixing: float
+    sink: bool
+    cause: tuple[bool, bool, bool]
+    allowed: float
+
+    @property
+    def failure(self) -> str:
+        """What fails, in words; empty where nothing does."""
+        if not (self.rows <= self.allowed or self.sink):
+            return f"rows of weights sum to 1 only within {self.rows:.1e}"
+        if not self.mixing <= self.allowed:
+            return f"weights times v miss the output by {self.mixing:.1e}"
+        if not all(self.cause):
+            dead = ", ".join(n for n, reached in zip("qkv", self.cause, strict=True) if not reached)
+            return f"what is written to {dead} does not reach the answer"
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """What was proved of a model, attention call by attention call, and how to read it.
+
+    `found` follows the order of calls; `strays` is attention that no door reads. A layer whose law fails is not lawful
+    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer.
+    """
+
+    name: str
+    door: Door
+    words: str
+    addresses: tuple[Address, ...]
+    found: tuple[Found, ...]
+    laws: tuple[Law, ...]
+    shape: Shape
+    strays: tuple[Stray, ...] = ()
+    refusal: ModelError | None = None
+
+    def rows(self) -> tuple[dict[str, str], ...]:
+        """A row of words per layer, and one per attention that is not read."""
+        rows = []
+        for address, found, law in zip(self.addresses, self.found, self.laws, strict=True):
+            row = {"layer": str(address), "module": found.module, "door": self.words}
+            row["laws"] = f"rows {law.rows:.0e}{' (sink)' if law.sink else ''}, output {law.mixing:.0e}"
+            for name in NAMES:
+                origin = found.projections.origins[name]
+                residual = "" if origin.residual is None else f" ({origin.residual:.0e})"
+                row[name] = origin.how + residual
+            reached = [n for n, yes in zip("qkv", law.cause, strict=True) if yes]
+            row["cause"] = " ".join(reached) or "none"
+            row["verdict"] = law.failure or "passed"
+            rows.append(row)
+        empty = dict.fromkeys(("laws", *NAMES, "cause"), "")
+        rows += [{"layer": "", "module": s.module, "door": "none", **empty, "verdict": s.words} for s in self.strays]
+        return tuple(rows)
+
+    def notes(self) -> tuple[str, ...]:
+        """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
+        return tuple(
+            f"{address}, {name}: {found.projections.origins[name].words}"
+            for address, found in zip(self.addresses, self.found, strict=True)
+            for name in NAMES
+            if found.projections.origins[name].how != "rows"
+        )
+
+
+@torch.enable_grad()
+def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) -> Proof:
+    """Prove on one forward pass that what is read of a model's attention is what the model computes.
+
+    In this order: coverage (every attention is seen), laws (weights sum to one, weights v = output, the answer is
+    unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
+    own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
+    """
+    given = dict(inputs) if inputs is not None else example_inputs(name, model)
+    seen = look(model, given)
+    if not seen.calls:
+        return Proof(name, seen.door, seen.words, (), (), (), Shape({}), seen.strays, _unseen(name, model, seen.strays))
+    addresses = find_addresses(name, model, seen.calls, given)
+    causes = find_causes(model, given, seen.door, seen.calls)
+    laws = tuple(check_law(call, cause, _has_sink(model, call)) for call, cause in zip(seen.calls, causes, strict=True))
+    found = find(model, given, seen.door, addresses)
+    found = tuple(replace(f, lawful=not law.failure) for f, law in zip(found, laws, strict=True))
+    heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.lawful}
+    refusal = _refused(name, seen, addresses, laws)
+    return Proof(name, seen.door, seen.words, addresses, found, laws, Shape(heads), seen.strays, refusal)
+
+
+def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:
+    """The laws of one call; with a sink, rows of weights may sum to less than one but not to more."""
+    if call.weights is None:
+        return Law(float("inf"), float("inf"), False, cause, tolerance(call.v))
+    weights, v, output = (t.detach().double() for t in (call.weights, call.v, call.output))
+    sums = weights.sum(-1)
+    made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    size = float(output.abs().max().clamp_min(1e-30))
+    allowed = tolerance(call.v)
+    below = sink and bool((sums <= 1 + allowed).all()) and bool((weights >= 0).all())
+    # a padded position may attend to nothing at all
+    nothing = weights.eq(0).all(-1) & output.eq(0).all(-1)
+    rows = float((sums - 1).masked_fill(nothing, 0).abs().max()) if not nothing.all() else float("inf")
+    return Law(rows, float((made - output).abs().max()) / size, below and rows > allowed, cause, allowed)
+
+
+def find_causes(
+    model: nn.Module, inputs: Mapping[str, Any], door: Door, calls: Sequence[Call]
+) -> tuple[tuple[bool, bool, bool], ...]:
+    """For each call whether a write to its q, k and v reaches the answer.
+
+    All are written to at once, each by an amount of its own that is zero; the derivative of the answer by that amount
+    says whether any other write would have changed it. Where it is 0, as after a softmax that is all on one key, the
+    opposite is written instead.
+    """
+    written: dict[int, tuple[Tensor, ...]] = {}
+
+    def nudge(order: int) -> Writer:
+        def write(parts: Parts) -> Parts:
+            written[order] = tuple(torch.zeros_like(t).requires_grad_() for t in parts)
+            return Parts(*(t + amount for t, amount in zip(parts, written[order], strict=True)))
+
+        return write
+
+    orders = range(len(calls))
+    try:
+        with torch.enable_grad(), door(model, Edits(write={n: nudge(n) for n in orders})):
+            answer = first_tensor(model(**inputs))
+    except ModelError:  # a door that cannot write here
+        return ((False, False, False),) * len(calls)
+    draw = torch.Generator().manual_seed(0)
+    mixed = (answer * torch.randn(answer.shape, generator=draw).to(answer)).sum()
+    flat = [amount for n in orders for amount in written[n]]
+    grads = torch.autograd.grad(mixed, flat, allow_unused=True) if mixed.requires_grad else (None,) * len(flat)
+
+    def reaches(order: int, part: int) -> bool:
+        grad = grads[3 * order + part]
+        return (grad is not None and bool(grad.any())) or _opposed(model, inputs, door, order, part, answer.detach())
+
+    return tuple((reaches(n, 0), reaches(n, 1), reaches(n, 2)) for n in orders)
+
+
+@torch.no_grad()
+def _opposed(model: nn.Module, inputs: Mapping[str, Any], door: Door, order: int, part: int, clean: Tensor) -> bool:
+    """Whether the answer changes when the negative of q, k or v is written to one call."""
+
+    def write(parts: Parts) -> Parts:
+        return Parts(*(-t if i == part else t for i, t in enumerate(parts)))
+
+    with door(model, Edits(write={order: write})):
+        return not torch.equal(first_tensor(model(**inputs)), clean)
+
+
+def _heads(call: Call) -> Heads:
+    return Heads(call.q.shape[1], call.v.shape[1])
+
+
+def _has_sink(model: nn.Module, call: Call) -> bool:
+    """Whether the attention module has a parameter with one number per head, as sinks have."""
+    own = model.get_submodule(call.module).parameters(recurse=False)
+    return any(p.numel() == call.q.shape[1] for p in own)
+
+
+def _unseen(name: str, model: nn.Module, strays: Sequence[Stray]) -> ModelError:
+    if not strays:
+        known = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
+        return ModelError(f"{name} has no attention that can be read.", known, TODO)
+    return ModelError(f"{name} cannot be read.", _listed(model, strays), TODO)
+
+
+def _listed(model: nn.Module, strays: Sequence[Stray]) -> str:
+    first = strays[0]
+    more = f", and so for {len(strays) - 1} more" if len(strays) > 1 else ""
+    return f"{type(model.get_submodule(first.module)).__name__} {first.module!r}: {first.words}{more}."
+
+
+def _refused(name: str, seen: Seen, addresses: Sequence[Address], laws: Sequence[Law]) -> ModelError | None:
+    """Why the whole model is refused; null where at least one layer passes and the answer stays what it is."""
+    allowed = max(law.allowed for law in laws)
+    if seen.moved:
+        known = f"Recorded, its answer differs by {seen.moved:.1e}."
+        return ModelError(f"{name} does not answer the same while it is read.", known, TODO)
+    if seen.apart > allowed:
+        known = f"Computed eagerly, which shows the weights, its answer differs by a share of {seen.apart:.1e}."
+        return ModelError(f"{name} has two kinds of attention that do not agree.", known, TODO)
+    failures = [f"{a}: {law.failure}" for a, law in zip(addresses, laws, strict=True) if law.failure]
+    if len(failures) == len(laws):
+        return ModelError(f"{name} does not pass the proof.", f"{failures[0]}; no layer passes.", TODO)
+    return None

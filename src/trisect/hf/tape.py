@@ -1,0 +1,88 @@
+"""Tape: the interface door — q, k, v and weights of every attention call, through the model's own attention function.
+
+What `AttentionInterface.get_interface` returns is wrapped, never replaced: mask, softcap, sinks and position bias stay
+the model's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_utils import AttentionInterface
+
+from trisect.core.subject import Parts
+from trisect.hf.calls import NOTHING, Call, Edits
+
+EAGER = "eager"
+_LOCK = threading.RLock()  # the wrapped method belongs to a class that all models share
+
+
+@contextlib.contextmanager
+def tape(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[Call]]:
+    """Record every call of one forward pass inside the block; the list grows as the pass goes on.
+
+    Inside, the model computes eagerly, since only then are there weights; afterwards everything is as it was before.
+    A second forward pass inside the block counts its calls on.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    calls: list[Call] = []
+    with _LOCK:
+        original = AttentionInterface.get_interface
+
+        def get_interface(self: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:
+            function = original(self, implementation, default)
+
+            def recorded(
+                module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *rest: Any, **named: Any
+            ) -> Any:
+                if id(module) not in names:
+                    return function(module, q, k, v, mask, *rest, **named)
+                order = len(calls)
+                if order in edits.write:
+                    q, k, v = edits.write[order](Parts(q, k, v))
+                output, weights = function(module, q, k, v, mask, *rest, **named)
+                if order in edits.hold:
+                    weights = edits.hold[order].to(v.dtype)
+                    output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
+                scale = named.get("scaling")
+                calls.append(
+                    Call(names[id(module)], order, q, k, v, weights, output.transpose(1, 2), _number(scale, module))
+                )
+                return output, weights
+
+            return recorded
+
+        with eager(model):
+            AttentionInterface.get_interface = get_interface  # pyright: ignore[reportAttributeAccessIssue]
+            try:
+                yield calls
+            finally:
+                AttentionInterface.get_interface = original
+
+
+@contextlib.contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """The model with every part of it set to its eager attention, and set back afterwards."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    before = [(c, c._attn_implementation_internal) for c in configs.values() if _settable(c)]
+    try:
+        for config, _ in before:
+            config._attn_implementation_internal = EAGER
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation
+
+
+def _settable(config: Any) -> bool:
+    return getattr(config, "_attn_implementation_internal", None) is not None
+
+
+def _number(scale: Any, module: nn.Module) -> float | None:
+    """The factor of q·k as a number: what was passed, else the module's own; null where it is neither."""
+    found = getattr(module, "scaling", None) if scale is None else scale
+    return float(found) if isinstance(found, (int, float)) else None

@@ -1,0 +1,208 @@
+"""Texts into batches: tokens, windows, padding and special tokens, as the model's own tokenizer has them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import Batch, Text
+from trisect.core.trace import Side
+
+LONGEST = 512  # tokens a window where neither model nor tokenizer has a limit
+BOUNDLESS = 1_000_000  # tokenizers without a limit report a very large one
+MASKED_SHARE = 0.15
+IGNORED = -100  # of labels: not predicted
+
+
+class Window(NamedTuple):
+    """One row of a batch: which text, where in it, its token ids, and which of them the tokenizer added."""
+
+    text: int
+    start: int
+    ids: list[int]
+    special: list[bool]
+    target: list[int]
+    target_special: list[bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """What is needed to make texts ready for one model."""
+
+    name: str
+    tokenizer: Any
+    objective: str
+    window: int
+    accepts: frozenset[str]
+    start: int
+    device: torch.device
+
+    @classmethod
+    def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> Desk:
+        """The desk of a model; `window` overrides what model and tokenizer say of their longest input."""
+        config = getattr(model, "config", None)
+        accepts = frozenset(inspect.signature(model.forward).parameters)
+        start = getattr(config, "decoder_start_token_id", None)
+        if start is None:
+            start = getattr(config, "bos_token_id", None) or getattr(config, "pad_token_id", None) or 0
+        device = next(model.parameters()).device
+        return cls(name, tokenizer, objective, window or _window(config, tokenizer), accepts, int(start), device)
+
+    def batches(self, texts: Iterable[Text], size: int, scored: bool) -> Iterator[Batch]:
+        """Batches of at most `size` windows, in the order of the texts."""
+        if self.tokenizer is None:
+            known = "It came without a tokenizer, or takes no text at all."
+            raise ModelError(f"A text was given to {self.name}.", known, "Give its own inputs as a dict of tensors.")
+        held: list[Window] = []
+        for number, text in enumerate(texts):
+            for window in self._windows(number, text):
+                held.append(window)
+                if len(held) == size:
+                    yield self._batch(held, scored)
+                    held = []
+        if held:
+            yield self._batch(held, scored)
+
+    def _windows(self, number: int, text: Text) -> Iterator[Window]:
+        source, target = text if isinstance(text, tuple) else (text, text)
+        if not isinstance(source, str) or not source.strip() or not isinstance(target, str) or not target.strip():
+            known = "A text has at least one character that is not white space."
+            raise ModelError(f"Text {number + 1} is {text!r}.", known, "Leave it out, or give its words.")
+        paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
+        aims = list(self._cut(target)) if paired else []
+        for i, (start, ids, special) in enumerate(self._cut(source)):
+            _, aim, aim_special = aims[min(i, len(aims) - 1)] if aims else (0, [], [])
+            yield Window(number, start, ids, special, aim, aim_special)
+
+    def _cut(self, text: str) -> Iterator[tuple[int, list[int], list[bool]]]:
+        """Windows of a text: where each begins, its ids, and which of them are special; specials stand in every window."""
+        made = self.tokenizer(text, add_special_tokens=True, return_special_tokens_mask=True, verbose=False)
+        ids, special = list(made["input_ids"]), [bool(m) for m in made["special_tokens_mask"]]
+        if len(ids) <= self.window:
+            if not ids:
+                known = "The tokenizer makes no token of it."
+                raise ModelError(f"The text {text[:40]!r} is empty.", known, "Give a text with words that it knows.")
+            yield 0, ids, special
+            return
+        own = [i for i, s in enumerate(special) if not s]
+        before, after = ids[: own[0]], ids[own[-1] + 1 :]
+        room = self.window - len(before) - len(after)
+        if room < 1:
+            known = f"The tokenizer adds {len(before) + len(after)} tokens to every text."
+            raise ModelError(f"A window of {self.window} tokens.", known, "Use a longer window.")
+        inner, flags = ids[own[0] : own[-1] + 1], special[own[0] : own[-1] + 1]
+        for start in range(0, len(inner), room):
+            piece = inner[start : start + room]
+            marks = [True] * len(before) + flags[start : start + room] + [True] * len(after)
+            yield start, [*before, *piece, *after], marks
+
+    def _batch(self, rows: list[Window], scored: bool) -> Batch:
+        ids, real = self._pad([row.ids for row in rows])
+        special = _flags([row.special for row in rows], ids.shape[1])
+        shown = ids
+        inputs: dict[str, Tensor] = {}
+        if scored and self.objective == "masked":
+            ids, labels = self._hide(ids, real & ~special, rows)
+            inputs["labels"] = labels
+        inputs |= {"input_ids": ids, "attention_mask": real.long()}
+        target = None
+        if rows[0].target:
+            aim, aim_real = self._pad([row.target for row in rows])
+            given = torch.cat([torch.full_like(aim[:, :1], self.start), aim[:, :-1]], 1)
+            inputs |= {"decoder_input_ids": given, "labels": torch.where(aim_real, aim, IGNORED)}
+            flags = _flags([[True, *row.target_special[:-1]] for row in rows], aim.shape[1])
+            target = Side(self._pieces(given, aim_real), aim_real, flags, given)
+        notes = []
+        if any(row.start for row in rows):
+            notes.append(f"Texts longer than {self.window} tokens were cut into windows that do not see each other.")
+        kept = {name: t.to(self.device) for name, t in inputs.items() if name in self.accepts or name == "labels"}
+        source = Side(self._pieces(shown, real), real, special, shown)
+        return Batch(kept, source, target, tuple((row.text, row.start) for row in rows), tuple(notes))
+
+    def _pad(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+        filler = self.tokenizer.pad_token_id
+        longest = max(len(row) for row in rows)
+        ids = torch.full((len(rows), longest), 0 if filler is None else int(filler))
+        real = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            real[i, : len(row)] = True
+        return ids, real
+
+    def _pieces(self, ids: Tensor, real: Tensor) -> tuple[tuple[str, ...], ...]:
+        rows = []
+        for own, there in zip(ids.tolist(), real.tolist(), strict=True):
+            pieces = self.tokenizer.convert_ids_to_tokens(own)
+            rows.append(
+                tuple("" if not ok or piece is None else piece for piece, ok in zip(pieces, there, strict=True))
+            )
+        return tuple(rows)
+
+    def _hide(self, ids: Tensor, may: Tensor, rows: list[Window]) -> tuple[Tensor, Tensor]:
+        """Replace 15 % of each row's own tokens, at least one, by the mask; a function of text and window alone."""
+        mask = self.tokenizer.mask_token_id
+        if mask is None:
+            known = "Its tokenizer has no mask token."
+            raise ModelError(
+                f"The loss of {self.name} cannot be computed.", known, "Use the tokenizer it was trained with."
+            )
+        hidden, labels = ids.clone(), torch.full_like(ids, IGNORED)
+        for i, row in enumerate(rows):
+            draw = torch.Generator().manual_seed(row.text * 1_000_003 + row.start)
+            places = may[i].nonzero().flatten()
+            count = max(1, round(MASKED_SHARE * len(places)))
+            chosen = places[torch.randperm(len(places), generator=draw)[:count]]
+            labels[i, chosen] = ids[i, chosen]
+            hidden[i, chosen] = mask
+        return hidden, labels
+
+
+def sides_of(inputs: Mapping[str, Any], tokenizer: Any, source: int, target: int | None) -> tuple[Side, Side | None]:
+    """The sides of a dict of the model's own inputs, for as many positions as its attention saw."""
+    return (
+        _side(inputs, "input_ids", "attention_mask", tokenizer, source),
+        None if target is None else _side(inputs, "decoder_input_ids", "decoder_attention_mask", tokenizer, target),
+    )
+
+
+def _side(inputs: Mapping[str, Any], key: str, mask_key: str, tokenizer: Any, length: int) -> Side:
+    first = next(t for t in inputs.values() if isinstance(t, Tensor))
+    given, mask = inputs.get(key), inputs.get(mask_key)
+    shape = (first.shape[0], length)
+    ids = given.cpu() if isinstance(given, Tensor) and tuple(given.shape) == shape else None
+    whole = torch.ones(shape, dtype=torch.bool)
+    real = mask.bool().cpu() if isinstance(mask, Tensor) and tuple(mask.shape) == shape else whole
+    special = ~real
+    if ids is None:
+        tokens = tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(shape[0]))
+    elif tokenizer is None:
+        tokens = tuple(tuple(str(i) for i in row) for row in ids.tolist())
+    else:
+        known = set(tokenizer.all_special_ids)
+        tokens = tuple(tuple(tokenizer.convert_ids_to_tokens(row)) for row in ids.tolist())
+        special = special | torch.tensor([[i in known for i in row] for row in ids.tolist()])
+    return Side(tokens, real, special, ids)
+
+
+def _flags(rows: list[list[bool]], width: int) -> Tensor:
+    return torch.tensor([[*row, *[True] * (width - len(row))] for row in rows])
+
+
+def _window(config: Any, tokenizer: Any) -> int:
+    """The longest input that model and tokenizer both allow."""
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
+    limits.append(getattr(tokenizer, "model_max_length", None))
+    sensible = [int(n) for n in limits if isinstance(n, (int, float)) and 0 < n < BOUNDLESS]
+    if not sensible:
+        return LONGEST
+    # RoBERTa and its kin count positions from the padding index on, so that two of them are never used
+    offset = (
+        2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
+    )
+    return max(1, min(sensible) - (offset if not isinstance(limits[-1], int) or limits[-1] >= BOUNDLESS else 0))

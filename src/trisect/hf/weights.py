@@ -1,0 +1,272 @@
+"""Weights: W_Q, W_K, W_V and W_O of every attention call, found by dye tracing, with the residual as proof.
+
+Every affine map's output is cut from its graph and becomes a leaf; the gradient of q (or k, v) at position 0, where
+rotary positions turn nothing, then says which output of which map each of its dimensions is, and times what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from trisect.core.trace import Address, Origin, Projections
+from trisect.hf.affine import Affine, Passed, Record, cut
+from trisect.hf.blocks import Around, find_around
+from trisect.hf.calls import Call, Edits
+from trisect.hf.outputs import find_output
+
+Door = Callable[[nn.Module, Edits], AbstractContextManager[Sequence[Call]]]
+# a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
+# models in float64 still turn positions and take norms in float32
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# codes are read back from a ratio of two gradients, so that they must be few in half precision
+DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, torch.float16: 64}
+NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What is known of one attention call: its projections, the norm and residual around it, and whether it is lawful."""
+
+    module: str
+    projections: Projections
+    around: Around | None = None
+    lawful: bool = True
+
+
+class Source(NamedTuple):
+    """One use of an affine map that feeds q, k or v, and what of it: a plain selection, or null for anything else."""
+
+    passed: Passed
+    units: Int[Tensor, "H E"] | None
+    factors: Float[Tensor, "H E"] | None
+    gradient: Tensor
+
+
+class Part(NamedTuple):
+    """q, k, v or the output's map of one call: its origin and its weights per head."""
+
+    origin: Origin
+    weight: Float[Tensor, "H D E"] | None = None
+    bias: Float[Tensor, "H E"] | None = None
+    passed: tuple[Passed, ...] = ()
+
+
+def find(model: nn.Module, inputs: Mapping[str, Any], door: Door, addresses: Sequence[Address]) -> tuple[Found, ...]:
+    """The projections of every attention call of a forward pass of `inputs`, in the order of calls.
+
+    What is not a plain selection of an affine map's outputs has no weights, and its origin says what it is.
+    """
+    with torch.enable_grad(), door(model, Edits()) as calls, cut(model, calls) as record:
+        model(**inputs)
+    return tuple(_one(model, call, record, address) for call, address in zip(calls, addresses, strict=True))
+
+
+def _one(model: nn.Module, call: Call, record: Record, address: Address) -> Found:
+    before = [p for p in record.passed if p.calls <= call.order]
+    parts = {n: _trace(model, call.module, n, t, before) for n, t in zip("qkv", (call.q, call.k, call.v), strict=True)}
+    sources = [p for part in parts.values() for p in part.passed]
+    out = find_output(call, record, sources, tolerance(call.v))
+    origins = {n: part.origin for n, part in parts.items()} | {"o": out.origin}
+    weights: dict[str, Tensor | None] = {f"w_{n}": part.weight for n, part in parts.items()}
+    weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
+    detached = {n: None if t is None else t.detach().cpu() for n, t in weights.items()}
+    around = None
+    if out.passed is not None and parts["q"].passed:
+        around = find_around(call, record, parts["q"].passed[0], out.passed, tolerance(call.v))
+    return Found(call.module, Projections(address, origins, **detached), around)
+
+
+def tolerance(t: Tensor) -> float:
+    """What share of the largest value is rounding, for sums of that tensor's precision."""
+    return TOLERANCE[t.dtype]
+
+
+def _trace(model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed]) -> Part:
+    """One of q, k, v [B H T E] back to the affine maps that it is made by."""
+    sources = _dye(t, passed)
+    if not sources:
+        return Part(Origin("unknown", f"{name} is not made by an affine map of this model"))
+    uses = tuple(s.passed for s in sources)
+    names = " and ".join(dict.fromkeys(p.name for p in uses))
+    if len(sources) > 1:
+        return Part(Origin("mixed", f"{name} is put together from {names}"), passed=uses)
+    source = sources[0]
+    if source.units is not None and source.factors is not None:
+        return _selected(model, module, name, t, source)
+    return Part(_not_selected(name, t, source), passed=uses)
+
+
+def _dye(t: Tensor, passed: Sequence[Passed]) -> list[Source]:
+    """The uses of affine maps that feed t[0, :, 0, :]."""
+    if not t.requires_grad or not passed:
+        return []
+    first, leaves = t[0, :, 0, :], [p.leaf for p in passed]
+    draw = torch.Generator().manual_seed(0)
+    mixed = (1 + torch.rand(first.shape, generator=draw)).to(first)  # no two cancel
+    reached = torch.autograd.grad((first * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
+    found = []
+    for use, gradient in zip(passed, reached, strict=True):
+        if gradient is not None and bool(gradient.any()):
+            units, factors = _selection(first, use.leaf)
+            found.append(Source(use, units, factors, gradient))
+    return found
+
+
+def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Which unit of a leaf each of first [H, E] is, and times what; null where one is not one unit alone.
+
+    All heads are dyed at once; heads that share units are dyed one by one.
+    """
+    found = _codes(first, leaf)
+    if found is None:
+        heads = [_codes(row[None], leaf) for row in first]
+        good = [h for h in heads if h is not None]
+        if len(good) < len(heads):
+            return None, None
+        found = torch.cat([h[0] for h in good]), torch.cat([h[1] for h in good])
+    return found
+
+
+def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
+    count, base = first.numel(), DIGITS[first.dtype]
+    number = torch.arange(count, device=first.device).view(first.shape)
+    digits, rest = [], count - 1
+    while rest or not digits:
+        digits.append(number // base ** len(digits) % base)
+        rest //= base
+
+    def gradient(code: Tensor) -> Tensor:
+        (made,) = torch.autograd.grad((first * code.to(first.dtype)).sum(), leaf, retain_graph=True)
+        return made.reshape(-1, made.shape[-1]).double()
+
+    plain = gradient(torch.ones_like(number))
+    rows = plain.any(1).nonzero().flatten()
+    if len(rows) != 1:
+        return None
+    factor = plain[rows[0]]
+    units = factor.nonzero().flatten()
+    if len(units) != count:
+        return None
+    target = torch.zeros(count, dtype=torch.long, device=first.device)
+    for place, digit in enumerate(digits):
+        ratio = gradient(digit + 1)[rows[0], units] / factor[units] - 1
+        if not bool(((ratio - ratio.round()).abs() < 0.2).all()):
+            return None
+        target += ratio.round().long() * base**place
+    if not bool((target.sort().values == number.flatten()).all()):
+        return None
+    order = torch.empty_like(target)
+    order[target] = units
+    return order.view(first.shape).cpu(), factor[order].view(first.shape).cpu()
+
+
+def _selected(model: nn.Module, module: str, name: str, t: Tensor, source: Source) -> Part:
+    units, factors = source.units, source.factors
+    assert units is not None
+    assert factors is not None
+    passed, affine = source.passed, source.passed.map()
+    scale = float(factors.mean())
+    even = bool(((factors - scale).abs() <= 1e-3 * abs(scale)).all())
+    # keys and values may be recomputed everywhere, unless positions turn them
+    residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
+    weight, bias = affine.weight[units], None if affine.bias is None else affine.bias[units]
+    weight, factor = weight.transpose(1, 2), factors.to(weight)
+    if not even:
+        weight, bias, scale = weight * factor[:, None], None if bias is None else bias * factor, 1.0
+    bias_name = affine.bias_parameter
+    if extra is not None:
+        extra = extra.to(weight) / (scale if even else 1.0)
+        bias = extra if bias is None else bias + extra
+        bias_name = _named(model, module, extra)
+    fused = "rows of" if affine.weight.shape[0] == units.unique().numel() else "some rows of"
+    kind = f"{fused} {passed.name}" + ("" if extra is None else ", with a bias of its own")
+    kind += "" if even else ", each dimension times a factor of its own"
+    origin = Origin("rows", kind, affine.parameter, bias_name, units, affine.transposed, scale, residual)
+    if residual > tolerance(t):
+        words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
+        return Part(replace(origin, how="unknown", words=words), passed=(passed,))
+    return Part(origin, weight, bias, (passed,))
+
+
+def _recompute(
+    t: Tensor, passed: Passed, affine: Affine, units: Tensor, factors: Tensor, everywhere: bool
+) -> tuple[float, Tensor | None]:
+    """t again from x and the rows found: what share it is off by, and a bias that only t has."""
+    rows, heads, length, width = t.shape
+    x = passed.x.detach()
+    if x.dim() == 3 and x.shape[0] == rows and x.shape[1] > length:
+        x = x[:, :length]  # the first of several streams
+    y = x.to(affine.weight) @ affine.weight[units.flatten()].T.detach()
+    y = (y if affine.bias is None else y + affine.bias[units.flatten()].detach()).to(t.dtype)
+    best: tuple[float, Tensor | None] = float("inf"), None
+    for shape, dims in (((rows, length), (0, 2, 1, 3)), ((length, rows), (1, 2, 0, 3))):
+        if y.numel() != t.numel():
+            continue
+        made = y.reshape(*shape, heads, width).permute(dims) * factors.to(t)[None, :, None]
+        here, there = (made, t.detach()) if everywhere else (made[:, :, :1], t.detach()[:, :, :1])
+        size = float(there.abs().max().clamp_min(torch.finfo(t.dtype).tiny))
+        off, extra = float((here - there).abs().max()) / size, None
+        if off > tolerance(t):
+            mean = (there - here).mean((0, 2))
+            shifted = float((here + mean[None, :, None] - there).abs().max()) / size
+            off, extra = (shifted, mean) if shifted <= tolerance(t) else (off, None)
+        best = min(best, (off, extra), key=lambda pair: pair[0])
+    return best
+
+
+def _named(model: nn.Module, module: str, values: Tensor) -> str | None:
+    """The parameter of an attention module that holds just these values; null where none does."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(module) and parameter.numel() == values.numel():
+            flat = parameter.detach().flatten().to(values)
+            if torch.allclose(flat, values.flatten(), rtol=1e-3, atol=1e-5):
+                return name
+    return None
+
+
+def _not_selected(name: str, t: Tensor, source: Source) -> Origin:
+    """What q, k or v is where it is not a selection: normed per head, normed as a whole, or something else."""
+    gradient = source.gradient.reshape(-1, source.gradient.shape[-1])
+    rows = gradient.any(1).nonzero().flatten()
+    use, (_, heads, _, width) = source.passed, t.shape
+    if len(rows) != 1:
+        return Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}")
+    value = use.leaf.detach().reshape(gradient.shape)[rows[0]]
+    affine, blocks = use.map(), []
+    first = t[0, :, 0, :]
+    for head in range(heads):
+        weights = torch.linspace(1, 2, width, device=t.device, dtype=t.dtype)
+        (own,) = torch.autograd.grad((first[head] * weights).sum(), use.leaf, retain_graph=True)
+        own = own.reshape(gradient.shape)[rows[0]]
+        # a norm does not see how long its input is: along the input itself its derivative is 0 (Euler), but for its ε
+        if float((value * own).sum().abs()) > NORMED * float((value * own).abs().sum()):
+            return Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it")
+        blocks.append(own.nonzero().flatten().cpu())
+    if all(len(b) == width for b in blocks) and len(torch.cat(blocks).unique()) == heads * width:
+        units, words = torch.stack(blocks), f"rows of {use.name}, normed in each head"
+    elif affine.weight.shape[0] == heads * width:
+        units = torch.arange(heads * width).view(heads, width)
+        words = f"all of {use.name}, normed across the heads"
+        if not _in_order(t, use):
+            return Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed)
+    else:
+        return Origin("mixed", f"{name} is made of {use.name}, but no selection of it")
+    return Origin("normed", words, affine.parameter, affine.bias_parameter, units, affine.transposed)
+
+
+def _in_order(t: Tensor, use: Passed) -> bool:
+    """Whether head h, dimension e of t is unit h·E + e of the map: two inputs then differ by one factor for all."""
+    rows, _, length, _ = t.shape
+    if rows < 2 or use.leaf.numel() != t.numel():
+        return False
+    y = use.leaf.detach().reshape(rows, length, -1)[:2, 0].double()
+    ratio = t.detach()[:2, :, 0].flatten(1).double() / y
+    both = ratio[0] / ratio[1]
+    return bool(((both - both.median()).abs() <= 50 * tolerance(t) * both.median().abs()).float().mean() > 0.9)

@@ -1,0 +1,136 @@
+"""Replacements: what an ablation puts in place of q, k and v — nothing, the texts' mean, or another text's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from trisect.core.errors import CorpusError, ModelError
+from trisect.core.subject import Batch, Parts, Subject, Text, Texts, Writer
+from trisect.core.trace import Address, Side
+from trisect.measure.ablation import Means, borrow, real_parts, zeros
+
+POOL = 256  # texts kept to be borrowed from
+Told = Callable[[int], object]  # of how many texts were read
+
+
+@dataclass
+class Read:
+    """The texts as they are read: how many there are, some of them, and which of them are the same."""
+
+    texts: Texts
+    count: int
+    pool: tuple[Text, ...]
+    marks: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, texts: Texts, seed: int) -> Read:
+        """Count the texts, and keep at most POOL of them, each as likely as any other (Vitter 1985, algorithm R)."""
+        draw, pool, count = np.random.default_rng([seed, 1]), [], 0
+        for count, text in enumerate(texts.texts(), start=1):
+            if len(pool) < POOL:
+                pool.append(text)
+            elif (place := int(draw.integers(count))) < POOL:
+                pool[place] = text
+        if not count:
+            raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
+        return cls(texts, count, tuple(pool))
+
+    def stream(self) -> Iterator[Text]:
+        """The texts from the first on, each marked as it passes."""
+        self.marks.clear()
+        for text in self.texts.texts():
+            self.marks.append(hash(text))
+            yield text
+
+    def other(self, number: int, seed: int) -> Text:
+        """A text that is not the one of that number, nor the same as it; a function of the number and the seed."""
+        others = [text for text in self.pool if hash(text) != self.marks[number]]
+        if not others:
+            known = f"There are {self.count} of them, and none that differs from text {number + 1}."
+            raise CorpusError(f"The texts {self.texts.name!r} cannot be resampled.", known, "Give at least two texts.")
+        return others[int(np.random.default_rng([seed, 2, number]).integers(len(others)))]
+
+
+Replace = Callable[[Batch], Mapping[Address, Parts]]
+
+
+def make_replacement(
+    subject: Subject, read: Read, addresses: Sequence[Address], how: str, size: int, seed: int, told: Told
+) -> Replace:
+    """For a batch, what stands in for q, k and v at each address; 'mean' reads all texts for it first."""
+    if how == "zero":
+        return lambda batch: dict.fromkeys(addresses, zeros())
+    if how == "mean":
+        means = _means(subject, read, addresses, size, told)
+        return lambda batch: means
+    return lambda batch: _borrowed(subject, read, addresses, batch, seed)
+
+
+def _means(subject: Subject, read: Read, addresses: Sequence[Address], size: int, told: Told) -> dict[Address, Parts]:
+    found = {address: Means() for address in addresses}
+    for batch in subject.batches(read.stream(), size, scored=True):
+
+        def note(address: Address, parts: Parts, batch: Batch = batch) -> None:
+            found[address].add(parts, *_real(batch, address, parts))
+
+        _listen(subject, batch, addresses, note)
+        told(batch.rows[-1][0] + 1)
+    return {address: means.parts() for address, means in found.items()}
+
+
+def _borrowed(
+    subject: Subject, read: Read, addresses: Sequence[Address], batch: Batch, seed: int
+) -> dict[Address, Parts]:
+    """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
+    donors: dict[int, dict[Address, tuple[Tensor, Tensor, Tensor]]] = {}
+    for text in dict.fromkeys(text for text, _ in batch.rows):
+        own = donors.setdefault(text, {})
+        lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
+
+        def note(address: Address, parts: Parts, lent: Batch = lent, own: dict[Address, tuple] = own) -> None:
+            own[address] = real_parts(parts, 0, *_real(lent, address, parts))
+
+        _listen(subject, lent, addresses, note)
+    found = {}
+    for address in addresses:
+        queries, keys = batch.queries(address.stack).real, batch.keys(address.stack).real
+        rows = [donors[text][address] for text, _ in batch.rows]
+        found[address] = Parts(
+            *(borrow([row[i] for row in rows], real) for i, real in enumerate((queries, keys, keys)))
+        )
+    return found
+
+
+def _listen(
+    subject: Subject, batch: Batch, addresses: Sequence[Address], note: Callable[[Address, Parts], None]
+) -> None:
+    """One pass that changes nothing and notes what enters the dot product at each address."""
+
+    def listener(address: Address) -> Writer:
+        def write(parts: Parts) -> Parts:
+            note(address, parts)
+            return parts
+
+        return write
+
+    with torch.no_grad():
+        subject.score(batch, {address: listener(address) for address in addresses})
+
+
+def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B S"]]:
+    sides = (batch.queries(address.stack), parts.q.shape[2]), (batch.keys(address.stack), parts.k.shape[2])
+    queries, keys = (_fitting(side, length, address) for side, length in sides)
+    return queries, keys
+
+
+def _fitting(side: Side, length: int, address: Address) -> Bool[Tensor, "B T"]:
+    if side.real.shape[1] == length:
+        return side.real
+    known = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
+    raise ModelError(f"{address} cannot be told apart into texts and padding.", known, "Replace by zero there.")

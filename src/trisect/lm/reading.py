@@ -1,0 +1,227 @@
+"""Reading: one of our own models as a Subject, so that it goes through the same measures as any pretrained one."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.errors import ModelError
+from trisect.core.spec import Model
+from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Text, Writer
+from trisect.core.trace import Address, Block, Origin, Projections, Reading, Side, Trace
+from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
+from trisect.text.corpus import UNKNOWN
+from trisect.text.readers import basic_english
+
+STACK = "plain"
+NORM_EPSILON = 1e-5  # of the fleet's layer norms
+COMPONENTS = ("q", "k", "v")
+
+
+class Attended(NamedTuple):
+    """One layer's part of a forward pass: its input, q, k, v as they were used, the weights, and the heads' outputs."""
+
+    x: Float[Tensor, "B T D"]
+    parts: Parts
+    weights: Float[Tensor, "B H T T"]
+    output: Float[Tensor, "B H T E"]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModel:
+    """A trained member of a fleet, ready to be read, scored and edited; `parameters` have a member axis of 1.
+
+    Texts are split by the `basic_english` rules and lower-cased; a word that the vocabulary lacks becomes its unknown
+    word, or is left out where there is none. `window` is the longest run of words that is read at once.
+    """
+
+    name: str
+    model: Model
+    parameters: Mapping[str, Tensor]
+    vocabulary: tuple[str, ...]
+    window: int
+
+    @property
+    def objective(self) -> str:
+        """Always causal."""
+        return "causal"
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digits of the weights."""
+        return self._mark
+
+    @functools.cached_property
+    def _mark(self) -> str:
+        total = hashlib.blake2b(digest_size=8)
+        for name in sorted(self.parameters):
+            total.update(name.encode())
+            total.update(self.parameters[name].detach().cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()
+
+    @property
+    def shape(self) -> Shape:
+        """The same heads in every layer."""
+        heads = Heads(self.model.heads, self.model.heads)
+        return Shape({Address(STACK, n): heads for n in range(1, self.model.layers + 1)})
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.vocabulary)}
+
+    def projections(self) -> tuple[Projections, ...]:
+        """Per-head weights of every layer: slices of the in-projection, and of the output projection's columns."""
+        return tuple(self._projections(n) for n in range(1, self.model.layers + 1))
+
+    def _projections(self, n: int) -> Projections:
+        wide, heads = self.model.width, self.model.heads
+        each = wide // heads
+        w, b = self.parameters[f"layers.{n}.in.weight"][0], self.parameters[f"layers.{n}.in.bias"][0]
+        maps, shifts, origins = {}, {}, {}
+        for i, component in enumerate(COMPONENTS):
+            rows = torch.arange(i * wide, (i + 1) * wide).view(heads, each)
+            maps[component], shifts[component] = w[rows].transpose(1, 2), b[rows]
+            words = f"rows {i * wide + 1}-{(i + 1) * wide} of the in-projection"
+            name = f"layers.{n}.in"
+            origins[component] = Origin("rows", words, f"{name}.weight", f"{name}.bias", rows, residual=0.0)
+        out = f"layers.{n}.out"
+        columns = torch.arange(wide).view(heads, each)
+        origins["o"] = Origin("rows", "the output projection", f"{out}.weight", f"{out}.bias", columns, residual=0.0)
+        return Projections(
+            Address(STACK, n),
+            origins,
+            maps["q"],
+            maps["k"],
+            maps["v"],
+            self.parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0),
+            shifts["q"],
+            shifts["k"],
+            shifts["v"],
+            self.parameters[f"{out}.bias"][0],
+        )
+
+    def batches(self, texts: Iterable[Text], size: int = 8, scored: bool = False) -> Iterator[Batch]:
+        """Texts as batches of at most `size` windows; `scored` makes no difference, since nothing has to be hidden."""
+        held: list[tuple[int, int, list[int]]] = []
+        for number, text in enumerate(texts):
+            for start, ids in self._windows(number, text):
+                held.append((number, start, ids))
+                if len(held) == size:
+                    yield self._batch(held)
+                    held = []
+        if held:
+            yield self._batch(held)
+
+    def _windows(self, number: int, text: Text) -> Iterator[tuple[int, list[int]]]:
+        words = [word.lower() for word in basic_english(text if isinstance(text, str) else text[0])]
+        unknown = self._ids.get(UNKNOWN)
+        found = [self._ids.get(word, unknown) for word in words]
+        ids = [i for i in found if i is not None]
+        if not ids:
+            known = f"None of its words is among the {len(self.vocabulary):,} that {self.name} knows."
+            raise ModelError(
+                f"Text {number + 1} is {text!r}.", known, "Give words of the corpus that it was trained on."
+            )
+        for start in range(0, len(ids), self.window):
+            yield start, ids[start : start + self.window]
+
+    def _batch(self, rows: list[tuple[int, int, list[int]]]) -> Batch:
+        longest = max(len(ids) for _, _, ids in rows)
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        real = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for i, (_, _, own) in enumerate(rows):
+            ids[i, : len(own)] = torch.tensor(own)
+            real[i, : len(own)] = True
+        tokens = tuple(tuple(self.vocabulary[n] for n in own) + ("",) * (longest - len(own)) for _, _, own in rows)
+        cut = f"Texts longer than {self.window} words were cut into windows that do not see each other."
+        notes = (cut,) if any(start for _, start, _ in rows) else ()
+        return Batch({"ids": ids}, Side(tokens, real, ~real, ids), None, tuple((t, s) for t, s, _ in rows), notes)
+
+    def read(self, texts: Text | Iterable[Text], size: int = 1_000) -> Reading:
+        """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
+        several = [cast(Text, texts)] if isinstance(texts, (str, tuple)) else list(texts)
+        made = list(self.batches(several, size))
+        if len(made) != 1:
+            known = f"A Reading holds one batch of at most {size:,} windows, all in memory."
+            raise ModelError(f"{len(made)} batches were given.", known, "Use batches and trace, one batch at a time.")
+        return self.trace(made[0])
+
+    @torch.no_grad()
+    def trace(self, batch: Batch) -> Reading:
+        """Read one batch: a Trace per layer."""
+        real, traces, seen = batch.source.real, [], []
+        self._pass(batch.inputs["ids"], {}, {}, seen)
+        for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
+            block = Block(
+                "post",
+                x,
+                self.parameters[f"layers.{n}.norm1.weight"][0],
+                self.parameters[f"layers.{n}.norm1.bias"][0],
+                NORM_EPSILON,
+            )
+            scale = (self.model.width // self.model.heads) ** -0.5
+            address = Address(STACK, n)
+            traces.append(Trace(address, q, k, v, weights, output, real, real, self._projections(n), scale, block))
+        return Reading(self.name, tuple(traces), batch.source, None, batch.rows, batch.notes, self.objective)
+
+    @torch.no_grad()
+    def score(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        clean: Scores | None = None,
+    ) -> Scores:
+        """Next-word losses of one batch, row by row, in nats."""
+        ids, real = batch.inputs["ids"], batch.source.real
+        hidden = self._pass(ids, write or {}, hold or {}, None)
+        flat = hidden[:, :-1].flatten(0, 1)[None]
+        logits = linear(flat, self.parameters["decoder.weight"], self.parameters["decoder.bias"])[0]
+        losses = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+        return Scores((losses.double() * real[:, 1:]).sum(1), real[:, 1:].sum(1).double())
+
+    def _pass(
+        self,
+        ids: Int[Tensor, "B T"],
+        write: Mapping[Address, Writer],
+        hold: Mapping[Address, Tensor],
+        seen: list[Attended] | None,
+    ) -> Float[Tensor, "B T D"]:
+        """The last hidden states; every layer's attention is added to `seen`, where there is such a list."""
+        p, heads = self.parameters, self.model.heads
+        x = embed(embedding_rows(p["embed.weight"], ids), ids, None)
+        mask = causal(ids.shape[1], x.dtype, x.device)
+        for n in range(1, self.model.layers + 1):
+            parts = Parts(*(_split(t, heads) for t in project(p, n, x)[0].chunk(3, -1)))
+            address = Address(STACK, n)
+            if address in write:
+                parts = write[address](parts)
+            weights = hold[address] if address in hold else _weights(parts, mask)
+            output = _product(weights, parts.v)
+            if seen is not None:
+                seen.append(Attended(x[0], parts, weights, output))
+            x = finish(p, n, x, output.transpose(1, 2).reshape(1, *x.shape[1:]), None)
+        return x[0]
+
+
+def _split(t: Float[Tensor, "B T D"], heads: int) -> Float[Tensor, "B H T E"]:
+    return t.view(*t.shape[:2], heads, -1).transpose(1, 2).contiguous()
+
+
+def _weights(parts: Parts, mask: Float[Tensor, "T T"]) -> Float[Tensor, "B H T T"]:
+    """softmax(q kᵀ / sqrt(E) + mask), the same products in the same order as `lm.attention`."""
+    q, k = parts.q.flatten(0, 1), parts.k.flatten(0, 1)
+    scores = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).add_(mask)
+    return torch.softmax(scores, -1).view(*parts.q.shape[:3], -1)
+
+
+def _product(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"]) -> Float[Tensor, "B H T E"]:
+    return torch.bmm(weights.flatten(0, 1), v.flatten(0, 1)).view(*weights.shape[:3], -1)

@@ -1,0 +1,175 @@
+"""Block: norms and mixing with the residual connection and the layer norm around attention, and expansion by weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.trace import Block, Projections, Trace
+from trisect.measure.norms import output_projection, single, summed, within
+
+KINDS = ("attention", "residual", "full")
+
+
+class Expansion(NamedTuple):
+    """By how much an affine map lengthens a vector of unit variance: of the whole layer, and of every head alone."""
+
+    layer: float
+    heads: Float[Tensor, " H"]
+
+
+class Mixed(NamedTuple):
+    """What position i's new vector takes from itself, and what from the other positions; in the layer's own width."""
+
+    own: Float[Tensor, "B T D"]
+    context: Float[Tensor, "B T D"]
+
+
+def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
+    """‖F_ij‖ of what position i takes from j: Σ_h a f_h(x_j), where i = j plus x_i, then through the layer norm.
+
+    'attention' stops at the sum, 'residual' adds x_i, 'full' also subtracts the mean, scales by γ and divides by the
+    deviation of the sum that enters the norm; in a pre-LN block the norm is inside f already, and 'full' is 'residual'.
+    In stack 'cross' the residual is no position's. 0 at padding. Raises ModelError where the block is not known,
+    SpecError for another kind. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N, AttnResLn-N).
+    """
+    found = summed(trace.weights, trace.values, _projection(trace, kind))
+    if kind != "attention":
+        if trace.stack != "cross":
+            own = torch.linalg.vector_norm(_own(trace, kind), dim=-1)
+            torch.diagonal(found, dim1=1, dim2=2).copy_(own)
+        found = found * _scale(trace, kind)[..., None]
+    return within(trace, found)
+
+
+def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
+    """‖context‖ / (‖context‖ + ‖own‖): 0 where a position keeps only itself, 1 where nothing of it is left.
+
+    0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
+    """
+    own, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixed(trace, kind))
+    whole = own + context
+    return torch.where(trace.query_real & (whole > 0), context / whole.clamp_min(torch.finfo(whole.dtype).tiny), 0.0)
+
+
+def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
+    """The same from the weights alone, mean over heads: Σ_{j≠i} a_ij; half of it where the residual counts as a weight 1."""
+    away = single(_others(trace)).sum(-1).mean(1) * (1.0 if kind == "attention" else 0.5)
+    return away.masked_fill(~trace.query_real, 0.0)
+
+
+@torch.no_grad()
+def mixed(trace: Trace, kind: str = "attention") -> Mixed:
+    """Both parts of every position's new vector, without β and the output's bias. Errors as `norms`."""
+    w_o = _projection(trace, kind)
+    context = _project(single(_others(trace)) @ single(trace.values), w_o)
+    scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
+    return Mixed(_own(trace, kind) * scale, context * scale)
+
+
+def expansion_rate(projections: Projections) -> Expansion:
+    """‖M‖ / √(D + 1) in Frobenius' norm, M being the affine map x ↦ Σ_h (x W_V^h + b_V^h) W_O^h + b_O on (x, 1).
+
+    √ of the mean squared length of the output over that of the input, for inputs (x, 1) of independent unit variance.
+    A head's is without b_O. Raises ModelError where values or output are not plainly projected.
+    Source: Kobayashi et al. 2021, expansion rate; the layer's M has the 1 in its corner, as in their numbers.
+    """
+    w_o, w_v, b_v = output_projection(projections).double(), projections.w_v, projections.b_v
+    if w_v is None:
+        known = f"The proof says of its values: {projections.origins['v'].words}."
+        given = f"The value projection of {projections.address} is not known per head."
+        raise ModelError(given, known, "The expansion rate needs a plain value projection; norms from texts do not.")
+    group = w_o.shape[0] // w_v.shape[0]
+    into = w_v.double() if b_v is None else torch.cat([w_v.double(), b_v.double()[:, None]], 1)
+    into = into.repeat_interleave(group, 0)
+    each = torch.linalg.matrix_norm(into @ torch.linalg.qr(w_o.mT, mode="r").R.mT)
+    whole = torch.einsum("hde,hef->df", into, w_o)
+    if projections.b_o is not None:
+        shift = projections.b_o.double()
+        whole = torch.cat([whole, shift[None]]) if b_v is None else torch.cat([whole[:-1], whole[-1:] + shift])
+    root = (w_v.shape[1] + 1) ** 0.5
+    return Expansion(float((whole.square().sum() + 1).sqrt()) / root, each / root)
+
+
+def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
+    """The vectors x that attention projects, as far as the block tells them: behind the norm in a pre-LN block."""
+    block = trace.block
+    if block is None or block.kind == "post":
+        return None if block is None else block.residual
+    x = single(block.residual)
+    centred = x - x.mean(-1, keepdim=True) if block.centred else x
+    normed = centred * _deviation(x, block)[..., None] * single(block.gamma)
+    return normed if block.beta is None else normed + single(block.beta)
+
+
+def _known(trace: Trace, kind: str) -> Block:
+    if trace.block is None:
+        given = f"The kind '{kind}' needs the residual and the layer norm around attention at {trace.address}."
+        known = "The proof found neither a norm after the residual sum nor one before attention there."
+        raise ModelError(given, known, "Use the kind 'attention', which needs neither.")
+    return trace.block
+
+
+def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
+    """W_O, followed by what of the layer norm is linear: centring and γ."""
+    if kind not in KINDS:
+        known = f"There are {', '.join(KINDS)}."
+        raise SpecError(f"The kind of block '{kind}' is not known.", known, "Use one of them.")
+    w_o = output_projection(trace.projections)
+    return w_o if kind == "attention" else _linear(w_o, _known(trace, kind), kind)
+
+
+def _linear(vectors: Tensor, block: Block, kind: str) -> Tensor:
+    if kind != "full" or block.kind == "pre":
+        return vectors
+    centred = vectors - vectors.mean(-1, keepdim=True) if block.centred else vectors
+    return centred * single(block.gamma)
+
+
+def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
+    """One over the deviation of what enters the layer norm; 1 where no norm follows."""
+    block = _known(trace, kind)
+    if kind != "full" or block.kind == "pre":
+        return torch.ones_like(single(block.residual[..., 0]))
+    entering = _project(single(trace.output), output_projection(trace.projections)) + single(block.residual)
+    if trace.projections.b_o is not None:
+        entering = entering + single(trace.projections.b_o)
+    return _deviation(entering, block)
+
+
+def _deviation(x: Float[Tensor, "B T D"], block: Block) -> Float[Tensor, "B T"]:
+    spread = x.var(-1, unbiased=False) if block.centred else x.square().mean(-1)
+    return (spread + block.epsilon).rsqrt()
+
+
+def _own(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
+    """What a position takes from itself, before the scale: its own weight's share, and the residual."""
+    w_o = _projection(trace, kind)
+    if trace.stack == "cross":
+        own = torch.zeros_like(_project(single(trace.output), w_o))
+    else:
+        itself = torch.diagonal(single(trace.weights), dim1=2, dim2=3)
+        own = _project(itself[..., None] * single(trace.values), w_o)
+    if kind == "attention":
+        return own
+    block = _known(trace, kind)
+    return own + _linear(single(block.residual), block, kind)
+
+
+def _others(trace: Trace) -> Float[Tensor, "B H T S"]:
+    """The weights on other positions that are real; in stack 'cross' all keys are other positions."""
+    weights = trace.weights * trace.key_real[:, None, None]
+    if trace.stack == "cross":
+        return weights
+    same = torch.eye(weights.shape[2], weights.shape[3], dtype=torch.bool, device=weights.device)
+    return weights.masked_fill(same, 0.0)
+
+
+def _project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B T D"]:
+    """Σ_h parts_h w_o[h] as one product."""
+    heads, inner, width = w_o.shape
+    return parts.transpose(1, 2).reshape(*parts.shape[:1], parts.shape[2], heads * inner) @ w_o.reshape(-1, width)

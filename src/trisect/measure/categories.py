@@ -1,0 +1,39 @@
+"""Categories: which positions are [CLS], [SEP], a period or comma, the first token, or any other, by the tokens alone."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from trisect.core.trace import Side
+
+CATEGORIES = ("cls", "sep", "first", "punctuation", "other")
+OTHER = CATEGORIES.index("other")
+MARKS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of a word
+
+
+def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
+    """The category of every position, as a place in CATEGORIES; padding is 'other'.
+
+    A special token that opens a text is its [CLS] and every later one a [SEP], whatever the tokenizer calls them (<s>,
+    </s>). Where attention is `causal`, the first token of a window is 'first', special or not. Science C2.
+    """
+    real, special = side.real.cpu(), (side.special & side.real).cpu()
+    found = torch.full(real.shape, OTHER)
+    for row, tokens in enumerate(side.tokens):
+        marks = [place for place, token in enumerate(tokens) if bare(token) in (".", ",")]
+        found[row, marks] = CATEGORIES.index("punctuation")
+    start = torch.arange(real.shape[1]) == real.int().argmax(1, keepdim=True)
+    found[special] = CATEGORIES.index("sep")
+    found[special & start] = CATEGORIES.index("cls")
+    if causal:
+        found[start & real] = CATEGORIES.index("first")
+    return found.masked_fill(~real, OTHER)
+
+
+def bare(token: str) -> str:
+    """A tokenizer's piece without the marks and spaces of a word's start."""
+    for mark in MARKS:
+        token = token.removeprefix(mark)
+    return token.strip()

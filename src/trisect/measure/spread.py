@@ -1,0 +1,151 @@
+"""Spread: moments and rank correlations of any number of texts in memory that does not grow, ready to be resampled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+DRAWS = 4_000
+ROOM = 1 << 15  # pairs of a series that are kept until its bins are fixed
+
+
+class Estimate(NamedTuple):
+    """A number on all texts, and in every draw of texts with replacement."""
+
+    value: Float[np.ndarray, "*S"]
+    draws: Float[np.ndarray, "R ..."]
+
+
+def draw_groups(groups: int, seed: int, draws: int = DRAWS) -> Float[np.ndarray, "R G"]:
+    """How often each group comes up in each draw of as many groups with replacement."""
+    return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws).astype(float)
+
+
+class Sums:
+    """Sums per group of texts: a row per group, so that texts can be drawn anew after they are gone.
+
+    Text number i belongs to group i modulo the number of groups: with no more texts than groups, a group is a text.
+    """
+
+    def __init__(self, groups: int, *shape: int) -> None:
+        self.rows = np.zeros((groups, *shape))
+
+    def add(self, group: Int[np.ndarray, " B"], values: Float[Tensor, "B ..."]) -> None:
+        """Add a row per text of a batch to the rows of their groups."""
+        np.add.at(self.rows, group, values.double().cpu().numpy())
+
+    def total(self, used: int) -> Float[np.ndarray, "*S"]:
+        """The sum over the first `used` groups."""
+        return np.asarray(self.rows[:used].sum(0))
+
+    def drawn(self, times: Float[np.ndarray, "R G"]) -> Float[np.ndarray, "R ..."]:
+        """The sum in every draw of the first G groups."""
+        rows = self.rows[: times.shape[1]]
+        return (times @ rows.reshape(len(rows), -1)).reshape(len(times), *rows.shape[1:])
+
+
+def moments(values: Float[Tensor, "B ... T"], real: Tensor) -> Float[Tensor, "B ... 3"]:
+    """Number, sum and sum of squares over the last axis where `real` (broadcast to `values`)."""
+    kept = torch.where(real, values.double(), 0.0)
+    count = real.expand_as(values).sum(-1).double()
+    return torch.stack([count, kept.sum(-1), kept.square().sum(-1)], -1)
+
+
+def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
+    """Coefficient of variation, standard deviation over mean, from `moments`; NaN where there is nothing or the mean is 0."""
+    count, first, second = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = first / count
+        return np.where(mean > 0, np.sqrt(np.maximum(second / count - mean**2, 0.0)) / mean, np.nan)
+
+
+class Ranks:
+    """Spearman's rank correlation of streamed pairs for S series at once, by their joint counts in bins of rank.
+
+    The first ROOM pairs of the series fix the bins: `bins` parts of equal weight for x and for y, or one for each
+    value where there are fewer values. Pairs within a bin count as tied; with 64 bins the correlation of continuous
+    values moves by less than 0.005. Each of `groups` groups of texts has its own counts.
+    """
+
+    def __init__(self, series: int = 1, groups: int = 1, bins: int = 64) -> None:
+        self.series, self.groups, self.bins = series, groups, bins
+        self.counts = torch.zeros(series * groups * bins * bins, dtype=torch.int32)
+        self._edges: tuple[Tensor, Tensor] | None = None
+        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._kept = 0
+
+    def add(self, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
+        """Add N pairs to every series; `group` says which group of texts each is from."""
+        if not x.shape[1]:
+            return
+        pairs = (x.float().cpu(), y.float().cpu(), group.cpu())
+        if self._edges is not None:
+            self._count(*pairs, self._edges)
+            return
+        self._waiting.append(pairs)
+        self._kept += x.shape[1]
+        if self._kept * self.series >= ROOM:
+            self._fix()
+
+    def estimate(self, times: Float[np.ndarray, "R G"] | None = None, used: int | None = None) -> Estimate:
+        """ρ of every series on the first `used` groups, and in every draw of groups (none without `times`).
+
+        NaN where x or y has one value only.
+        """
+        if self._edges is None and self._waiting:
+            self._fix()
+        counts = self.counts.numpy().reshape(self.series, self.groups, self.bins * self.bins)
+        used = self.groups if used is None else used
+        value = self._correlate(counts[:, :used].sum(1, dtype=float))
+        if times is None:
+            return Estimate(value, np.empty((0, self.series)))
+        # A block of draws at a time: all of them together would need a gigabyte.
+        blocks = [
+            np.stack([self._correlate(some @ one[: times.shape[1]].astype(float)) for one in counts], -1)
+            for some in np.array_split(times, max(1, len(times) // 500))
+        ]
+        return Estimate(value, np.concatenate(blocks))
+
+    def _fix(self) -> None:
+        x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))
+        self._edges = (_edges(x, self.bins), _edges(y, self.bins))
+        for pairs in self._waiting:
+            self._count(*pairs, self._edges)
+        self._waiting.clear()
+
+    def _count(self, x: Tensor, y: Tensor, group: Tensor, edges: tuple[Tensor, Tensor]) -> None:
+        across = torch.searchsorted(edges[0], x.contiguous(), right=True)
+        down = torch.searchsorted(edges[1], y.contiguous(), right=True)
+        place = torch.arange(self.series)[:, None] * self.groups + group % self.groups
+        flat = ((place * self.bins + across) * self.bins + down).reshape(-1)
+        self.counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+
+    def _correlate(self, joint: Float[np.ndarray, "N C"]) -> Float[np.ndarray, " N"]:
+        """Pearson's correlation of mid-ranks, from joint counts."""
+        table = joint.reshape(-1, self.bins, self.bins)
+        x, y = (_centred_ranks(table.sum(axis)) for axis in (2, 1))
+        across = np.einsum("nxy,nx,ny->n", table, x, y, optimize=True)
+        spread = (table.sum(2) * x**2).sum(1) * (table.sum(1) * y**2).sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(spread > 0, across / np.sqrt(spread), np.nan)
+
+
+def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
+    """Inner edges of bins; a value that equals an edge lies above it. Unneeded edges lie beyond all values."""
+    found = torch.full((len(values), bins - 1), torch.inf)
+    for row, mine in enumerate(values):
+        distinct = torch.unique(mine)
+        if len(distinct) > bins:
+            ranks = torch.arange(1, bins) * len(mine) // bins
+            distinct = torch.cat([distinct[:1], torch.unique(mine.sort().values[ranks])])
+        found[row, : len(distinct[1:bins])] = distinct[1:bins]
+    return found
+
+
+def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]:
+    """Mid-rank of every bin, less the mean rank."""
+    return counts.cumsum(1) - counts / 2 - counts.sum(1, keepdims=True) / 2

@@ -1,0 +1,171 @@
+"""Tally: what one attention layer's norms and weights come to over many texts, in memory that does not grow."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trisect.core.trace import Trace
+from trisect.measure import block
+from trisect.measure.categories import CATEGORIES
+from trisect.measure.norms import both, single, transformed_norms
+from trisect.measure.spread import Ranks, Sums, moments
+
+GROUPS = 256  # of texts: what is drawn anew
+FEWER = 64  # groups behind a layer's rank correlations
+BINS, FINE = 32, 64
+QUERIES = 32  # of a row, whose pairs enter the rank correlations
+
+
+class Seen(NamedTuple):
+    """One trace's numbers per token: ‖f(x)‖, and the weight that it gets, mean over the queries that may attend to it."""
+
+    f: Float[Tensor, "B H S"]
+    a: Float[Tensor, "B H S"]
+
+
+class Whose(NamedTuple):
+    """Whose tokens they are: category and frequency rank per position (NaN: none), and whether a tokenizer added it.
+
+    `group` is the group of texts of each row.
+    """
+
+    category: Int[Tensor, "B S"]
+    rank: Float[Tensor, "B S"]
+    special: Bool[Tensor, "B S"]
+    group: Int[Tensor, " B"]
+
+
+class Cancel:
+    """Rank correlations of a_ij and ‖f(x_j)‖ over pairs (i, j) with j of each category, for several series at once."""
+
+    def __init__(self, series: int, groups: int, bins: int) -> None:
+        self.ranks = tuple(Ranks(series, groups, bins) for _ in CATEGORIES)
+
+    def add(self, category: int, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
+        """Add the pairs of one category."""
+        self.ranks[category].add(x, y, group)
+
+
+class Model:
+    """What is pooled over all layers of a stack: cancelling by category, and frequency, also of words alone."""
+
+    def __init__(self) -> None:
+        self.cancel = Cancel(1, GROUPS, FINE)
+        self.frequency = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+        self.words = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+
+    def add_frequency(self, seen: list[Seen], whose: Whose) -> None:
+        """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers."""
+        for name in ("f", "a"):
+            mean = torch.stack([getattr(one, name).mean(1) for one in seen]).mean(0)[:, None]
+            self.frequency[name].add(*_ranked(mean, whose))
+            self.words[name].add(*_ranked(mean, whose, ~whose.special))
+
+
+class Layer:
+    """The tally of one layer; add its trace of every batch, read the sums when all texts are done."""
+
+    def __init__(self, heads: int, kind: str) -> None:
+        many, kinds = len(CATEGORIES), 2
+        self.kind = kind
+        self.x = Sums(GROUPS, 3)
+        self.f, self.a, self.af = (Sums(GROUPS, heads, 3) for _ in range(3))
+        self.sums = Sums(GROUPS, kinds, many)  # by weight, by norm: added up over queries
+        self.head_sums = Sums(GROUPS, kinds, heads, many)
+        self.queries = Sums(GROUPS)
+        self.means = Sums(GROUPS, kinds, heads, many)  # of a and ‖f(x)‖, added up over tokens
+        self.tokens = Sums(GROUPS, many)
+        self.mixing = Sums(GROUPS, kinds)  # by weight, by norm: added up over queries
+        self.cancel, self.head_cancel = Cancel(1, FEWER, BINS), Cancel(heads, 1, BINS)
+        self.frequency = {name: Ranks(1, FEWER, BINS) for name in ("f", "a")}
+        self.head_frequency = {name: Ranks(heads, 1, BINS) for name in ("f", "a")}
+
+    @torch.no_grad()
+    def add(self, trace: Trace, whose: Whose, model: Model) -> Seen:
+        """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be taken."""
+        weights = _masked(trace)
+        f, layer = (
+            both(trace) if self.kind == "attention" else (transformed_norms(trace), block.norms(trace, self.kind))
+        )
+        seen = Seen(f, _received(weights))
+        self._add_dispersion(trace, seen, whose)
+        self._add_shares(trace, weights, layer, seen, whose)
+        self._add_pairs(trace, weights, seen, whose, model)
+        for name in ("f", "a"):
+            values = getattr(seen, name)
+            self.frequency[name].add(*_ranked(values.mean(1, keepdim=True), whose))
+            self.head_frequency[name].add(*_ranked(values, whose))
+        return seen
+
+    def _add_dispersion(self, trace: Trace, seen: Seen, whose: Whose) -> None:
+        group, real = whose.group.numpy(), trace.key_real[:, None]
+        x = None if trace.stack == "cross" else block.layer_input(trace)
+        if x is not None:
+            self.x.add(group, moments(torch.linalg.vector_norm(single(x), dim=-1), trace.key_real))
+        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.a * seen.f)):
+            sums.add(group, moments(values, real))
+
+    def _add_shares(self, trace: Trace, weights: Tensor, norms: Tensor, seen: Seen, whose: Whose) -> None:
+        group = whose.group.numpy()
+        belongs = torch.nn.functional.one_hot(whose.category.to(weights.device), len(CATEGORIES)).to(weights.dtype)
+        belongs = belongs * trace.key_real[..., None]
+        given = weights.sum(2)
+        heads = torch.stack([given @ belongs, (given * seen.f) @ belongs], 1)
+        layer = norms.sum(1, keepdim=True) @ belongs
+        self.head_sums.add(group, heads)
+        self.sums.add(group, torch.cat([heads[:, 0].mean(1, keepdim=True), layer], 1))
+        self.queries.add(group, trace.query_real.sum(1).double())
+        self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
+        self.tokens.add(group, belongs.sum(1))
+        if trace.stack != "cross":
+            both = [block.mixing_by_weights(trace, self.kind).sum(1), block.mixing_ratio(trace, self.kind).sum(1)]
+            self.mixing.add(group, torch.stack(both, 1))
+
+    def _add_pairs(self, trace: Trace, weights: Tensor, seen: Seen, whose: Whose, model: Model) -> None:
+        """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
+        chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
+        some = weights[:, :, chosen.to(weights.device)]
+        allowed = (some > 0).any(1) & trace.query_real[:, chosen.to(weights.device), None]
+        for category in range(len(CATEGORIES)):
+            mine = allowed & (whose.category.to(weights.device) == category)[:, None] & trace.key_real[:, None]
+            row, query, key = mine.nonzero(as_tuple=True)
+            x, y, group = some[row, :, query, key].T, seen.f[row, :, key].T, whose.group[row.cpu()]
+            self.head_cancel.add(category, x, y, group)
+            flat = x.reshape(1, -1), y.reshape(1, -1), group.repeat(len(x))
+            self.cancel.add(category, *flat)
+            model.cancel.add(category, *flat)
+
+
+def _masked(trace: Trace) -> Float[Tensor, "B H T S"]:
+    return single(trace.weights) * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
+
+
+def _received(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
+    """The weight that a token gets; one that is exactly 0 in every head stands for a mask, and does not enter the mean."""
+    allowed: Bool[Tensor, "B T S"] = (weights > 0).any(1)
+    return weights.sum(2) / allowed.sum(1).clamp_min(1)[:, None]
+
+
+def _ranked(
+    values: Float[Tensor, "B H S"], whose: Whose, which: Bool[Tensor, "B S"] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens that have a rank, all or `which`: ranks and values as [H N], and the group of each."""
+    known = torch.isfinite(whose.rank)
+    row, place = (known if which is None else known & which).nonzero(as_tuple=True)
+    found = values.cpu()[row, :, place].T
+    return whose.rank[row, place].expand(len(found), -1), found, whose.group[row]
+
+
+def frequency_ranks(counts: Int[np.ndarray, " V"]) -> Float[Tensor, " V"]:
+    """Rank of every token type by its count, 1 the commonest, ties share their mean rank; NaN for types that were not met."""
+    from scipy.stats import rankdata
+
+    met = counts > 0
+    ranks = np.full(len(counts), np.nan)
+    ranks[met] = rankdata(-counts[met])
+    return torch.from_numpy(ranks)

@@ -1,0 +1,132 @@
+"""Kobayashi et al. on attention and the norms of what it weighs: the citation, and four claims about one model."""
+
+from __future__ import annotations
+
+from trisect.core.claim import Claim, Combination, Part, Source, Statistic
+
+WHY_DIRECTION = "Only the direction is claimed."
+WHY_SPREAD = "With norms that vary by less than a tenth, weights and weighted norms rank tokens nearly alike."
+WHY_SHARE = "A twentieth of all that a layer adds up; less would not change what a chart of shares shows."
+WHY_RHO = "Below 0.10 in size, a rank correlation is called none."
+WHY_NONE = "Up to 0.20 in size, a rank correlation is called weak; the source's own number is near 0."
+
+
+def _difference(left: str, right: str) -> Combination:
+    return Combination(((1.0, Statistic(left)), (-1.0, Statistic(right))))
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "C-1",
+        "The norms of transformed vectors vary enough that weights and weighted norms differ.",
+        "section 4.1",
+        (
+            Part(
+                "standard deviation of ‖f(x)‖, mean over layers and heads",
+                Statistic("cv_f"),
+                "above",
+                0.10,
+                "of the mean",
+                WHY_SPREAD,
+            ),
+        ),
+    ),
+    Claim(
+        "C-2",
+        "Special tokens and punctuation get large weights, but contribute little by norm.",
+        "section 4.2",
+        (
+            Part(
+                "their share by weight minus their share by norm, mean over layers",
+                _difference("special_share_weight", "special_share_norm"),
+                "above",
+                0.05,
+                "of the whole",
+                WHY_SHARE,
+            ),
+            Part(
+                "the same with a layer's norms added up head by head",
+                _difference("special_share_weight", "special_share_norm_heads"),
+                "above",
+                0.05,
+                "of the whole",
+                WHY_SHARE,
+                decides=False,
+            ),
+        ),
+    ),
+    Claim(
+        "C-3",
+        "On [SEP], weights and norms cancel each other.",
+        "section 4.2",
+        (
+            Part(
+                "rank correlation of a and ‖f(x)‖ on [SEP], all layers and heads",
+                Statistic("spearman_sep"),
+                "below",
+                -0.10,
+                "ρ",
+                WHY_RHO,
+            ),
+            Part(
+                "rank correlation over layers of mean a and mean ‖f(x)‖ on [SEP]",
+                Statistic("spearman_sep_layers"),
+                "below",
+                0.0,
+                "ρ",
+                WHY_DIRECTION,
+            ),
+        ),
+    ),
+    Claim(
+        "C-4",
+        "A token's frequency shows in the norms, not in the weights.",
+        "section 4.3",
+        (
+            Part(
+                "rank correlation of frequency rank and ‖f(x)‖",
+                Statistic("spearman_rank_f"),
+                "above",
+                0.10,
+                "ρ",
+                WHY_RHO,
+            ),
+            Part(
+                "rank correlation of frequency rank and a",
+                Statistic("spearman_rank_a"),
+                "within",
+                0.20,
+                "ρ",
+                WHY_NONE,
+            ),
+            Part(
+                "rank correlation of frequency rank and ‖f(x)‖ without special tokens",
+                Statistic("spearman_rank_f_words"),
+                "above",
+                0.10,
+                "ρ",
+                WHY_RHO,
+                decides=False,
+            ),
+            Part(
+                "rank correlation of frequency rank and a without special tokens",
+                Statistic("spearman_rank_a_words"),
+                "within",
+                0.20,
+                "ρ",
+                WHY_NONE,
+                decides=False,
+            ),
+        ),
+    ),
+)
+
+SOURCE = Source(
+    key="norms",
+    title="Attention is Not Only a Weight: Analyzing Transformers with Vector Norms",
+    authors="Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui",
+    citation="Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Attention is Not Only a Weight: Analyzing "
+    "Transformers with Vector Norms. EMNLP 2020.",
+    claims=CLAIMS,
+    unit="text",
+)

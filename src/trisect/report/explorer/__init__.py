@@ -1,0 +1,1 @@
+"""The explorer: one text inside one model, as a page or in a notebook."""

@@ -1,0 +1,160 @@
+// Data: what was packed, unpacked when it is asked for.
+const KEPT = 4; // layers whose arrays stay unpacked
+
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Response(stream).arrayBuffer();
+}
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const plain = atob(text);
+  const bytes = new Uint8Array(plain.length);
+  for (let i = 0; i < plain.length; i++) bytes[i] = plain.charCodeAt(i);
+  return bytes;
+}
+
+// One head's two maps, row by row: what query i takes from key j by weight (W) and by norm (N, null without norms).
+class Maps {
+  constructor(T, S, W, N, tops, error) {
+    Object.assign(this, { T, S, W, N, tops, error });
+  }
+
+  row(map, i) {
+    return map.subarray(i * this.S, (i + 1) * this.S);
+  }
+
+  column(map, j) {
+    return Float32Array.from({ length: this.T }, (_, i) => map[i * this.S + j]);
+  }
+}
+
+class Layer {
+  constructor(told, manifest, buffer) {
+    const [H, , T, S] = told.shape;
+    this.told = told;
+    this.levels = manifest.levels;
+    this.norms = told.summed === null ? null : new Float32Array(buffer, 0, H * S);
+    const Steps = manifest.levels > 255 ? Uint16Array : Uint8Array;
+    this.steps = new Steps(buffer, this.norms ? this.norms.byteLength : 0);
+  }
+
+  // Steps of √(value / top), key by key, from `offset` on, as values query by query.
+  plane(offset, top, into = null, share = 1) {
+    const [, , T, S] = this.told.shape;
+    const out = into || new Float32Array(T * S);
+    const [unit, steps] = [(top * share) / this.levels ** 2, this.steps];
+    for (let j = 0, at = offset; j < S; j++) {
+      for (let i = 0, to = j; i < T; i++, at++, to += S) out[to] += unit * steps[at] * steps[at];
+    }
+    return out;
+  }
+
+  head(h) {
+    const [H, , T, S] = this.told.shape;
+    const tops = this.told.tops;
+    if (h < 0) return this.whole();
+    const W = this.plane(h * T * S, 1);
+    let N = null;
+    if (this.norms) {
+      const norms = this.norms.subarray(h * S, (h + 1) * S);
+      N = new Float32Array(T * S);
+      for (let i = 0, at = 0; i < T; i++) for (let j = 0; j < S; j++, at++) N[at] = W[at] * norms[j];
+    }
+    const error = (value, kind, j) => {
+      const top = kind === "norms" ? this.norms[h * S + j] : 1;
+      return this.off(value, top);
+    };
+    return new Maps(T, S, W, N, [tops.weights[h], tops.norms?.[h]], error);
+  }
+
+  // The layer as a whole: the mean weight of its heads, and the norm of the sum of what they carry.
+  whole() {
+    const [H, , T, S] = this.told.shape;
+    const W = new Float32Array(T * S);
+    for (let h = 0; h < H; h++) this.plane(h * T * S, 1, W, 1 / H);
+    const N = this.norms ? this.plane(H * T * S, this.told.summed) : null;
+    const error = (value, kind) => this.off(value, kind === "norms" ? this.told.summed : 1);
+    return new Maps(T, S, W, N, [this.told.tops.mean[0], this.told.tops.summed?.[0]], error);
+  }
+
+  // How far a value may lie from the model's own: half a step of √(value / top).
+  off(value, top) {
+    return Math.sqrt(value * top) / this.levels + top / (4 * this.levels ** 2);
+  }
+
+  // What every head does at one cell: weights, and norms or null.
+  cell(i, j) {
+    const [H, , T, S] = this.told.shape;
+    const W = Array.from({ length: H }, (_, h) => (this.steps[h * T * S + j * T + i] / this.levels) ** 2);
+    return { W, N: this.norms && W.map((a, h) => a * this.norms[h * S + j]) };
+  }
+}
+
+class Vectors {
+  constructor(told, manifest, buffer) {
+    const [H, K, T, S, E] = told.shape;
+    Object.assign(this, { E, T, S, group: H / K, scale: told.scale });
+    const Ints = manifest.bits === 16 ? Int16Array : Int8Array;
+    this.qStep = new Float32Array(buffer, 0, H * E);
+    this.kStep = new Float32Array(buffer, 4 * H * E, K * E);
+    this.q = new Ints(buffer, 4 * (H + K) * E, H * T * E);
+    this.k = new Ints(buffer, 4 * (H + K) * E + this.q.byteLength, K * S * E);
+  }
+
+  // q and k behind a cell, what each dimension adds to the score, and how far the score may be off.
+  cell(h, i, j) {
+    const { E, T, S } = this;
+    const kv = Math.floor(h / this.group);
+    const scale = this.scale ?? 1;
+    const q = Float32Array.from({ length: E }, (_, e) => this.q[(h * T + i) * E + e] * this.qStep[h * E + e]);
+    const k = Float32Array.from({ length: E }, (_, e) => this.k[(kv * S + j) * E + e] * this.kStep[kv * E + e]);
+    const adds = q.map((value, e) => scale * value * k[e]);
+    let error = 0;
+    for (let e = 0; e < E; e++) {
+      const [a, b] = [this.qStep[h * E + e] / 2, this.kStep[kv * E + e] / 2];
+      error += Math.abs(scale) * (Math.abs(q[e]) * b + Math.abs(k[e]) * a + a * b);
+    }
+    return { q, k, adds, score: adds.reduce((sum, x) => sum + x, 0), error };
+  }
+}
+
+// `chunk(n)` gives the deflated bytes of chunk n: from the page's own text, or from a notebook.
+class Store {
+  constructor(manifest, chunk) {
+    Object.assign(this, { manifest, chunk, open: new Map() });
+  }
+
+  async unpacked(n) {
+    return inflate(await this.chunk(n));
+  }
+
+  async kept(n, build) {
+    const found = this.open.get(n) || build(n);
+    this.open.delete(n);
+    this.open.set(n, found);
+    if (this.open.size > 2 * KEPT) this.open.delete(this.open.keys().next().value);
+    return found;
+  }
+
+  maps(n) {
+    const told = this.manifest.layers[n];
+    return this.kept(1 + 2 * n, async (at) => new Layer(told, this.manifest, await this.unpacked(at)));
+  }
+
+  vectors(n) {
+    const told = this.manifest.layers[n];
+    return this.kept(2 + 2 * n, async (at) => new Vectors(told, this.manifest, await this.unpacked(at)));
+  }
+
+  // The small pictures of every layer: heads by weight, all by weight, heads by norm, all by norm.
+  async thumbs() {
+    const bytes = new Uint8Array(await this.unpacked(0));
+    let at = 0;
+    return this.manifest.layers.map(({ shape: [H], thumb: [t, s], summed }) => {
+      const take = (count) => Array.from({ length: count }, () => bytes.subarray(at, (at += t * s)));
+      const weights = { heads: take(H), whole: take(1)[0] };
+      return { weights, norms: summed === null ? null : { heads: take(H), whole: take(1)[0] } };
+    });
+  }
+}

@@ -1,0 +1,96 @@
+// Frame: the explorer's page around its views, and how it is mounted in a page or in a notebook.
+function build(app) {
+  const button = (text, title, act) => make("button", { type: "button", class: "x-button", title, "aria-label": title, onclick: act }, text);
+  app.step = make("span", { class: "x-here" });
+  const longest = Math.max(...app.manifest.layers.map(({ shape }, n) => app.name(n, shape[0]).length));
+  app.step.style.minWidth = `min(${(0.54 * longest).toFixed(1)}em, 38cqi)`;
+  app.field = make("input", { type: "search", placeholder: "Search a token", "aria-label": "Search a token", spellcheck: "false" });
+  app.count = make("span", { class: "x-quiet x-count", role: "status" });
+  app.field.addEventListener("input", () => app.search(app.field.value));
+  app.field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") app.search(app.field.value, event.shiftKey ? -1 : 1);
+    if (event.key === "Escape") app.search((app.field.value = ""));
+    event.stopPropagation();
+  });
+  const scale = segmented("Scale", [[true, "One scale", "All heads share one scale"], [false, "Own scales", "Each head has its own"]], true, (value) => app.rescale(value));
+  const names = { plain: "All layers", enc: "Encoder", dec: "Decoder", cross: "Cross" };
+  const heads = button("All heads", "Back to all heads", () => app.root.scrollIntoView());
+  app.stackSwitch = app.stacks.length > 1 ? segmented("Stack", app.stacks.map((stack) => [stack, names[stack]]), app.stack, (stack) => app.choose(stack)) : null;
+  const walk = make("div", { class: "x-walk" }, button("‹", "Head before", () => app.go(-1)), app.step, button("›", "Next head", () => app.go(1)));
+  const bar = make("div", { class: "x-bar" }, walk, app.stackSwitch?.element || "", heads, make("div", { class: "x-search" }, app.count, app.field));
+
+  app.about = make("div", { class: "x-about" });
+  const grids = make("section", { class: "x-section" }, make("div", { class: "x-head" }, make("h2", {}, "Every head"), scale.element),
+    make("p", { class: "x-quiet" }, "Layers down, heads across; last, each layer as a whole, on a scale of its own. In a map rows read, columns are read. Click one to open it."),
+    make("div", { class: "x-pairs" }, ...app.grids.map(({ element }) => element)), app.about);
+
+  app.title = make("h2", { class: "x-title" });
+  app.spot = make("p", { class: "x-said x-spot" });
+  app.opened = make("div", { class: "x-opened" }, app.title, app.spot);
+  app.zoomIn = button("+", "Zoom in", () => app.zoom(1));
+  app.zoomOut = button("−", "Zoom out", () => app.zoom(-1));
+  app.zoomAll = button("All", "Show all tokens", () => app.zoom(null));
+  const tools = make("div", { class: "x-tools" }, app.zoomOut, app.zoomIn, app.zoomAll);
+  const maps = make("section", { class: "x-section x-maps" }, make("div", { class: "x-head" }, make("h3", {}, "Token by token"), tools),
+    make("div", { class: "x-pairs" }, ...app.plots.map(({ element }) => element)));
+
+  const turn = segmented("Direction", [[false, "takes from"], [true, "is taken from by"]], false, (value) => app.turnRound(value));
+  const texts = make("section", { class: "x-section x-texts" },
+    make("div", { class: "x-head" }, make("h3", {}, "The text"), make("div", { class: "x-turn" }, make("span", { class: "x-quiet" }, "A token"), turn.element)),
+    app.readers.element, make("div", { class: "x-pairs" }, ...app.texts.map(({ element }) => element)));
+
+  app.aloud = make("div", { class: "x-unseen", role: "status", "aria-live": "polite" });
+  app.root.replaceChildren(bar, grids, make("div", { class: "x-open" }, app.opened, texts, maps, app.cell.element), app.aloud);
+}
+
+// What a head's weights and norms are shared out among, as a small table with bars.
+function describe(app, n, head) {
+  const { shares, stack } = app.manifest.layers[n];
+  const used = app.manifest.kinds.map((_, c) => c).filter((c) => stack !== "cross" || c === 0 || c === 4); // places compare within one text only
+  const rows = KINDS.filter((kind) => shares[kind]).map((kind) => {
+    const own = head < 0 ? shares[kind][0].map((_, c) => shares[kind].reduce((sum, row) => sum + row[c], 0) / shares[kind].length) : shares[kind][head];
+    const cells = used.map((c) => {
+      const share = own[c];
+      const bar = make("span", { class: "x-bar-value" });
+      bar.style.width = `${100 * share}%`;
+      return make("td", { "data-value": share, "data-kind": kind, "data-label": app.manifest.kinds[c] }, make("span", { class: "x-track" }, bar), percent(share));
+    });
+    return make("tr", {}, make("th", { scope: "row" }, TITLES[kind].toLowerCase()), ...cells);
+  });
+  const apart = head < 0 ? null : shares.apart?.[head];
+  const heading = make("p", {}, make("b", {}, app.name(n, head)), head < 0 ? ": on average over its heads, where from?" : ": where does it take from, on the whole?");
+  if (apart != null) heading.append(` The two views differ by ${percent(apart)}`, make("span", { class: "x-quiet" }, " (0 %: alike, 100 %: nothing in common)."));
+  const columns = used.map((c) => make("th", { scope: "col" }, app.manifest.kinds[c]));
+  const table = make("table", {}, make("thead", {}, make("tr", {}, make("td"), ...columns)), make("tbody", {}, ...rows));
+  return [heading, make("div", { class: "x-scroll" }, table)];
+}
+
+// Draws the explorer into `root`; returns what takes it down again.
+function mount(root, manifest, chunk, options = {}) {
+  const app = new Explorer(root, new Store(manifest, chunk), options);
+  root.classList.add("explorer");
+  const started = app.start();
+  const watched = new ResizeObserver(() => requestAnimationFrame(() => root.clientWidth !== app.width && ((app.width = root.clientWidth), app.resize())));
+  watched.observe(root);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const repaint = () => app.resize();
+  dark.addEventListener("change", repaint);
+  const keys = options.keys || root;
+  const onKey = (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea")) return;
+    if (event.key === "/") app.field.focus();
+    else if (event.key === "[") app.go(-1);
+    else if (event.key === "]") app.go(1);
+    else if (event.key === "Escape") app.hover(null);
+    else return;
+    event.preventDefault();
+  };
+  keys.addEventListener("keydown", onKey);
+  const stop = () => {
+    watched.disconnect();
+    dark.removeEventListener("change", repaint);
+    keys.removeEventListener("keydown", onKey);
+    root.replaceChildren();
+  };
+  return { app, started, stop };
+}

@@ -1,0 +1,93 @@
+"""Layers: one number with its interval for each component of each layer, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from trisect.report import palette, words
+from trisect.report.frames import Frame, around
+from trisect.report.panels import HEIGHT, WIDTH, Key, Panel
+from trisect.report.rows import order
+
+ROOM = 11  # pixels of a mark with its interval
+AIR = 2.0  # an interval may reach this many spans of the values beyond them before it is cut
+
+
+class Bar(NamedTuple):
+    """A number at a layer (as spelt), of a group of components such as `q` or `q+k`; its interval's ends or nulls."""
+
+    group: str
+    layer: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def frame_of(bars: Sequence[Bar], unit: str) -> Frame:
+    """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
+    values = [bar.value for bar in bars]
+    room = AIR * (max(values) - min(values)) if values else 0.0
+    ends = [end for bar in bars for end in (bar.low, bar.high) if end is not None]
+    kept = [end for end in ends if min(values) - room <= end <= max(values) + room]
+    return around([*values, *kept], unit, zero=True)
+
+
+def layer_panel(title: str, bars: Sequence[Bar], axis: Frame, zero: bool = True) -> Panel:
+    """Every number with its 95 % interval; x is the layer, colour and shape the component.
+
+    `zero` draws the line that stands for no change.
+    """
+    layers = list(dict.fromkeys(bar.layer for bar in bars))
+    groups = component_groups(bars)
+    marks = [palette.mark(g) for g in groups]
+    x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title="layer")
+    offset = alt.XOffset("group:N", scale=alt.Scale(domain=groups), sort=groups)
+    colour = alt.Color("group:N", scale=alt.Scale(domain=groups, range=[m.colour for m in marks]), title=None)
+    shape = alt.Shape("group:N", scale=alt.Scale(domain=groups, range=[m.shape for m in marks]), title=None)
+    layered: list[alt.Chart] = []
+    if zero:
+        line = alt.Chart(_data([{"level": 0.0}]), name="level0").mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
+        layered.append(line.encode(axis.axis("level")))
+    if ranged := [bar._asdict() for bar in bars if bar.low is not None and bar.high is not None]:
+        rules = alt.Chart(_data(ranged), name="bars").mark_rule(strokeWidth=1.6)
+        layered.append(rules.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
+    heads = alt.Chart(_data([bar._asdict() for bar in bars]), name="main").mark_point(size=46, filled=True, opacity=1)
+    layered.append(heads.encode(x, axis.axis("value"), colour, shape, offset))
+    chart = alt.LayerChart(layer=layered)
+    chart.title, chart.width, chart.height = title, max(WIDTH, ROOM * len(layers) * len(groups)), HEIGHT
+    return Panel(title, chart, _words(title, bars, axis.unit), (), {})
+
+
+def component_groups(bars: Sequence[Bar]) -> list[str]:
+    """The groups of components, q, k and v first."""
+    return sorted({bar.group for bar in bars}, key=lambda g: order(f"{g}@1"))
+
+
+def component_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[Key, ...]:
+    """The key of layer panels: a sign for each group, and the dashed line's name."""
+    marks = [(g, palette.mark(g)) for g in component_groups(bars)]
+    return (*(Key(g, m.colour, m.shape) for g, m in marks), Key(zero, palette.BASELINE, None, (5, 3)))
+
+
+def cut(bars: Sequence[Bar], axis: Frame) -> str:
+    """How many ends of intervals lie beyond the axis, as the end of a caption."""
+    ends = axis.outside(end for bar in bars for end in (bar.low, bar.high) if end is not None)
+    if not ends:
+        return ""
+    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
+
+
+def _data(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
+    # As text, since the chart library copies and checks every value of a list several times over.
+    return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
+
+
+def _words(title: str, bars: Sequence[Bar], unit: str) -> str:
+    most, least = max(bars, key=lambda b: b.value), min(bars, key=lambda b: b.value)
+    ends = (("Highest", most), ("lowest", least))
+    said = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
+    return f"{title}, in {unit}, for {words.several(len(bars), 'site')}. {said}."

@@ -1,0 +1,140 @@
+"""Raw texts: paragraphs and sentences as they stand in a corpus, for models that bring a tokenizer of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from trisect.core.errors import CorpusError
+from trisect.core.files import digest
+from trisect.core.subject import Text, Texts
+from trisect.text.corpus import SPLITS, Corpus
+from trisect.text.hub import Rows, is_hub
+from trisect.text.readers import CONLLU, WIKITEXT, find_source, lines, open_corpus
+
+HEADING = re.compile(r"^ ?(= )+.+( =)+\s*$")
+JOINED = re.compile(r" @([-,.])@ ")
+STOP = "."
+FEW = 3  # texts that a command is still written out with
+LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
+
+
+def given_texts(texts: Sequence[Text]) -> Texts:
+    """Texts that were handed over one by one; raises CorpusError for none or for an empty one."""
+    if not texts:
+        raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
+    for number, text in enumerate(texts, 1):
+        if not (" ".join(text) if isinstance(text, tuple) else text).strip():
+            known = "A text has at least one character that is not white space."
+            raise CorpusError(f"Text {number} is {text!r}.", known, "Leave it out, or give its words.")
+    kept = tuple(texts)
+    short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
+    options = tuple(str(word) for text in short for word in ("--text", text))
+    return Texts("texts given by hand", lambda: iter(kept), (), digest(repr(kept), 8), options)
+
+
+def first_texts(texts: Texts, limit: int) -> Texts:
+    """The first `limit` of some texts; raises CorpusError for a limit below 1."""
+    if limit < 1:
+        raise CorpusError(f"A limit of {limit} texts.", "At least one is needed.", "Give 1 or more, or leave it out.")
+    note = f"Only the first {limit:,} texts are read."
+    options = (*texts.options, "--limit", str(limit))
+    return replace(texts, texts=lambda: islice(texts.texts(), limit), notes=(*texts.notes, note), options=options)
+
+
+def open_texts(where: str | Path, split: str = "test", reader: str | None = None) -> Texts:
+    """The texts of one split: WikiText paragraphs, treebank sentences, lines of plain text, rows of a dataset.
+
+    WikiText's headings are left out and its `@-@`, `@,@`, `@.@` joined again; a treebank's sentence is its `# text`
+    line where there is one. A corpus folder and 'embedded' hold words without paragraphs: those are cut at full stops.
+    Raises CorpusError where there is no such split.
+    """
+    if split not in SPLITS:
+        raise CorpusError(f"{split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
+    if str(where) == "embedded" or (reader is None and (Path(where) / "corpus.json").is_file()):
+        return _of_corpus(open_corpus(where), split, _options(where, split))
+    source = find_source(where, reader)
+    if split not in source.parts:
+        raise _no_split(str(where), split, tuple(source.parts))
+    part, kind, options = source.parts[split], source.kind, _options(where, split)
+    notes = list(source.notes)
+    if kind is CONLLU:
+        notes.append("A text is a sentence of the treebank, as its '# text' line has it.")
+        return Texts(f"{source.name}, {split}", lambda: _sentences(part), tuple(notes), _mark(part), options)
+    if kind is WIKITEXT:
+        notes.append("A text is a paragraph; headings are left out, and '@-@', '@,@', '@.@' are joined again.")
+        return Texts(f"{source.name}, {split}", lambda: _paragraphs(part), tuple(notes), _mark(part), options)
+    notes.append("A text is a line.")
+    return Texts(
+        f"{source.name}, {split}",
+        lambda: (t for line in lines(part) if (t := line.strip())),
+        tuple(notes),
+        _mark(part),
+        options,
+    )
+
+
+def _options(where: str | Path, split: str) -> tuple[str, ...]:
+    """The words of a command line; a folder by its name alone, since where it lies is nobody else's affair."""
+    name = str(where) if is_hub(where) or str(where) == "embedded" else Path(where).resolve().name
+    return ("--corpus", name, "--split", split)
+
+
+def _of_corpus(corpus: Corpus, split: str, options: tuple[str, ...]) -> Texts:
+    if split not in corpus.splits:
+        raise _no_split(corpus.name, split, tuple(corpus.splits))
+    note = "A text is a run of words up to a full stop."
+    return Texts(
+        f"{corpus.name}, {split}", lambda: _runs(corpus, split), (note,), f"{corpus.fingerprint}-{split}", options
+    )
+
+
+def _runs(corpus: Corpus, split: str) -> Iterator[str]:
+    words: list[str] = []
+    for token in corpus.splits[split].tokens:
+        words.append(corpus.vocabulary[token])
+        if words[-1] == STOP or len(words) == LONGEST_SENTENCE:
+            yield " ".join(words)
+            words = []
+    if words:
+        yield " ".join(words)
+
+
+def _paragraphs(part: Path | Rows) -> Iterator[str]:
+    for line in lines(part):
+        if line.strip() and not HEADING.match(line):
+            yield JOINED.sub(r"\1", line.strip())
+
+
+def _sentences(part: Path | Rows) -> Iterator[str]:
+    said, words = "", []
+    for line in lines(part):
+        line = line.rstrip("\r\n")
+        if line.startswith("# text = "):
+            said = line.removeprefix("# text = ").strip()
+        elif not line.strip():
+            if said or words:
+                yield said or " ".join(words)
+            said, words = "", []
+        elif not line.startswith("#"):
+            cells = line.split("\t")
+            if len(cells) == 10 and cells[0].isdigit():
+                words.append(cells[1])
+    if said or words:
+        yield said or " ".join(words)
+
+
+def _mark(part: Path | Rows) -> str:
+    """Hex digits of a file's bytes, or of a dataset's rows."""
+    if isinstance(part, Rows):
+        return digest("\n".join(part.texts()), 8)
+    return digest(part.read_bytes(), 8)
+
+
+def _no_split(name: str, split: str, there: tuple[str, ...]) -> CorpusError:
+    return CorpusError(
+        f"{name} has no {split} split.", f"It has {', '.join(there)}.", "Choose one of them with --split."
+    )

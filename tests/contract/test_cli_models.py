@@ -1,0 +1,112 @@
+"""The commands about models: each from the command line to its files, and what they refuse."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from tests import tinyhf
+
+from trisect.cli import main
+from trisect.core.tables import read_table
+
+TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    base = tmp_path_factory.mktemp("cli")
+    tinyhf.save(tinyhf.bert(), base / "masked")
+    tinyhf.save(tinyhf.gpt2(), base / "causal", False)
+    for name, seed in (("step0", 1), ("step1", 2), ("step2", 3)):
+        tinyhf.save(tinyhf.gpt2(seed), base / "steps" / name, False)
+    texts = base / "texts"
+    texts.mkdir()
+    for split in ("train", "valid", "test"):
+        (texts / f"{split}.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    return base
+
+
+def call(*words):
+    return CliRunner().invoke(main, [str(w) for w in words])
+
+
+def test_check_prints_the_proof(place):
+    done = call("check", place / "masked")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0].split()[:3] == ["layer", "module", "door"]
+    assert done.output.count("passed") == tinyhf.LAYERS
+    data = json.loads(call("check", place / "causal", "--json").output)
+    assert [row["verdict"] for row in data["rows"]] == ["passed"] * tinyhf.LAYERS
+    assert data["refused"] is None
+
+
+@pytest.mark.parametrize("block", ["attention", "residual", "full"])
+def test_norms(place, tmp_path, block):
+    out = tmp_path / "out"
+    done = call("norms", place / "masked", "--corpus", place / "texts", "--block", block, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1] == f"report  {out / 'report.html'}"
+    assert (out / "report.html").exists()
+    rows = read_table(out / "tables", "measures")
+    assert rows["n"].max() == len(TEXTS)
+    if block == "attention":
+        assert set(read_table(out / "tables", "claims")["claim"]) == {"C-1", "C-2", "C-3", "C-4"}
+
+
+def test_similarity(place, tmp_path):
+    done = call("similarity", place / "causal", "--json", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["report"] == str(tmp_path / "report.html")
+    rows = read_table(tmp_path / "tables", "measures")
+    assert set(rows["head"].drop_nulls()) == set(range(1, tinyhf.HEADS + 1))
+
+
+@pytest.mark.parametrize("more", [(), ("--how", "mean", "--per", "head"), ("--how", "resample", "--hold", "pattern")])
+def test_ablate(place, tmp_path, more):
+    words = ("--corpus", place / "texts", "--limit", 32, "--sites", "v@all q@1", "--out", tmp_path, *more)
+    done = call("ablate", place / "causal", *words)
+    assert done.exit_code == 0, done.output
+    rows = read_table(tmp_path / "tables", "measures")
+    assert {"q", "v"} <= set(rows["component"].drop_nulls())
+    assert (tmp_path / "report.html").exists()
+
+
+def test_rewind(place, tmp_path):
+    words = ("--initial", "step0", "--stages", "step1", "--final", "step2", "--corpus", place / "texts", "--points", 11)
+    done = call("rewind", place / "steps", *words, "--sites", "v@2", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "report.html").exists()
+
+
+def test_explore(place, tmp_path):
+    done = call("explore", place / "masked", "w1 w2 , w3 .", "--out", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert "<script" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("norms", "{}/masked"), "No text was given."),
+        (("norms", "{}/masked", "--text", " "), "Text 1 is ' '."),
+        (("norms", "{}/nothing", "--text", "w1"), "'{}/nothing' is no model."),
+        (("norms", "{}/texts", "--text", "w1"), "{}/texts is no model's folder."),
+        (("ablate", "{}/causal", "--text", "w1 w2", "--sites", "v@9"), "The site 'v@9' lies outside the model: layer 9."),
+        (("ablate", "{}/causal", "--text", "w1 w2", "--sites", "v9"), "'v9' is not a site"),
+        (("ablate", "{}/causal", "--text", "w1 w2", "--how", "half"), "'half'"),
+        (("ablate", "{}/causal", "--text", "w1 w2", "--hold", "all"), "--hold all."),
+        (("ablate", "{}/causal", "--text", "w1"), "Give texts of more than one token."),
+        (("rewind", "{}/steps", "--initial", "step9", "--final", "step2", "--text", "w1 w2"), "step9"),
+        (("explore", "{}/masked", "a", "b", "c"), "3 texts were given."),
+        (("norms", "{}/masked", "--text", "w1", "--corpus", "{}/texts"), "--corpus and --text were both given."),
+        (("norms", "{}/masked", "--corpus", "{}/texts", "--split", "tset"), "'tset' is no split."),
+        (("check", "{}/texts"), "{}/texts is no model's folder."),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message_and_exit_2(place, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = call(*(w.format(place) for w in words))
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    assert said.format(place) in done.output

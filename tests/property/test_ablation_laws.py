@@ -1,0 +1,245 @@
+"""Laws of ablation: an edit does what it says and nothing else, whatever the batch, and its interval covers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests import tiny
+
+from trisect.core.site import Site
+from trisect.core.subject import Parts, Target, Texts
+from trisect.core.trace import Address
+from trisect.lab.ablation import every_site, plan_edits, run_ablation
+from trisect.lab.replacements import Read, make_replacement
+from trisect.lm.fleet import initial, layout, views
+from trisect.lm.reading import OwnModel
+from trisect.measure.ablation import Means, borrow, put, zeros
+from trisect.measure.bootstrap import percentiles, ratios, replicates
+
+WORDS = tiny.corpus().vocabulary
+PLACES = layout(tiny.MODEL, len(WORDS))
+EACH = tiny.MODEL.width // tiny.MODEL.heads
+EXACT = 1e-12  # float64 sums of a few dozen terms of order one
+
+
+def model(change=None):
+    """A model with random weights, sharp enough for its patterns to matter; `change` edits them in place."""
+    draw = torch.Generator().manual_seed(7)
+    flat = initial(tiny.MODEL, len(WORDS), 1).double()
+    flat += 0.4 * torch.randn(flat.shape, generator=draw, dtype=torch.float64)
+    parameters = dict(views(flat[None], PLACES))
+    if change:
+        change(parameters)
+    return OwnModel("made", tiny.MODEL, parameters, WORDS, 12)
+
+
+def lines(count, seed=0):
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS[5:], size=draw.integers(2, 30))) for _ in range(count)]
+
+
+def given_texts(found):
+    return Texts("made", lambda: iter(found))
+
+
+OWN = model()
+LINES = lines(12)
+BATCH = next(OWN.batches(LINES, 8, scored=True))
+CLEAN = OWN.score(BATCH)
+TRACES = {t.address: t for t in OWN.trace(BATCH).traces}
+
+
+def at(layer, component, heads=None):
+    return Target(Address("plain", layer), component, heads)
+
+
+def parts_like(heads=4, kv=2, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    sizes = (heads, kv, kv)
+    return Parts(*(torch.randn(2, n, 5, 3, generator=draw, dtype=torch.float64) for n in sizes))
+
+
+@given(component=st.sampled_from("qkv"), heads=st.sampled_from([None, (1,), (2,), (1, 2)]))
+def test_a_write_replaces_what_it_names_and_leaves_the_rest_bit_for_bit(component, heads):
+    there, source = parts_like(), parts_like(seed=1)
+    before = Parts(*(t.clone() for t in there))
+    new = put([at(1, component, heads)], source)(there)
+    assert all(torch.equal(a, b) for a, b in zip(there, before, strict=True))  # what came in is not written to
+    for name in Parts._fields:
+        own = getattr(new, name).shape[1]
+        edited = set() if name != component else set(heads or range(1, own + 1))
+        for head in range(1, own + 1):
+            wanted = source if head in edited else there
+            assert torch.equal(getattr(new, name)[:, head - 1], getattr(wanted, name)[:, head - 1])
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+@pytest.mark.parametrize("component", ["q", "k", "v"])
+def test_putting_back_what_was_there_changes_no_loss(layer, component):
+    trace = TRACES[Address("plain", layer)]
+    same = put([at(layer, component, (2,))], Parts(trace.q, trace.k, trace.v))
+    assert torch.equal(OWN.score(BATCH, {trace.address: same}).total, CLEAN.total)
+    assert not torch.equal(OWN.score(BATCH, {trace.address: put([at(layer, "v")], zeros())}).total, CLEAN.total)
+
+
+@pytest.mark.parametrize("place", ["q@1", "k@2", "v@1", "v@2.h2", "q@1.h1"])
+def test_zeroing_a_component_is_zeroing_the_weights_that_make_it(place):
+    site = Site.parse(place)
+    (edit,) = plan_edits(OWN.shape, [site], "layer")
+    row = {"q": 0, "k": 1, "v": 2}[site.components[0]] * tiny.MODEL.width
+    first, count = (site.heads[0] - 1, 1) if site.heads else (0, tiny.MODEL.heads)
+    rows = slice(row + first * EACH, row + (first + count) * EACH)
+
+    def without(parameters):
+        for kind in ("weight", "bias"):
+            parameters[f"layers.{edit.address.layer}.in.{kind}"][:, rows] = 0
+
+    written = OWN.score(BATCH, {edit.address: put(edit.targets, zeros())}).total
+    torch.testing.assert_close(written, model(without).score(BATCH).total, rtol=0, atol=1e-10)
+    assert (written - CLEAN.total).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_queries_of_zero_keys_of_zero_and_mean_keys_all_leave_an_even_pattern(layer):
+    address = Address("plain", layer)
+    read = Read.of(given_texts(LINES), 0)
+    means = make_replacement(OWN, read, [address], "mean", 4, 0, lambda n: None)(BATCH)
+    even = torch.ones(len(BATCH.rows), tiny.MODEL.heads, 12, 12, dtype=torch.float64).tril()
+    pattern = OWN.score(BATCH, hold={address: even / even.sum(-1, keepdim=True)}).total
+    for component, source in (("q", zeros()), ("k", zeros()), ("k", means[address])):
+        found = OWN.score(BATCH, {address: put([at(layer, component)], source)}).total
+        torch.testing.assert_close(found, pattern, rtol=0, atol=1e-10)
+
+
+def test_with_the_pattern_held_an_edit_of_q_acts_through_its_own_pattern_alone():
+    address, above = Address("plain", 1), Address("plain", 2)
+    trace = TRACES[address]
+    q = torch.randn(trace.q.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    writer = put([at(1, "q")], Parts(q, trace.k, trace.v))
+    mask = torch.full((12, 12), -torch.inf, dtype=torch.float64).triu(1)
+    pattern = torch.softmax(q @ trace.k.mT / EACH**0.5 + mask, -1)
+    held = OWN.score(BATCH, {address: writer}, {above: TRACES[above].weights}).total
+    by_hand = OWN.score(BATCH, hold={address: pattern, above: TRACES[above].weights}).total
+    torch.testing.assert_close(held, by_hand, rtol=0, atol=1e-10)
+    assert (held - OWN.score(BATCH, {address: writer}).total).abs().max() > 1e-3
+
+
+def values(result):
+    kept = result.tables["measures"].sort("layer", "head", "component", nulls_last=True)
+    return kept["value"].to_numpy()
+
+
+def ablate(tmp_path, found=LINES, **named):
+    return run_ablation(OWN, given_texts(found), tmp_path / "out", quiet=True, **named)
+
+
+def test_in_the_last_layer_nothing_is_left_to_hold_and_below_it_holding_matters(tmp_path):
+    free, held = (values(ablate(tmp_path, hold=hold)) for hold in (False, True))
+    above = [False] * 3 + [True] * 3 + [True]  # layer 1, layer 2, the unedited loss
+    np.testing.assert_allclose(held[above], free[above], rtol=0, atol=EXACT)
+    assert np.abs(held - free)[:3].min() > 1e-6
+
+
+@pytest.mark.parametrize("how", ["zero", "mean", "resample"])
+def test_batches_of_any_size_give_the_same_changes(tmp_path, how):
+    one, many = (values(ablate(tmp_path, sites=["q+k@1", "v@2"], how=how, batch=size, per="head")) for size in (1, 7))
+    assert len(one) == 5
+    np.testing.assert_allclose(one, many, rtol=0, atol=1e-10)
+
+
+def test_changes_are_sums_over_tokens_of_the_subjects_own_loss(tmp_path):
+    result = ablate(tmp_path, sites=["v@1"])
+    clean = total = count = 0.0
+    for line in LINES:
+        for batch in OWN.batches([line], 3):
+            writer = {Address("plain", 1): put([at(1, "v")], zeros())}
+            before, after = OWN.score(batch), OWN.score(batch, writer)
+            clean, total, count = (
+                a + float(b.sum()) for a, b in ((clean, before.total), (total, after.total), (count, before.count))
+            )
+    assert values(result)[0] == pytest.approx((total - clean) / count, abs=EXACT)
+    assert values(result)[1] == pytest.approx(clean / count, abs=EXACT)
+
+
+@settings(max_examples=20)
+@given(cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5), seed=st.integers(0, 99))
+def test_means_add_up_over_batches_and_never_count_padding(cuts, seed):
+    draw, means, kept = torch.Generator().manual_seed(seed), Means(), {"q": [], "k": [], "v": []}
+    for size in cuts:
+        parts = Parts(*(torch.randn(size, 2, 6, 3, generator=draw, dtype=torch.float64) for _ in range(3)))
+        real = torch.rand(size, 6, generator=draw) < 0.6
+        real[:, 0] = True
+        for name in Parts._fields:
+            kept[name].append(getattr(parts, name).transpose(1, 2)[real])
+            getattr(parts, name).transpose(1, 2)[~real] = torch.inf
+        means.add(parts, real, real)
+    for name in Parts._fields:
+        wanted = torch.cat(kept[name]).mean(0)[None, :, None]
+        torch.testing.assert_close(getattr(means.parts(), name), wanted, rtol=0, atol=EXACT)
+
+
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), left=st.booleans(), seed=st.integers(0, 99))
+def test_what_is_borrowed_keeps_its_place_and_a_short_text_begins_again(lengths, left, seed):
+    draw = torch.Generator().manual_seed(seed)
+    donors = [torch.randn(2, n, 3, generator=draw, dtype=torch.float64) for n in lengths]
+    real = torch.ones(len(lengths), 9, dtype=torch.bool)
+    real[:, :2] = not left
+    found = borrow(donors, real)
+    for row, donor in enumerate(donors):
+        places = real[row].nonzero().flatten().tolist()
+        for n, place in enumerate(places):
+            assert torch.equal(found[row, :, place], donor[:, n % donor.shape[1]])
+
+
+@given(texts=st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=30), seed=st.integers(0, 9))
+def test_nobody_borrows_from_a_text_that_is_their_own(texts, seed):
+    if len(set(texts)) == 1:
+        return
+    read = Read.of(given_texts(texts), seed)
+    assert list(read.stream()) == texts
+    chosen = [read.other(i, seed) for i in range(len(texts))]
+    assert all(a != b for a, b in zip(chosen, texts, strict=True))
+    assert chosen == [read.other(i, seed) for i in range(len(texts))]
+
+
+def test_the_texts_that_can_be_borrowed_from_are_drawn_evenly():
+    kept = np.zeros(1_000)
+    for seed in range(40):
+        kept[[int(str(t)) for t in Read.of(given_texts([str(i) for i in range(1_000)]), seed).pool]] += 1
+    assert kept.sum() == 40 * 256
+    # four groups of 250: each expects 2,560 of 10,240 draws, and 5 standard deviations are under 220
+    assert np.abs(kept.reshape(4, 250).sum(1) - 2_560).max() < 220
+
+
+def test_intervals_over_texts_cover_at_about_their_nominal_rate():
+    draw, hits, trials = np.random.default_rng(0), 0, 400
+    for trial in range(trials):
+        counts = draw.integers(5, 40, 80).astype(float)
+        own = 0.3 + draw.normal(size=80)
+        sums = (own * counts)[:, None]
+        ends = percentiles(replicates(sums, counts, trial, draws=400), 80)
+        hits += bool(ends.low[0] <= 0.3 <= ends.high[0])
+    # percentiles of 80 texts fall a little short of 95 %
+    low, high = stats.binom.ppf([1e-4, 1 - 1e-4], trials, [0.90, 0.96])
+    assert low <= hits <= high
+
+
+def test_pairs_stay_together_and_one_text_tells_nothing():
+    sums, counts = np.random.default_rng(1).normal(size=(9, 2)), np.ones(9)
+    both = replicates(np.column_stack([sums, sums.sum(1)]), counts, 3)
+    np.testing.assert_allclose(both[:, 2], both[:, 0] + both[:, 1], rtol=0, atol=EXACT)
+    assert ratios(sums, counts) == pytest.approx(sums.mean(0))
+    assert np.isnan(percentiles(replicates(sums[:1], counts[:1], 0), 1).low).all()
+    lost = replicates(np.array([[1.0], [np.inf]]), np.ones(2), 0)
+    assert np.isnan(percentiles(lost, 2).high).all()
+
+
+def test_every_site_is_every_component_of_every_layer_once():
+    named = [str(edit.site) for edit in plan_edits(OWN.shape, every_site(OWN.shape), "layer")]
+    assert named == ["q@1", "q@2", "k@1", "k@2", "v@1", "v@2"]
+    again = plan_edits(OWN.shape, ["q@all", "q@2", "q+v@1"], "layer")
+    assert [str(edit.site) for edit in again] == ["q@1", "q@2", "q+v@1"]
+    heads = plan_edits(OWN.shape, ["q+v@1", "k@2.h2"], "head")
+    assert [str(edit.site) for edit in heads] == ["q+v@1.h1", "q+v@1.h2", "k@2.h2"]

@@ -1,0 +1,271 @@
+"""Laws of the norms: fast forms equal the naive sums, parts add up to the module's output, padding counts for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.traces import cast, random_projections, random_trace
+from torch import Tensor
+
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.trace import Address, Origin, Trace
+from trisect.measure import block, norms
+
+EXACT = 1e-12  # float64: sums of at most a few hundred products of numbers of order one
+
+shapes = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 10_000),
+        "texts": st.integers(1, 3),
+        "queries": st.integers(1, 7),
+        "heads": st.sampled_from([1, 2, 4, 6]),
+        "groups": st.sampled_from([None, 1, 2]),
+        "inner": st.integers(1, 5),
+        "width": st.sampled_from([2, 3, 8, 13]),
+        "bias": st.booleans(),
+    }
+)
+
+
+def made(shape: dict, **more) -> Trace:
+    shape = dict(shape)
+    if shape["groups"] is not None and shape["heads"] % shape["groups"]:
+        shape["groups"] = None
+    return random_trace(**shape, **more)
+
+
+def pieces(trace: Trace) -> Tensor:
+    """a^h_ij f_h(x_j) as [B H T S D], written out."""
+    assert trace.w_o is not None
+    f = torch.einsum("bhse,hed->bhsd", trace.values, trace.w_o)
+    return trace.weights[..., None] * f[:, :, None]
+
+
+def real(trace: Trace) -> Tensor:
+    return trace.query_real[:, :, None] & trace.key_real[:, None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=shapes, causal=st.booleans())
+def test_fast_forms_equal_the_naive_sums(shape, causal):
+    trace = made(shape, causal=causal)
+    vectors = pieces(trace)
+    assert trace.w_o is not None
+    f = torch.einsum("bhse,hed->bhsd", trace.values, trace.w_o)
+    torch.testing.assert_close(norms.transformed_norms(trace), f.norm(dim=-1), rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.per_head(trace), vectors.norm(dim=-1), rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.per_layer(trace), vectors.sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
+    together = norms.both(trace)
+    torch.testing.assert_close(together.transformed, f.norm(dim=-1), rtol=EXACT, atol=EXACT)
+    assert torch.equal(together.layer, norms.per_layer(trace))
+
+
+@settings(max_examples=15, deadline=None)
+@given(shape=shapes, keys=st.integers(1, 6))
+def test_cross_attention_is_the_same_sum(shape, keys):
+    trace = made(shape, keys=keys)
+    torch.testing.assert_close(norms.per_layer(trace), pieces(trace).sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
+    ratio = block.mixing_ratio(trace)
+    assert torch.equal(ratio, torch.ones_like(ratio))
+
+
+def test_blocks_of_positions_change_nothing(monkeypatch):
+    trace = random_trace(queries=9)
+    whole = norms.per_layer(trace)
+    monkeypatch.setattr(norms, "BLOCK", 1)
+    torch.testing.assert_close(norms.per_layer(trace), whole, rtol=EXACT, atol=EXACT)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), padding=st.integers(1, 3))
+def test_padding_counts_for_nothing(seed, padding):
+    trace = random_trace(seed, queries=5, padding=padding)
+    alone = random_trace(seed, queries=5)
+    for found in (norms.per_layer(trace), norms.per_head(trace).sum(1), block.norms(trace)):
+        assert not found[~real(trace)].any()
+        assert found[real(trace)].all()
+    assert not norms.transformed_norms(trace)[-1, :, -padding:].any()
+    assert not norms.both(trace).transformed[-1, :, -padding:].any()
+    assert not block.mixing_ratio(trace)[-1, -padding:].any()
+    torch.testing.assert_close(norms.per_layer(trace)[0], norms.per_layer(alone)[0], rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("ratio", [1e-1, 1e-2, 1e-3])
+def test_single_precision_holds_where_heads_cancel(ratio):
+    """Heads in opposing pairs leave `ratio` of their lengths; the inputs themselves are good to 6e-8 of that."""
+    trace = cast(cancelling(ratio), torch.float32)
+    exact = cast(trace, torch.float64)
+    vectors = pieces(exact)
+    want = vectors.sum(1).norm(dim=-1)
+    left = (want / vectors.norm(dim=-1).sum(1)).median()
+    assert left < 3 * ratio  # they do cancel
+    error = ((norms.per_layer(trace).double() - want).abs() / want).max()
+    assert error < 3e-6 / ratio  # single precision's 6e-8 over the ratio, times the sums of a few dozen products
+    gram = torch.einsum("bhse,hed->bshd", trace.values, trace.w_o)
+    squared = torch.einsum("bhts,bshg,bgts->bts", trace.weights, gram @ gram.mT, trace.weights)
+    worse = ((squared.clamp_min(0).sqrt().double() - want).abs() / want).max()
+    if ratio <= 1e-3:
+        assert worse > 10 * error  # the form that squares the condition
+
+
+def cancelling(ratio: float) -> Trace:
+    trace = random_trace(3, heads=4, queries=12, width=32, inner=8)
+    assert trace.w_o is not None
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    even, noise = normal(8, 32), ratio * normal(4, 8, 32)
+    signs = torch.tensor([1.0, -1, 1, -1], dtype=torch.float64)[:, None, None]
+    same = trace.v[:, :1].expand_as(trace.v) * (1 + 0.1 * ratio * normal(*trace.v.shape))
+    weights = trace.weights[:, :1].expand_as(trace.weights) * (1 + 0.1 * ratio * normal(*trace.weights.shape))
+    projections = replace(trace.projections, w_o=signs * even + noise)
+    return replace(trace, v=same, weights=weights, output=weights @ same, projections=projections)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=shapes, kind=st.sampled_from(block.KINDS), around=st.sampled_from(["pre", "post"]), centred=st.booleans())
+def test_block_norms_and_mixing_equal_the_naive_sums(shape, kind, around, centred):
+    trace = made(shape, block=around, centred=centred)
+    vectors = naive_block(trace, kind)
+    here = torch.eye(vectors.shape[1], dtype=torch.bool)[None, :, :, None]
+    own, context = (vectors * here).sum(2), (vectors * ~here).sum(2)
+    torch.testing.assert_close(block.norms(trace, kind), vectors.norm(dim=-1), rtol=1e-11, atol=1e-11)
+    found = block.mixed(trace, kind)
+    torch.testing.assert_close(found.own, own, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found.context, context, rtol=1e-11, atol=1e-11)
+    a, b = context.norm(dim=-1), own.norm(dim=-1)
+    torch.testing.assert_close(block.mixing_ratio(trace, kind), a / (a + b), rtol=1e-11, atol=1e-11)
+
+
+def naive_block(trace: Trace, kind: str) -> Tensor:
+    """F_ij as [B T S D], by the definition; 1e-11 is allowed since a variance of few numbers divides it."""
+    vectors, around = pieces(trace).sum(1), trace.block
+    if kind == "attention":
+        return vectors
+    assert around is not None
+    vectors = vectors + torch.diag_embed(around.residual.movedim(2, 1)).movedim(1, 3)
+    if kind == "residual" or around.kind == "pre":
+        return vectors
+    entering = vectors.sum(2) + (0 if trace.projections.b_o is None else trace.projections.b_o)
+    if around.centred:
+        vectors = vectors - vectors.mean(-1, keepdim=True)
+        entering = entering - entering.mean(-1, keepdim=True)
+    deviation = (entering.square().mean(-1) + around.epsilon).sqrt()
+    return vectors * around.gamma / deviation[:, :, None, None]
+
+
+@settings(max_examples=20, deadline=None)
+@given(shape=shapes, centred=st.booleans())
+def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
+    trace = made(shape, block="post", centred=centred)
+    around, b_o = trace.block, trace.projections.b_o
+    assert around is not None
+    assert trace.w_o is not None
+    shift = torch.zeros(around.gamma.shape, dtype=torch.float64) if b_o is None else b_o
+    entering = torch.einsum("bhte,hed->btd", trace.output, trace.w_o) + shift + around.residual
+    spread = entering.var(-1, unbiased=False) if centred else entering.square().mean(-1)
+    root = (spread + around.epsilon).sqrt()[..., None]
+    mean = entering.mean(-1, keepdim=True) if centred else 0
+    want = (entering - mean) / root * around.gamma
+    bias = (shift - shift.mean() if centred else shift) * around.gamma / root
+    found = block.mixed(trace, "full")
+    torch.testing.assert_close(found.own + found.context + bias, want, rtol=1e-11, atol=1e-11)
+
+
+@settings(max_examples=20, deadline=None)
+@given(shape=shapes)
+def test_contributions_and_the_bias_equal_the_modules_output(shape):
+    trace = made(shape)
+    assert trace.w_o is not None
+    found = block.mixed(trace)
+    module = torch.einsum("bhte,hed->btd", trace.output, trace.w_o)
+    torch.testing.assert_close(found.own + found.context, module, rtol=EXACT, atol=EXACT)
+
+
+def test_mixing_by_weights_is_one_less_the_own_weight():
+    trace = random_trace(padding=1)
+    own = 1 - torch.diagonal(trace.weights, dim1=2, dim2=3).mean(1)
+    want = own.masked_fill(~trace.query_real, 0)
+    torch.testing.assert_close(block.mixing_by_weights(trace), want, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(block.mixing_by_weights(trace, "full"), want / 2, rtol=EXACT, atol=EXACT)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), groups=st.sampled_from([None, 2]), bias=st.booleans())
+def test_expansion_rate_is_frobenius_of_the_written_out_map(seed, groups, bias):
+    made = random_projections(seed, groups=groups, bias=bias)
+    assert made.w_v is not None
+    assert made.w_o is not None
+    values = made.w_v.repeat_interleave(made.w_o.shape[0] // made.w_v.shape[0], 0)
+    zeros = torch.zeros(made.w_o.shape[0], made.w_o.shape[1], dtype=torch.float64)
+    shifts = zeros if made.b_v is None else made.b_v.repeat_interleave(len(values) // made.w_v.shape[0], 0)
+    heads = torch.cat([values, shifts[:, None]], 1) @ made.w_o
+    whole = heads.sum(0)
+    if made.b_o is not None:
+        whole[-1] += made.b_o
+    whole = torch.cat([whole, torch.eye(11, dtype=torch.float64)[:, -1:]], 1)
+    found = block.expansion_rate(made)
+    assert found.layer == pytest.approx(float(torch.linalg.matrix_norm(whole)) / 11**0.5, rel=EXACT)
+    torch.testing.assert_close(found.heads, torch.linalg.matrix_norm(heads) / 11**0.5, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("around", ["pre", "post"])
+def test_the_layers_input_is_what_values_are_projected_from(around):
+    trace = random_trace(block=around)
+    x = block.layer_input(trace)
+    assert x is not None
+    assert trace.w_v is not None
+    assert trace.projections.b_v is not None
+    v = torch.einsum("btd,hde->bhte", x, trace.w_v) + trace.projections.b_v[:, None]
+    torch.testing.assert_close(v, trace.v, rtol=EXACT, atol=EXACT)
+    assert block.layer_input(random_trace()) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_single(dtype):
+    trace = cast(random_trace(), dtype)
+    exact = pieces(cast(trace, torch.float64)).sum(1).norm(dim=-1)
+    found = norms.per_layer(trace)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6)  # single precision on the same inputs
+
+
+def test_what_cannot_be_measured_is_refused_by_name():
+    address = Address("enc", 2)
+    trace = random_trace(address=address)
+    gated = replace(trace.projections, w_o=None, origins={"o": Origin("gated", "a gate multiplies it first")})
+    with pytest.raises(ModelError) as error:
+        norms.per_layer(replace(trace, projections=gated))
+    assert str(error.value) == (
+        "The output projection of enc layer 2 is not known per head.\n"
+        "  The proof says of its output: a gate multiplies it first.\n"
+        "  Norms need a plain output projection; weights, similarity and ablation work without it."
+    )
+    with pytest.raises(ModelError, match="The proof found no output projection"):
+        norms.transformed_norms(replace(trace, projections=replace(gated, origins={})))
+    mixed_values = replace(trace.projections, w_v=None, origins={"v": Origin("mixed", "two sources")})
+    with pytest.raises(ModelError) as error:
+        block.expansion_rate(mixed_values)
+    assert str(error.value) == (
+        "The value projection of enc layer 2 is not known per head.\n"
+        "  The proof says of its values: two sources.\n"
+        "  The expansion rate needs a plain value projection; norms from texts do not."
+    )
+    with pytest.raises(ModelError) as error:
+        block.norms(trace, "full")
+    assert str(error.value) == (
+        "The kind 'full' needs the residual and the layer norm around attention at enc layer 2.\n"
+        "  The proof found neither a norm after the residual sum nor one before attention there.\n"
+        "  Use the kind 'attention', which needs neither."
+    )
+    with pytest.raises(SpecError) as error:
+        block.norms(trace, "whole")
+    assert str(error.value) == (
+        "The kind of block 'whole' is not known.\n  There are attention, residual, full.\n  Use one of them."
+    )

@@ -1,0 +1,258 @@
+"""Laws of reading attention: what is recorded is what is computed, and what is found makes what is recorded."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import zoo
+from torch import nn
+
+from trisect.core.subject import Parts
+from trisect.core.trace import Address
+from trisect.hf.addresses import example_inputs, find_addresses
+from trisect.hf.blocks import watch
+from trisect.hf.calls import Edits
+from trisect.hf.losses import first_tensor
+from trisect.hf.products import follow
+from trisect.hf.proof import prove
+from trisect.hf.tape import eager, tape
+from trisect.hf.weights import find
+
+EXACT = 1e-12  # float64: sums over at most 64 terms
+# grouped queries, rotary, position bias, sliding window, softcap, sinks, fused, Conv1D, cross, and the product door
+VARIETY = (
+    "bert",
+    "gpt2",
+    "mistral",
+    "gemma2",
+    "gpt_oss",
+    "t5",
+    "gpt_neox",
+    "qwen2",
+    "bloom",
+    "mpt",
+    "xlnet",
+    "deberta",
+)
+SINGLE = ("gpt_oss",)  # its experts have no float64 product
+ROUNDED = {"gpt_oss": 1e-5, "mistral": 1e-5, "esm": 1e-5}  # float32 norms and rotary tables inside
+INTERFACE = ("bert", "gpt2", "mistral", "gemma2", "gpt_oss", "t5", "gpt_neox", "bart", "whisper")
+seeds = st.integers(0, 9999)
+
+
+@functools.cache
+def double(name, seed=0):
+    return zoo.build(name, seed) if name in SINGLE else zoo.build(name, seed).double()
+
+
+def inputs_of(name, model, seed=0):
+    return example_inputs(name, model, seed)
+
+
+def door_of(name):
+    return tape if name in INTERFACE or name == "qwen2" else follow
+
+
+def run(model: Any, inputs: Any, door: Any, edits: Edits | None = None) -> tuple[Any, list[Any]]:
+    with torch.no_grad(), door(model, edits or Edits()) as calls:
+        return first_tensor(model(**inputs)), list(calls)
+
+
+@pytest.mark.parametrize("name", VARIETY)
+@settings(max_examples=2, deadline=None)
+@given(seed=seeds)
+def test_contributions_and_bias_equal_the_modules_output(name, seed):
+    model, door = double(name), door_of(name)
+    inputs = inputs_of(name, model, seed)
+    _, calls = run(model, inputs, door)
+    addresses = find_addresses(name, model, calls, inputs)
+    for call, found in zip(calls, find(model, inputs, door, addresses), strict=True):
+        p, weights = found.projections, call.weights
+        assert p.w_o is not None
+        assert p.w_v is not None
+        assert weights is not None
+        group = weights.shape[1] // call.v.shape[1]
+        f = torch.einsum("bhse,hed->bhsd", call.v.repeat_interleave(group, 1), p.w_o)
+        summed = torch.einsum("bhts,bhsd->btd", weights, f)
+        summed = summed if p.b_o is None else summed + p.b_o
+        parameter = p.origins["o"].parameter
+        if parameter is not None:  # XLNet multiplies by a parameter without a module
+            module = model.get_submodule(parameter.removesuffix(".weight"))
+            mixed = call.output.transpose(1, 2).flatten(2)
+            assert (summed - module(mixed)).abs().max() <= ROUNDED.get(name, EXACT) * summed.abs().max()
+        for name_, origin in p.origins.items():
+            assert origin.residual is not None
+            assert origin.residual <= ROUNDED.get(name, EXACT), (name_, origin)
+
+
+@pytest.mark.parametrize("name", INTERFACE)
+@settings(max_examples=2, deadline=None)
+@given(seed=seeds)
+def test_both_doors_read_the_same(name, seed):
+    """The product door knows nothing of the interface, and reads an eager model through it."""
+    model = double(name)
+    inputs = inputs_of(name, model, seed)
+    answer, by_interface = run(model, inputs, tape)
+    with eager(model):
+        again, by_product = run(model, inputs, follow)
+    assert torch.equal(answer, again)
+    assert [c.module for c in by_interface] == [c.module for c in by_product]
+    for one, other in zip(by_interface, by_product, strict=True):
+        repeat = other.k.shape[1] // one.k.shape[1]
+        assert torch.equal(one.q, other.q)
+        assert torch.equal(one.k.repeat_interleave(repeat, 1), other.k)
+        assert torch.equal(one.v.repeat_interleave(repeat, 1), other.v)
+        assert torch.equal(one.weights, other.weights)
+        assert torch.equal(one.output, other.output)
+        if one.scale is not None and other.scale is not None:
+            assert one.scale == pytest.approx(other.scale, rel=EXACT)
+
+
+@pytest.mark.parametrize("name", [*VARIETY, "longformer", "led", "funnel"])
+def test_writing_back_what_was_read_changes_nothing(name):
+    model, door = zoo.build(name), prove(name, zoo.build(name)).door
+    inputs = inputs_of(name, model)
+    plain, calls = run(model, inputs, door)
+    same = {n: lambda parts: parts for n in range(len(calls))}
+    written, again = run(model, inputs, door, Edits(write=same))
+    assert torch.equal(plain, written)
+    assert [c.order for c in again] == list(range(len(calls)))
+    held, _ = run(model, inputs, door, Edits(hold={n: c.weights for n, c in enumerate(calls) if c.weights is not None}))
+    assert (held - plain).abs().max() <= 1e-5 * plain.abs().max()  # float32, once more through a softmax
+
+
+@pytest.mark.parametrize("name", ["bert", "mistral", "t5", "gpt_neox", "bloom", "falcon"])
+@settings(max_examples=2, deadline=None)
+@given(data=st.data())
+def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name, data):
+    model = double(name)
+    inputs, door = inputs_of(name, model), tape if name in ("bert", "mistral", "t5", "gpt_neox") else follow
+    _, calls = run(model, inputs, door)
+    order = data.draw(st.integers(0, len(calls) - 1))
+    heads = calls[order].v.shape[1]
+    head = data.draw(st.integers(0, heads - 1))
+    origin = find(model, inputs, door, find_addresses(name, model, calls, inputs))[order].projections.origins["o"]
+    assert origin.rows is not None
+
+    def silence(parts):
+        v = parts.v.clone()
+        v[:, head] = 0
+        return parts._replace(v=v)
+
+    written, _ = run(model, inputs, door, Edits(write={order: silence}))
+    weight = model.get_parameter(origin.parameter or "")
+    group = calls[order].q.shape[1] // heads
+    columns = origin.rows[head * group : (head + 1) * group].flatten()
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight[:, columns] = 0
+    try:
+        without, _ = run(model, inputs, door)
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
+    plain, _ = run(model, inputs, door)
+    assert (written - without).abs().max() <= EXACT * plain.abs().max()
+    assert (written - plain).abs().max() > 1e-6 * plain.abs().max()
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "gpt_neox", "esm", "albert", "opt", "openai_gpt", "fsmt"])
+def test_blocks_hold_the_residual_and_the_norm(name):
+    """A post block's norm of residual + attention is what goes on; a pre block's norm of the residual is attention's x."""
+    model = double(name)
+    inputs, door = inputs_of(name, model), prove(name, double(name)).door
+    _, calls = run(model, inputs, door)
+    addresses = find_addresses(name, model, calls, inputs)
+    found = find(model, inputs, door, addresses)
+    with watch(model, found) as blocks:
+        _, calls = run(model, inputs, door)
+    assert set(blocks) == set(addresses)
+    for call, one in zip(calls, found, strict=True):
+        block, p = blocks[one.projections.address], one.projections
+        assert p.w_q is not None
+        x = block.residual
+        if block.kind == "pre":
+            centred = x - x.mean(-1, keepdim=True) if block.centred else x
+            x = centred / (centred.square().mean(-1, keepdim=True) + block.epsilon).sqrt() * block.gamma
+            x = x if block.beta is None else x + block.beta
+        q = torch.einsum("btd,hde->bhte", x, p.w_q)
+        q = q if p.b_q is None else q + p.b_q[None, :, None]
+        q = q * p.origins["q"].scale
+        # position 0, which rotary positions do not turn
+        assert (q[:, :, 0] - call.q[:, :, 0]).abs().max() <= ROUNDED.get(name, EXACT) * q.abs().max()
+
+
+def test_layers_are_numbered_within_their_stack():
+    model = zoo.build("t5")
+    proof = prove("t5", model)
+    assert proof.addresses == tuple(
+        Address(s, n) for s, n in [("enc", 1), ("enc", 2), ("dec", 1), ("cross", 1), ("dec", 2), ("cross", 2)]
+    )
+
+
+class Written(nn.Module):
+    """Attention as anyone may write it, without transformers: heads of any number, keys and values shared by groups."""
+
+    def __init__(self, heads, group, width, depth, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.heads, self.width = heads, width
+        self.fused = nn.Linear(depth, (heads + 2 * heads // group) * width)
+        self.out = nn.Linear(heads * width, depth)
+        self.double()
+
+    def forward(self, x):
+        q, k, v = (
+            self.fused(x)
+            .unflatten(-1, (-1, self.width))
+            .split([self.heads, *[(self.fused.out_features // self.width - self.heads) // 2] * 2], dim=2)
+        )
+        group = self.heads // k.shape[2]
+        q, k, v = q.transpose(1, 2), k.repeat_interleave(group, 2).transpose(1, 2), v.repeat_interleave(group, 2)
+        weights = torch.softmax(q @ k.transpose(2, 3) / self.width**0.5, -1)
+        return self.out((weights @ v.transpose(1, 2)).transpose(1, 2).flatten(2))
+
+
+@settings(max_examples=15, deadline=None)
+@given(groups=st.integers(1, 3), group=st.integers(1, 3), width=st.integers(1, 5), depth=st.integers(2, 9), seed=seeds)
+def test_any_selection_is_found(groups, group, width, depth, seed):
+    """Repeated keys and values come from the same rows; what is found makes q, k, v and the output again."""
+    heads = groups * group
+    model = Written(heads, group, width, depth, seed)
+    inputs = {"x": torch.randn(2, 4, depth, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))}
+    (found,) = find(model, inputs, follow, [Address("plain", 1)])
+    _, (call,) = run(model, inputs, follow)
+    p = found.projections
+    for name, t in (("q", call.q), ("k", call.k), ("v", call.v)):
+        w, b = getattr(p, f"w_{name}"), getattr(p, f"b_{name}")
+        made = torch.einsum("btd,hde->bhte", inputs["x"], w) + b[None, :, None]
+        assert (made - t).abs().max() <= EXACT
+    for name in ("k", "v"):
+        rows = p.origins[name].rows
+        assert rows is not None
+        assert torch.equal(rows, rows[::group].repeat_interleave(group, 0))
+    assert p.w_o is not None
+    assert p.b_o is not None
+    made = torch.einsum("bhte,hed->btd", call.output, p.w_o) + p.b_o
+    assert (made - model(**inputs)).abs().max() <= EXACT
+    assert call.scale == pytest.approx(width**-0.5)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds, scale=st.floats(-2, 2))
+def test_what_a_writer_gives_is_what_is_used(seed, scale):
+    model = Written(4, 2, 3, 5, seed)
+    x = torch.randn(2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+    def write(parts):
+        return Parts(parts.q * scale, parts.k + parts.v, parts.v - parts.q)
+
+    _, (clean,) = run(model, {"x": x}, follow)
+    answer, (call,) = run(model, {"x": x}, follow, Edits(write={0: write}))
+    q, k, v = clean.q * scale, clean.k + clean.v, clean.v - clean.q
+    weights = torch.softmax(q @ k.transpose(2, 3) / 3**0.5, -1)
+    assert (weights - call.weights).abs().max() <= EXACT
+    assert (model.out((weights @ v).transpose(1, 2).flatten(2)) - answer).abs().max() <= EXACT

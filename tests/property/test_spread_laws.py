@@ -1,0 +1,164 @@
+"""Laws of streaming: what is added in pieces equals what is computed at once, and draws equal drawing the texts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests.traces import random_trace
+
+from trisect.measure import spread
+from trisect.measure.block import mixing_ratio, norms
+from trisect.measure.categories import CATEGORIES
+from trisect.measure.norms import per_head, transformed_norms
+from trisect.measure.spread import Ranks, Sums, draw_groups, moments, variation
+from trisect.measure.tally import Layer, Model, Whose, frequency_ranks
+
+
+def spearman(x: object, y: object) -> float:
+    return float(np.asarray(stats.spearmanr(np.asarray(x), np.asarray(y)))[0])
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(1, 39), max_size=4))
+def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
+    values = normal(seed, 40, 3)
+    whole = Sums(50, 3)
+    edges = [0, *sorted(set(cuts)), 40]
+    for start, stop in itertools.pairwise(edges):
+        whole.add(np.arange(start, stop), values[start:stop])
+    np.testing.assert_allclose(whole.total(40), values.numpy().sum(0), rtol=1e-12, atol=1e-12)
+    times = draw_groups(40, seed, 5)
+    assert (times.sum(1) == 40).all()
+    chosen = [np.repeat(np.arange(40), row.astype(int)) for row in times]
+    want = [values.numpy()[c].sum(0) for c in chosen]
+    np.testing.assert_allclose(whole.drawn(times), want, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_variation_is_the_standard_deviation_over_the_mean(seed):
+    values, real = normal(seed, 4, 2, 9).abs(), torch.ones(4, 1, 9, dtype=torch.bool)
+    real[1, :, 5:] = False
+    found = variation(moments(values, real).sum(0).numpy())
+    for series in range(2):
+        kept = values[:, series][real[:, 0]].numpy()
+        assert found[series] == pytest.approx(
+            kept.std() / kept.mean(), rel=1e-10
+        )  # a difference of two sums of squares
+    assert np.isnan(variation(np.zeros((2, 3)))).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), values=st.integers(2, 60), size=st.integers(3, 200))
+def test_rank_correlation_is_exact_while_there_are_fewer_values_than_bins(seed, values, size):
+    draw = np.random.default_rng(seed)
+    x, y = draw.integers(values, size=(2, 1, size)).astype(float)
+    ranks = Ranks(bins=64)
+    ranks.add(torch.from_numpy(x), torch.from_numpy(y), torch.zeros(size, dtype=torch.long))
+    found = ranks.estimate().value[0]
+    if min(len(set(x[0])), len(set(y[0]))) < 2:
+        assert np.isnan(found)
+    else:
+        assert found == pytest.approx(spearman(x[0], y[0]), abs=1e-12)
+
+
+@pytest.mark.parametrize("rho", [-0.9, -0.3, 0.0, 0.7])
+def test_bins_move_a_rank_correlation_by_less_than_they_say(rho):
+    """Far more pairs than fix the bins, and the later ones are wider spread than those that fixed them."""
+    many = 2 * spread.ROOM
+    pair = normal(1, 2, many)
+    wider = torch.linspace(1, 2, many, dtype=torch.float64)
+    x, y = pair[0] * wider, (rho * pair[0] + (1 - rho**2) ** 0.5 * pair[1]) * wider
+    ranks = Ranks(bins=64)
+    for some in torch.arange(many).split(1000):
+        ranks.add(x[None, some], y[None, some], torch.zeros(len(some), dtype=torch.long))
+    assert ranks.estimate().value[0] == pytest.approx(spearman(x, y), abs=0.005)
+
+
+def test_rank_correlations_of_draws_are_those_of_the_drawn_texts():
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(9, size=(2, 3, 60)).astype(float)
+    group = torch.arange(60) % 6
+    ranks = Ranks(series=3, groups=6, bins=16)
+    for some in torch.arange(60).split(7):
+        ranks.add(torch.from_numpy(x)[:, some], torch.from_numpy(y)[:, some], group[some])
+    times = draw_groups(6, 3, 8)
+    found = ranks.estimate(times)
+    assert found.draws.shape == (8, 3)
+    for row, line in zip(times.astype(int), found.draws, strict=True):
+        taken = np.concatenate([np.flatnonzero(group.numpy() == g) for g in range(6) for _ in range(row[g])])
+        want = [spearman(x[s, taken], y[s, taken]) for s in range(3)]
+        np.testing.assert_allclose(line, want, atol=1e-12)
+
+
+def test_frequency_ranks_are_of_the_types_that_were_met():
+    found = frequency_ranks(np.array([0, 5, 2, 5, 1])).numpy()
+    np.testing.assert_array_equal(found, [np.nan, 1.5, 3, 1.5, 4])
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), causal=st.booleans(), block=st.sampled_from(["pre", "post"]))
+def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
+    trace = random_trace(seed, texts=3, queries=6, padding=2, causal=causal, block=block)
+    draw = torch.Generator().manual_seed(seed)
+    category = torch.randint(len(CATEGORIES), (3, 6), generator=draw)
+    rank = torch.randint(1, 9, (3, 6), generator=draw).double().masked_fill(~trace.key_real, torch.nan)
+    special = torch.rand(3, 6, generator=draw) < 0.3
+    whose = Whose(category, rank, special, torch.arange(3))
+    layer, model = Layer(4, "full"), Model()
+    seen = layer.add(trace, whose, model)
+    model.add_frequency([seen], whose)
+    real, rows = trace.key_real.numpy(), slice(0, 3)
+    weights = (trace.weights * trace.query_real[:, None, :, None]).numpy()
+    lengths = transformed_norms(trace).numpy()
+    allowed = (weights > 0).any(1)
+    received = weights.sum(2) / np.maximum(1, allowed.sum(1))[:, None]
+    np.testing.assert_allclose(seen.a.numpy(), received, rtol=1e-12, atol=1e-12)
+    assert not seen.a.numpy()[~np.broadcast_to(real[:, None], received.shape)].any()
+    for c in range(len(CATEGORIES)):
+        mine = (category.numpy() == c) & real
+        given_ = np.einsum("bhts,bs->bh", weights, mine)
+        by_norm = np.einsum("bhts,bs->bh", per_head(trace).numpy(), mine)
+        whole = np.einsum("bts,bs->b", norms(trace, "full").numpy(), mine)
+        np.testing.assert_allclose(layer.head_sums.rows[rows, 0, :, c], given_, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(layer.head_sums.rows[rows, 1, :, c], by_norm, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(layer.sums.rows[rows, 0, c], given_.mean(1), rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(layer.sums.rows[rows, 1, c], whole, rtol=1e-11, atol=1e-11)
+        np.testing.assert_array_equal(layer.tokens.rows[rows, c], mine.sum(1))
+        pairs = (allowed & mine[:, None] & trace.query_real.numpy()[:, :, None]).nonzero()
+        a = np.stack([weights[b, :, i, j] for b, i, j in zip(*pairs, strict=True)] or [np.zeros(4)])
+        f = np.stack([lengths[b, :, j] for b, i, j in zip(*pairs, strict=True)] or [np.zeros(4)])
+        if len(pairs[0]) > 2:
+            want = spearman(a.T.astype(np.float32).ravel(), f.T.astype(np.float32).ravel())
+            found = model.cancel.ranks[c].estimate().value[0]
+            assert found == pytest.approx(want, abs=0.02)  # 64 bins of up to 288 pairs
+    np.testing.assert_allclose(layer.mixing.rows[rows, 1], mixing_ratio(trace, "full").sum(1), rtol=1e-11, atol=1e-11)
+    np.testing.assert_array_equal(layer.queries.rows[rows], trace.query_real.sum(1))
+    counted = np.isfinite(rank.numpy())
+    want = spearman(rank.numpy()[counted], lengths.mean(1).astype(np.float32)[counted])
+    assert model.frequency["f"].estimate().value[0] == pytest.approx(want, abs=1e-12)
+    counted &= ~special.numpy()
+    if counted.sum() > 3:
+        want = spearman(rank.numpy()[counted], lengths.mean(1).astype(np.float32)[counted])
+        assert model.words["f"].estimate().value[0] == pytest.approx(want, abs=1e-12)
+    x = layer.x.total(3)
+    assert x[0] == real.sum()
+
+
+def test_what_a_mask_hides_does_not_enter_the_weight_that_a_token_gets():
+    trace = random_trace(causal=True, texts=1, queries=4)
+    none = torch.zeros(1, 4, dtype=torch.long)
+    whose = Whose(none, torch.full((1, 4), torch.nan), none.bool(), none[:, 0])
+    seen = Layer(4, "attention").add(trace, whose, Model())
+    torch.testing.assert_close(seen.a[0, :, 3], trace.weights[0, :, 3, 3])
+    torch.testing.assert_close(seen.a[0, :, 1], trace.weights[0, :, 1:, 1].mean(-1))

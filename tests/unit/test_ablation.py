@@ -1,0 +1,197 @@
+"""Ablation from texts to page: what it writes, what it says, and what it refuses."""
+
+import json
+
+import polars as pl
+import pytest
+import torch
+from tests import tiny
+
+from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
+from trisect.core.files import read_json
+from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Subject, Texts
+from trisect.core.tables import read_table
+from trisect.core.trace import Address, Side
+from trisect.lab.ablation import plan_edits, run_ablation
+from trisect.lm.fleet import initial, layout, views
+from trisect.lm.reading import OwnModel
+from trisect.report import ablation as page
+
+WORDS = tiny.corpus().vocabulary
+FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
+OWN = OwnModel("a <b>model</b>", tiny.MODEL, dict(views(FLAT[None], layout(tiny.MODEL, len(WORDS)))), WORDS, 12)
+LINES = [" ".join(WORDS[5 + i : 9 + 3 * i]) for i in range(6)]
+
+
+def made(lines, name="made <script>alert(1)</script>", notes=("a & b",)):
+    return Texts(name, lambda: iter(lines), notes, options=("--corpus", name))
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory):
+    out = tmp_path_factory.mktemp("layers")
+    return run_ablation(OWN, made([*LINES, WORDS[7]]), out, hold=True, quiet=True)
+
+
+def test_it_writes_a_row_for_every_edit_and_one_for_the_unedited_loss(layers):
+    rows = layers.tables["measures"]
+    assert rows.equals(read_table(layers.folder / "tables", "measures"))
+    changes = rows.filter(pl.col("measure") == "loss_change_nats")
+    assert sorted(changes.select("component", "layer").rows()) == [(c, n) for c in "kqv" for n in (1, 2)]
+    assert set(changes["group"]) == {"zero, pattern held"}
+    assert set(rows["n"]) == {6}
+    assert changes.filter((pl.col("low") > pl.col("value")) | (pl.col("high") < pl.col("value"))).is_empty()
+    assert rows.filter(pl.col("measure") == "loss_nats").height == 1
+
+
+def test_what_was_done_to_the_texts_is_noted(layers):
+    cut = "Texts longer than 12 words were cut into windows that do not see each other."
+    assert layers.notes == ("a & b", cut, "Texts without a token to predict were left out: 1 of 7.")
+    about = read_json(layers.folder / "ablation.json", "")
+    assert about["fingerprint"] == OWN.fingerprint
+    assert about["command"].startswith("trisect ablate 'a <b>model</b>' --corpus")
+    assert about["command"].endswith("--how zero --per layer --hold pattern --seed 0")
+    assert about["corpus_fingerprint"] == ""
+
+
+def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes(layers, tmp_path):
+    text = layers.report.read_text()
+    assert "<script" not in text
+    assert "made &lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "a &lt;b&gt;model&lt;/b&gt;" in text
+    assert layers.findings[0].startswith("Changes are of the model's own loss, of each next token, in nats per token.")
+    assert layers.findings[1].startswith("The largest rise of each component, in nats: q@")
+    assert "Attention weights are held" in text
+    assert "With fewer than 30 texts such intervals are too narrow" in text
+    about = json.loads((layers.folder / "ablation.json").read_text())["body"]
+    assert page.write(tmp_path, layers.tables["measures"], about).read_bytes() == layers.report.read_bytes()
+
+
+def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
+    result = run_ablation(OWN, made(LINES), tmp_path, sites=["q@all", "v@2"], per="head", how="resample", quiet=True)
+    found = result.tables["measures"].filter(pl.col("head").is_not_null())
+    assert sorted(found.select("component", "layer", "head").rows()) == [
+        ("q", 1, 1), ("q", 1, 2), ("q", 2, 1), ("q", 2, 2), ("v", 2, 1), ("v", 2, 2),
+    ]  # fmt: skip
+    assert (tmp_path / "figures" / "ablation-heads.svg").exists()
+    several = run_ablation(OWN, made(LINES), tmp_path, sites=["v@2.h1-2", "v@2"], quiet=True).tables["measures"]
+    assert set(several["group"].drop_nulls()) == {"zero", "zero, heads 1-2"}
+    assert several.filter(pl.col("layer") == 2)["value"].n_unique() == 1
+    assert "v@2.h1-2" in (tmp_path / "report.html").read_text()
+
+
+class Blurred:
+    """A subject without a loss, whose attention in its second layer sees fewer positions than its texts have."""
+
+    name, fingerprint, objective = "blurred", "00", "output"
+    shape = Shape({Address("enc", 1): Heads(2, 1), Address("cross", 1): Heads(2, 2)})
+
+    def projections(self):
+        return ()
+
+    def batches(self, texts, size=8, scored=False):
+        for i, _ in enumerate(texts):
+            real = torch.ones(1, 4, dtype=torch.bool)
+            side = Side((("a",) * 4,), real, ~real)
+            yield Batch({}, side, side, ((i, 0),))
+
+    def trace(self, batch):
+        raise AssertionError
+
+    def score(self, batch, write=None, hold=None, clean=None):
+        total = 0.0
+        for address, writer in (write or {}).items():
+            t = 4 if address.stack == "enc" else 2
+            before = Parts(torch.ones(1, 2, t, 3), torch.ones(1, 1, 4, 3), torch.ones(1, 1, 4, 3))
+            total += float((writer(before).v - before.v).square().sum())
+            total = torch.inf if address.stack == "cross" else total
+        return Scores(torch.tensor([total]), torch.tensor([4.0]), torch.zeros(1, 4, 3))
+
+
+def test_a_model_without_a_loss_is_measured_by_its_output_and_infinities_are_missing(tmp_path):
+    subject = Blurred()
+    assert isinstance(subject, Subject)
+    result = run_ablation(subject, made(LINES), tmp_path, quiet=True)
+    assert set(result.tables["measures"]["measure"]) == {"output_change"}
+    found = {(r["stack"], r["component"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
+    # v is 12 ones a text, over 4 tokens
+    assert found == {("enc", "q"): 0.0, ("enc", "k"): 0.0, ("enc", "v"): 3.0} | {("cross", c): None for c in "qkv"}
+    assert result.notes[-1] == "Where no number stands, the edited model's loss was not finite."
+    assert "the squared length of the change over that of the output" in result.report.read_text()
+
+
+def message(error):
+    return str(error.value).replace("\n  ", " ")
+
+
+def test_a_mean_over_positions_that_texts_do_not_have_is_refused(tmp_path):
+    with pytest.raises(ModelError) as error:
+        run_ablation(Blurred(), made(LINES), tmp_path, sites=["cross.q@1"], how="mean", quiet=True)
+    assert message(error) == (
+        "cross layer 1 cannot be told apart into texts and padding. "
+        "The texts have 4 positions, the attention there 2. Replace by zero there."
+    )
+
+
+def test_components_with_different_heads_are_not_edited_head_by_head():
+    with pytest.raises(SiteError) as error:
+        plan_edits(Blurred.shape, ["enc.q+k@1"], "head")
+    assert message(error) == (
+        "The site 'enc.q+k@1' joins components of different heads. At enc layer 1 q has 2, k has 1. "
+        "Give the components as sites of their own, or name heads that all of them have."
+    )
+    assert len(plan_edits(Blurred.shape, ["enc.q@1", "enc.k@1"], "head")) == 3
+    with pytest.raises(SiteError) as error:
+        plan_edits(Blurred.shape, [], "layer")
+    assert message(error).startswith(
+        "No site was given. The model has enc: layers 1 with 2 query heads, 1 key/value heads"
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "said"),
+    [
+        (
+            {"how": "mode"},
+            SpecError,
+            "'mode' is not a 'how' of an ablation. There is zero, mean, resample. Use one of them.",
+        ),
+        ({"per": "token"}, SpecError, "'token' is not a 'per' of an ablation. There is layer, head. Use one of them."),
+        ({"batch": 0}, SpecError, "A batch of 0 texts was asked for. A batch has at least one. Use for example 8."),
+        (
+            {"sites": ["q@3"]},
+            SiteError,
+            "The site 'q@3' lies outside the model: layer 3. The model has layers 1, 2 with 2",
+        ),
+        ({"sites": ["nothing"]}, SiteError, "'nothing' is not a site"),
+    ],
+)
+def test_what_cannot_be_done_is_said(tmp_path, named, kind, said):
+    with pytest.raises(kind) as error:
+        run_ablation(OWN, made(LINES), tmp_path, quiet=True, **named)
+    assert message(error).startswith(said)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "how", "said"),
+    [
+        ([], "zero", "The texts 'made' are none. At least one is needed. Give texts to read."),
+        (
+            [WORDS[5], WORDS[6]],
+            "zero",
+            "The texts 'made' have no loss. 2 were read, and in none is a token predicted from others. "
+            "Give texts of more than one token.",
+        ),
+        (
+            [LINES[2]] * 3,
+            "resample",
+            "The texts 'made' cannot be resampled. There are 3 of them, and none that differs from text 1. "
+            "Give at least two texts.",
+        ),
+    ],
+)
+def test_texts_that_say_nothing_are_refused(tmp_path, lines, how, said):
+    with pytest.raises(CorpusError) as error:
+        run_ablation(OWN, made(lines, "made"), tmp_path, how=how, quiet=True)
+    assert message(error) == said

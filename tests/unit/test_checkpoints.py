@@ -1,0 +1,175 @@
+"""Rewinding between checkpoints from a folder to a page: what it writes, what it notes, and what it refuses."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+import torch
+from markupsafe import escape
+from tests import revisions
+
+from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
+from trisect.core.subject import Target, Texts
+from trisect.core.tables import read_table
+from trisect.core.trace import Address, Origin, Projections
+from trisect.hf.checkpoints import cuts_of, locate
+from trisect.lab.checkpoints import run_checkpoints
+from trisect.report import checkpoints as page
+
+LINES = [*revisions.lines(3), " ".join(revisions.WORDS)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return revisions.save(tmp_path_factory.mktemp("models") / "a <i>model", "fused", {"first": 0, "mid": 1, "last": 2})
+
+
+def texts(lines=LINES, name="<script>made</script>"):
+    return Texts(name, lambda: iter(lines), ("a & b",))
+
+
+def rewind(folder, out, lines=LINES, initial="first", final="last", stages=None, **named):
+    named = {"points": 5, "sites": ["v@1"], "quiet": True} | named
+    return run_checkpoints(folder, initial, final, stages, texts(lines), out, **named)
+
+
+def message(error):
+    return str(error.value).replace("\n  ", " ")
+
+
+@pytest.fixture(scope="module")
+def result(folder, tmp_path_factory):
+    return rewind(folder, tmp_path_factory.mktemp("out"), stages=["mid", "mid"], sites=None, exact=True)
+
+
+def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
+    rows = result.tables["sites"]
+    assert rows.equals(read_table(result.folder / "tables", "sites"))
+    assert set(rows["subject"]) == {f"{folder.name}@last"}
+    curves = {"loss_nats", "rise_low_nats", "rise_high_nats", "area", "area_low", "area_high"}
+    single = {"criticality", "criticality_first", "criticality_low", "criticality_high"}
+    checks = {"rewind_check_nats", "rewind_evaluations", "rewind_nodes"}
+    assert set(rows["measure"]) == {f"{k}_{c}" for k in ("rewind", "midstage") for c in curves} | single | checks
+    counts = rows.filter(pl.col("measure").str.ends_with("loss_nats")).group_by("site", "measure").len()
+    assert set(counts.select("measure", "len").rows()) == {("rewind_loss_nats", 5), ("midstage_loss_nats", 4)}
+    assert result.notes == ("a & b", "Texts longer than 16 tokens were cut into windows that do not see each other.")
+
+
+def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes(result, tmp_path):
+    text = result.report.read_text()
+    assert "<script" not in text
+    assert "<i>" not in text
+    assert "a &lt;i&gt;model@last" in text
+    assert "&lt;script&gt;made&lt;/script&gt;" in text
+    assert all(str(escape(said)) in text for said in result.findings)
+    assert "mid (1)" in text
+    assert "mid (2)" in text
+    assert "trisect rewind" in text
+    about = json.loads((result.folder / "checkpoints.json").read_text())["body"]
+    assert page.write(tmp_path, result.tables["sites"], about).read_bytes() == result.report.read_bytes()
+    names = {p.stem for p in (result.folder / "figures").glob("*.svg")}
+    assert names == {
+        "checkpoints-convex", "checkpoints-criticality", "checkpoints-stages", "checkpoints-stages-area",
+    }  # fmt: skip
+
+
+def test_without_stages_there_is_no_midstage_and_equal_revisions_are_noted(folder, tmp_path):
+    found = rewind(folder, tmp_path, initial="last")
+    assert not found.tables["sites"]["measure"].str.starts_with("midstage").any()
+    assert "At v@1 the initial weights are the final ones." in found.notes
+    losses = found.tables["sites"].filter(pl.col("measure") == "rewind_loss_nats")["value"]
+    assert losses.max() == pytest.approx(losses.min(), abs=1e-12)  # interpolating rounds
+    assert "Mid-stage" not in found.report.read_text()
+    assert "the measure is at its floor" in found.report.read_text()
+
+
+def test_revisions_are_subfolders_of_a_folder_and_else_a_hubs(folder):
+    assert locate(folder, "mid") == (folder / "mid", None)
+    assert locate("owner/model", "step1000") == ("owner/model", "step1000")
+
+
+def test_a_revision_that_is_not_there_is_named_before_anything_is_loaded(folder, tmp_path):
+    known = "Its subfolders with a model are first, last, mid. Name one of them."
+    for revision in ("step9", "..", "first/../mid"):
+        with pytest.raises(ModelError) as error:
+            rewind(folder, tmp_path / "out", stages=[revision])
+        assert message(error) == f"{folder} has no revision {revision!r}. {known}"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError) as error:
+        rewind(tmp_path / "empty", tmp_path / "out")
+    assert message(error) == (
+        f"{tmp_path / 'empty'} has no revision 'first'. No subfolder of it holds a model. "
+        "Save every checkpoint with save_pretrained in a subfolder of its own."
+    )
+
+
+def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):
+    mixed = tmp_path / "mixed"
+    shutil.copytree(folder / "last", mixed / "last")
+    revisions.save(mixed, "fused", {"wide": 0}, wide=32)
+    revisions.save(mixed, "masked", {"other": 0})
+    with pytest.raises(ModelError) as error:
+        rewind(mixed, tmp_path / "out", initial="wide")
+    assert message(error) == (
+        "Revision 'wide' has another shape. transformer.h.0.attn.c_attn.weight is 16×48 in the final revision and "
+        "32×96 in this one. Choose revisions of one model."
+    )
+    with pytest.raises(ModelError) as error:
+        rewind(mixed, tmp_path / "out", initial="other")
+    assert message(error) == (
+        "Revision 'other' is another model. The final one is a GPT2LMHeadModel, this one a BertForMaskedLM. "
+        "Choose revisions of one model."
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_loss_is_refused(tmp_path):
+    bare = revisions.save(tmp_path / "bare", "bare", {"first": 0, "last": 1})
+    with pytest.raises(ModelError) as error:
+        rewind(bare, tmp_path / "out")
+    known = "Rewinding is measured in its loss. Give a model with its language-model head."
+    assert message(error) == f"{bare} has no loss of its own. {known}"
+
+
+def test_a_component_that_is_not_made_by_one_module_is_refused():
+    address = Address("plain", 3)
+    origins = {"k": Origin("mixed", "k is put together from a and b")}
+    with pytest.raises(SiteError) as error:
+        cuts_of(Target(address, "k", None), Projections(address, origins))
+    assert message(error) == (
+        "k of layer 3 cannot be rewound. It has no weights of its own: k is put together from a and b. Leave this site out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "said"),
+    [
+        ({"points": 1}, SpecError, "points is 1. A curve has at least two points. Leave it out for what is usual."),
+        ({"epsilon": 0.0}, SpecError, "epsilon is 0.0. It is a share of the final loss, above 0 and below 1."),
+        ({"batch": 0}, SpecError, "batch is 0. A batch has at least one text."),
+        ({"sites": ["v@3"]}, SiteError, "The site 'v@3' lies outside the model: layer 3. The model has layers 1, 2"),
+        ({"sites": []}, SiteError, "No site was given. The model has layers 1, 2 with 4 heads."),
+        ({"lines": []}, CorpusError, "The texts '<script>made</script>' have no loss. 0 were read"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, tmp_path, named, kind, said):
+    with pytest.raises(kind) as error:
+        rewind(folder, tmp_path / "out", **named)
+    assert message(error).startswith(said)
+
+
+def test_normed_components_are_rewound_and_said_to_be_more_than_weights():
+    from trisect.core.subject import Heads, Shape
+    from trisect.lab.checkpoints import plan_places
+
+    address, rows = Address("plain", 1), torch.arange(4).view(2, 2)
+    origins = {
+        "q": Origin("normed", "rows of q_proj, normed in each head", "q_proj.weight", None, rows),
+        "k": Origin("unknown", "k is not made by an affine map of this model"),
+        "v": Origin("rows", "rows of v_proj", "v_proj.weight", None, rows),
+    }
+    shape = Shape({address: Heads(2, 2)})
+    (place,), notes = plan_places(shape, [Projections(address, origins)], ["q@1"])
+    assert [cut.parameter for cut in place.cuts] == ["q_proj.weight"]
+    assert notes == ["q of layer 1 is not a selection of weights alone: rows of q_proj, normed in each head."]

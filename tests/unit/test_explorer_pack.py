@@ -1,0 +1,297 @@
+"""The explorer's arrays: what is packed is what was read, within the stated steps; words as readers know them; bad input."""
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from tests import pictures
+
+from trisect.core.errors import CorpusError, TrisectError
+from trisect.core.subject import Batch, Subject
+from trisect.lab.explore import explore, run_explore, take_picture
+from trisect.measure import norms as measured
+from trisect.report.explorer import heads, page, widget
+from trisect.report.explorer import pack as packing
+from trisect.report.explorer.pack import LADDER, levels_of, pack, vectors
+from trisect.report.explorer.picture import Layer, Picture, Words
+from trisect.report.explorer.pieces import readable
+
+READINGS = {"encoder": pictures.encoder(padding=3), "decoder": pictures.decoder(), "translator": pictures.translator()}
+FLOAT = 1e-6  # float32's own rounding, of values below 100
+
+
+@pytest.fixture(params=["fine", "coarse"])
+def coarse(request, monkeypatch):
+    """Coarse: as a long text is packed, weights in 255 steps and vectors in 8 bits."""
+    if request.param == "coarse":
+        monkeypatch.setattr(packing, "FINE", 0)
+    return request.param == "coarse"
+
+
+def unpacked(packed, n):
+    """Layer n of a pack, read by another hand than the page's: weights [H T S], norms, summed, q, k."""
+    told, levels = packed.manifest["layers"][n], packed.levels
+    H, K, T, S, E = told["shape"]
+    raw = zlib.decompress(packed.chunks[1 + 2 * n], -15)
+    normed = told["summed"] is not None
+    norms = np.frombuffer(raw, "<f4", H * S).reshape(H, S) if normed else None
+    steps = np.frombuffer(raw, np.uint8 if levels < 256 else "<u2", offset=4 * H * S if normed else 0)
+    maps = (steps.reshape(-1, S, T).transpose(0, 2, 1) / levels) ** 2
+    assert len(maps) == H + normed
+    raw = zlib.decompress(packed.chunks[2 + 2 * n], -15)
+    scale = np.frombuffer(raw, "<f4", (H + K) * E).reshape(H + K, 1, E)
+    ints = np.frombuffer(raw, np.int8 if packed.manifest["bits"] == 8 else "<i2", offset=4 * (H + K) * E)
+    q, k = ints[: H * T * E].reshape(H, T, E) * scale[:H], ints[H * T * E :].reshape(K, S, E) * scale[H:]
+    return maps[:H], norms, maps[H] * told["summed"] if normed else None, q, k
+
+
+@given(
+    arrays.arrays(np.float32, (3, 5), elements=st.floats(0, 50, width=32)),
+    st.sampled_from([*LADDER, 65535]),
+)
+def test_steps_lose_no_more_than_they_say(values, levels):
+    top = float(values.max())
+    back = (levels_of(values, levels, top) / levels) ** 2 * (top or 1)
+    bound = (np.sqrt(values * top) + top / (4 * levels)) / levels
+    assert (np.abs(back - values) <= bound + FLOAT * top).all()
+
+
+@given(
+    arrays.arrays(np.float32, (2, 4, 3), elements=st.floats(-50, 50, width=32).map(lambda x: round(x, 3))),
+    st.sampled_from([8, 16]),
+)
+def test_vectors_lose_half_a_step(values, bits):
+    ints, steps = vectors(values, bits)
+    assert (np.abs(ints * steps[:, None] - values) <= steps[:, None] * 0.5 + FLOAT * np.abs(values)).all()
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_what_is_packed_is_what_was_read(name, coarse):
+    reading = READINGS[name]
+    picture = take_picture(reading)
+    packed = pack(picture)
+    assert packed.levels == (255 if coarse else 65535)
+    for n, (trace, layer) in enumerate(zip(reading.traces, picture.layers, strict=True)):
+        real = trace.query_real[0], trace.key_real[0]
+        weights = trace.weights[0][:, real[0]][:, :, real[1]].numpy()
+        told = packed.manifest["layers"][n]
+        assert told["shape"] == [*weights.shape[:1], trace.k.shape[1], *weights.shape[1:], trace.q.shape[-1]]
+        got, norms, summed, q, k = unpacked(packed, n)
+        L = packed.levels
+        assert (np.abs(got - weights) <= np.sqrt(weights) / L + 1 / (4 * L * L) + FLOAT).all()
+        steps = 2 ** (packed.manifest["bits"] - 1) - 1
+        for found, true in ((q, trace.q[0][:, real[0]]), (k, trace.k[0][:, real[1]])):
+            size = true.abs().amax(1, keepdim=True).numpy() / steps
+            assert (np.abs(found - true.numpy()) <= size / 2 + FLOAT).all()
+        if trace.w_o is None:
+            assert norms is None
+            assert layer.lacking == told["lacking"] == "a gate multiplies the output"
+            continue
+        f = torch.einsum("hse,hed->hsd", trace.values[0][:, real[1]], trace.w_o)
+        assert norms == pytest.approx(f.norm(dim=-1).numpy(), rel=1e-5)
+        whole = torch.einsum("hts,hsd->tsd", torch.tensor(weights), f).norm(dim=-1).numpy()
+        assert (np.abs(summed - whole) <= (np.sqrt(whole * whole.max()) + whole.max() / L) / L + 1e-4).all()
+        assert told["tops"]["summed"][0] == pytest.approx(measured.per_layer(trace).max().item(), rel=1e-5)
+
+
+def test_fewer_steps_where_there_is_less_room(monkeypatch):
+    monkeypatch.setattr(packing, "FINE", 0)
+    picture = take_picture(pictures.encoder(64, layers=2, heads=4))
+    whole = sum(map(len, pack(picture).chunks))
+    sizes = {}
+    for share in (1.0, 0.95, 0.9):
+        packed = pack(picture, int(whole * share))
+        sizes[packed.levels] = sum(map(len, packed.chunks))
+        assert sizes[packed.levels] <= whole * share
+    assert len(sizes) == 3
+    assert max(sizes) == 255
+    assert pack(picture, 10).levels == LADDER[-1]
+
+
+def test_a_text_that_no_page_holds_is_refused():
+    weights = np.broadcast_to(np.float32(0), (12, 9000, 9000))  # takes no memory
+    layer = Layer("plain", 1, weights, np.zeros((12, 9000, 1)), np.zeros((12, 9000, 1)))
+    words = Words(("a",) * 9000, (False,) * 9000)
+    with pytest.raises(CorpusError) as error:
+        pack(Picture("big/model", [layer], words))
+    assert str(error.value) == (
+        "A text of 9,000 tokens has 972,000,000 attention weights in 'big/model'.\n"
+        "  A page holds 250,000,000: 4,564 tokens of this model.\n"
+        "  Give a shorter text."
+    )
+    with pytest.raises(CorpusError, match=r"There is nothing to show\.\n  The reading has no attention weights\."):
+        pack(Picture("m", [], words))
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))
+def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
+    maps = np.random.default_rng(rows * columns).uniform(0, 7, (2, rows, columns)).astype(np.float32)
+    pixels, tops = heads.thumbs(maps, side)
+    assert pixels.shape == (2, min(rows, side), min(columns, side))
+    assert tops == pytest.approx(maps.max(axis=(1, 2)))
+    down, across = ([*heads.edges(n, side), n] for n in (rows, columns))
+    for h, i, j in np.ndindex(pixels.shape):
+        square = maps[h, down[i] : down[i + 1], across[j] : across[j + 1]]
+        assert abs(pixels[h, i, j] - 255 * np.sqrt(square.max() / tops[h])) <= 0.5 + 1e-3
+
+
+def test_shares_are_of_all_that_is_taken():
+    picture = take_picture(READINGS["encoder"])
+    layer, words = picture.layers[0], picture.source
+    told = heads.shares(layer, words)
+    assert layer.norms is not None
+    for maps, found in ((layer.weights, told["weights"]), (layer.weights * layer.norms[:, None], told["norms"])):
+        wanted = np.zeros((len(maps), 5))
+        for h, i, j in np.ndindex(maps.shape):
+            place = {0: 1, -1: 2, 1: 3}.get(j - i, 4)
+            wanted[h, 0 if words.special[j] else place] += maps[h, i, j] / maps[h].sum()
+        assert found == pytest.approx(wanted, abs=1e-4)
+        assert wanted[:, :4].min() > 0
+    rows = layer.weights * layer.norms[:, None]
+    rows /= rows.sum(axis=-1, keepdims=True)
+    assert told["apart"] == pytest.approx(np.abs(rows - layer.weights).sum(-1).mean(-1) / 2, abs=1e-4)
+    even = replace(layer, norms=np.full_like(layer.norms, 3.0))
+    assert heads.shares(even, words)["apart"] == [0.0] * 3
+
+
+def test_causal_and_plain_layers_are_known_as_such():
+    told = {name: pack(take_picture(r)).manifest["layers"] for name, r in READINGS.items()}
+    assert [n["causal"] for n in told["encoder"]] == [False, False]
+    assert [n["causal"] for n in told["decoder"]] == [True, True]
+    assert [n["causal"] for n in told["translator"]] == [False, True, False]
+    assert [n["plain"] for n in told["decoder"]] == [True, False]  # the second adds a bias
+    assert [n["plain"] for n in told["translator"]] == [True] * 3
+    assert [(n["queries"], n["keys"]) for n in told["translator"]] == [(0, 0), (1, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "special", "shown"),
+    [
+        ("[CLS] un ##known word ## [SEP]", (0, 5), "|[CLS]| un|known| word| ##| [SEP]"),
+        ("<s> Hello Ġworld ĠÃ© tÃ© ĠâĤ ¬ Ċ Ġ", (0,), "<s>| Hello| world| é|té| ‹e2 82›|‹ac›|↵| ␣"),
+        ("▁The ▁cat s ▁ .", (), "The| cat|s| ␣|."),
+        ("un@@ known word", (), "un|known| word"),
+        ("plain words only", (), "plain| words| only"),
+        ("a Ġb", (), "a| b"),
+    ],
+)
+def test_pieces_as_a_reader_knows_them(pieces, special, shown):
+    found = pieces.split(" ")
+    got = readable(found, [i in special for i in range(len(found))])
+    text = "|".join(("" if s.glued else " ") + s.text for s in got)
+    assert text.lstrip("|") == shown.lstrip("|")
+
+
+def test_a_piece_of_nothing_is_something_to_see():
+    assert [s.text for s in readable(["", " ", "\n\n", "\t"], [False] * 4)] == ["∅", "␣", "↵↵", "⇥"]
+
+
+def nasty():
+    reading = pictures.encoder(4)
+    text = replace(reading.source, tokens=(("[CLS]", pictures.NASTY, "<b>", "[SEP]"),))
+    return replace(reading, model=pictures.NASTY, source=text, notes=(pictures.NASTY,), facts={"a<b": pictures.NASTY})
+
+
+def test_the_page_is_one_file_that_asks_for_nothing_and_escapes_all():
+    picture = take_picture(nasty())
+    html = page.html(picture)
+    assert html == page.html(picture)
+    assert "<script>alert" not in html
+    assert html.count("&lt;script&gt;alert") == 5  # title, summary, two facts and a note
+    assert html.count("</script>") == html.count("<script") == 2 + len(pack(picture).chunks)
+    outside = re.sub(r"<script.*?</script>", "", html, flags=re.S)
+    assert not re.search(r'(?:src|href)="(?!data:,")|url\(|@import|https?://', outside)
+    assert "connect" not in re.findall(r'Policy" content="([^"]+)"', html)[0]
+    told = json.loads(re.findall(r'id="manifest">(.*?)</script>', html, re.S)[0])
+    assert told["sides"][0]["tokens"] == ["[CLS]", pictures.NASTY, "<b>", "[SEP]"]
+    chunks = re.findall(r'data-chunk="\d+">(.*?)</script>', html)
+    assert [base64.b64decode(c) for c in chunks] == list(pack(picture).chunks)
+
+
+def test_the_page_says_what_it_holds():
+    assert page.summary(take_picture(READINGS["encoder"])) == "tiny/encoder · 2 layers × 3 heads · 12 tokens"
+    said = page.summary(take_picture(READINGS["translator"]))
+    assert said.endswith(
+        "encoder: 1 layer × 3 heads, decoder: 1 layer × 3 heads, cross-attention: 1 layer × 3 heads · 9 and 6 tokens"
+    )
+
+
+def test_a_row_that_is_not_there_and_numbers_that_are_none():
+    with pytest.raises(CorpusError) as error:
+        take_picture(READINGS["encoder"], 1)
+    assert str(error.value) == "Row 1 was asked for.\n  The reading has 1, counted from 0.\n  Choose one of them."
+    reading = pictures.encoder()
+    broken = replace(reading.traces[0], weights=reading.traces[0].weights * torch.nan)
+    with pytest.raises(TrisectError) as error:
+        take_picture(replace(reading, traces=(broken,)))
+    assert str(error.value) == (
+        "'tiny/encoder' cannot be shown.\n  The weights of layer 1 hold values that are not finite.\n"
+        "  Load the model in float32, or look at its weights."
+    )
+
+
+class Fake:
+    """A subject whose texts have as many windows as they have commas, and one more."""
+
+    name, fingerprint = "tiny/encoder", "abc123"
+
+    def batches(self, texts, size=8, scored=False):
+        rows = tuple((0, i) for i in range(texts[0].count(",") + 1)) if texts[0] else ()
+        for at in range(0, len(rows), size):
+            yield Batch({}, READINGS["encoder"].source, None, rows[at : at + size])
+
+    def trace(self, batch):
+        assert batch.rows == ((0, 0),)
+        return READINGS["encoder"]
+
+
+def test_a_text_becomes_a_page(tmp_path):
+    subject = cast(Subject, Fake())
+    assert run_explore(subject, "a text", tmp_path) == tmp_path / "explorer.html"
+    assert run_explore(subject, "a text", tmp_path / "new") == tmp_path / "new" / "explorer.html"
+    path = run_explore(subject, "one, two, three", tmp_path / "x" / "page.html")
+    assert path == tmp_path / "x" / "page.html"
+    assert "The text has 3 windows; this is the first." in path.read_text(encoding="utf-8")
+    assert "abc123" in path.read_text(encoding="utf-8")
+    with pytest.raises(CorpusError) as error:
+        run_explore(subject, "", tmp_path)
+    assert str(error.value) == "The text is empty.\n  Nothing was read.\n  Give a text of at least one token."
+
+
+def test_a_notebook_gets_a_widget_with_the_same_bytes():
+    pytest.importorskip("anywidget")
+    shown = explore(READINGS["encoder"])
+    packed = pack(take_picture(READINGS["encoder"]))
+    starts = json.loads(shown.starts)
+    assert [shown.data[a:b] for a, b in pairwise(starts)] == list(packed.chunks)
+    assert shown.manifest == page.manifest(packed)
+    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()[0]
+
+
+def test_without_anywidget_a_notebook_gets_the_page_in_a_frame(monkeypatch):
+    monkeypatch.setattr(widget, "there", lambda package: package != "anywidget")
+    shown = explore(nasty())
+    html = shown._repr_html_()
+    assert html.count("<") == 2  # the frame, whole page inside its attribute
+    assert html.startswith("<iframe ")
+    assert repr(explore(READINGS["decoder"])) == "<Explorer tiny/decoder · 2 layers × 4 heads · 12 tokens>"
+
+
+def test_the_script_is_in_rooms_of_their_own_size():
+    folder = Path(page.__file__).parent
+    assert {p.name for p in folder.glob("*.js")} == {*page.ROOMS, "page.js", "widget.js"}
+    for path in folder.glob("*.js"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 400
+        assert re.match(r"// \w+: .*[.;]", lines[0])

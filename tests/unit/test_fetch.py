@@ -1,0 +1,119 @@
+"""Fetching: what is loaded from a folder, by which head, and what is refused before it is opened."""
+
+import json
+
+import pytest
+import torch
+from tests import tinyhf
+
+from trisect.core.errors import ModelError
+from trisect.hf import fetch as rooms
+from trisect.hf.fetch import Options, fetch, objective_of
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("models")
+    for name, made, specials in (
+        ("masked", tinyhf.bert(), True),
+        ("output", tinyhf.bert(head=False), True),
+        ("causal", tinyhf.gpt2(), False),
+        ("seq2seq", tinyhf.bart(), True),
+    ):
+        tinyhf.save(made, base / name, specials)
+    return base
+
+
+@pytest.mark.parametrize("name", ["masked", "output", "causal", "seq2seq"])
+def test_a_folder_gives_the_model_that_was_saved_with_its_own_objective(folders, name):
+    model, tokenizer, objective = fetch(folders / name, Options())
+    assert objective == name == objective_of(model)
+    assert not model.training
+    assert tokenizer("w1")["input_ids"][-2:] != []
+    saved = {
+        "masked": tinyhf.bert(),
+        "output": tinyhf.bert(head=False),
+        "causal": tinyhf.gpt2(),
+        "seq2seq": tinyhf.bart(),
+    }
+    for key, tensor in saved[name].state_dict().items():
+        assert torch.equal(model.state_dict()[key], tensor), key
+
+
+def test_the_dtype_is_passed_on(folders):
+    model, _, _ = fetch(folders / "causal", Options(dtype="bfloat16"))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+def refused(where, **options):
+    with pytest.raises(ModelError) as error:
+        fetch(where, Options(**options))
+    return error.value
+
+
+def test_folders_that_are_no_models(folders, tmp_path):
+    assert refused(tmp_path).given == f"{tmp_path} is no model's folder."
+    assert refused(tmp_path).known == "A model's folder has a config.json; this one holds nothing."
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text((folders / "masked" / "config.json").read_text())
+    assert refused(bare).given == f"{bare} has no weights."
+    (bare / "config.json").write_text(json.dumps({"model_type": "no such family"}))
+    (bare / "model.safetensors").write_bytes(b"")
+    assert refused(bare).given == f"The model {bare} cannot be loaded."
+
+
+def test_a_pickle_is_opened_only_when_it_is_allowed(folders, tmp_path):
+    place = tmp_path / "pickled"
+    place.mkdir()
+    model = tinyhf.gpt2()
+    (place / "config.json").write_text((folders / "causal" / "config.json").read_text())
+    torch.save(model.state_dict(), place / "pytorch_model.bin")
+    error = refused(place)
+    assert error.given == f"{place} has no safetensors."
+    assert error.known == "Its weights are pytorch_model.bin: a pickle can run any code when it is opened."
+    found, _, _ = fetch(place, Options(pickle=True))
+    key = "transformer.wte.weight"
+    assert torch.equal(found.state_dict()[key], model.state_dict()[key])
+
+
+def test_a_damaged_file_is_named(folders, tmp_path):
+    place = tinyhf.save(tinyhf.gpt2(), tmp_path / "damaged", False)
+    (place / "model.safetensors").write_bytes((place / "model.safetensors").read_bytes()[:100])
+    assert refused(place).given == f"The model {place} cannot be loaded."
+
+
+def test_options_that_cannot_be(folders):
+    assert refused(folders / "causal", dtype="int3").given == "'int3' is no dtype."
+    error = refused(folders / "causal", revision="step1")
+    assert error.given == f"Revision 'step1' of the folder {folders / 'causal'} was asked for."
+
+
+def test_a_name_that_is_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert refused("no folder/of such/a name").given == "'no folder/of such/a name' is no model."
+    monkeypatch.setattr(rooms, "_reachable", lambda name, revision: False)
+    error = refused("nobody/nothing")
+    assert error.given == "The model nobody/nothing cannot be loaded."
+    assert error.todo == "Check the name, the revision and the network; a folder works without one."
+
+
+@pytest.mark.parametrize(
+    ("kind", "revision", "given"),
+    [
+        ("RepositoryNotFoundError", None, "'nobody/nothing' is no model."),
+        ("RevisionNotFoundError", "step7", "Revision 'step7' of 'nobody/nothing'."),
+        ("GatedRepoError", None, "The model 'nobody/nothing' was refused."),
+    ],
+)
+def test_what_a_hub_says_of_a_name(monkeypatch, kind, revision, given):
+    import httpx
+    from huggingface_hub import HfApi, errors
+
+    def model_info(self, *args, **named):
+        raise getattr(errors, kind)(
+            "no", response=httpx.Response(404, request=httpx.Request("GET", "https://hub.test"))
+        )
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    assert refused("nobody/nothing", revision=revision).given == given

@@ -1,0 +1,99 @@
+"""Claims about heads: each head against its null, heads resampled, one family, and what cannot be tested."""
+
+import numpy as np
+import pytest
+
+from trisect.claims.heads import NO_NULL, Against, Resampled, judge_heads
+from trisect.claims.sampled import NO_SPREAD, NOT_MEASURED
+from trisect.core.claim import Claim, Part, Source, Statistic
+from trisect.core.tables import SCHEMAS
+from trisect.papers import matrices
+
+ABOUT = {"subject": "a model", "corpus": None}
+
+
+def part(name="overlap", direction="below", bound=0.05):
+    return Part(f"part {name}", Statistic(name), direction, bound, "share", "A reason.")
+
+
+def source(*claims):
+    made = tuple(Claim(f"X-{i}", f"Sentence {i}.", "1", parts) for i, parts in enumerate(claims, 1))
+    return Source("x", "Title", "Author", "Citation.", made, unit="head")
+
+
+def against(effects, p_for, p_against):
+    many = np.array(effects, dtype=float)
+    ends = np.stack([many - 0.01, many + 0.01, many - 0.02, many + 0.02])
+    return Against(many, np.array(p_for, dtype=float), np.array(p_against, dtype=float), ends)
+
+
+def verdicts(table):
+    return dict(table.filter(table["part"].is_null()).select("claim", "verdict").iter_rows())
+
+
+def test_it_holds_only_where_every_head_holds():
+    three = against([0.0, 0.01, 0.02], [1e-4, 1e-4, 1e-4], [1, 1, 1])
+    assert verdicts(judge_heads(source((part(),)), {"overlap": three}, ABOUT)) == {"X-1": "supported"}
+    one_open = against([0.0, 0.01, 0.05], [1e-4, 1e-4, 0.5], [1, 1, 0.5])
+    assert verdicts(judge_heads(source((part(),)), {"overlap": one_open}, ABOUT)) == {"X-1": "inconclusive"}
+    one_off = against([0.0, 0.01, 0.3], [1e-4, 1e-4, 1], [1, 1, 1e-4])
+    table = judge_heads(source((part(),)), {"overlap": one_off}, ABOUT)
+    assert verdicts(table) == {"X-1": "refuted"}
+    whole, alone = table.row(0, named=True), table.row(1, named=True)
+    assert whole["effect"] == alone["effect"] == 0.3
+    assert (alone["low"], alone["high"], alone["low_family"]) == pytest.approx((0.29, 0.31, 0.28))
+    assert whole["p"] == pytest.approx(2 * 3 * 1e-4)  # two sides, three heads
+    assert whole["n"] == 3
+
+
+def test_many_heads_need_a_smaller_p():
+    many = against([0.3] * 400, [1] * 400, [1e-4] * 400)
+    assert verdicts(judge_heads(source((part(),)), {"overlap": many}, ABOUT)) == {"X-1": "inconclusive"}
+
+
+def test_claims_of_one_source_are_one_family():
+    mild = against([0.3], [1], [0.02])
+    assert verdicts(judge_heads(source((part(),)), {"overlap": mild}, ABOUT)) == {"X-1": "refuted"}
+    two = judge_heads(source((part(),), (part("other"),)), {"overlap": mild, "other": mild}, ABOUT)
+    assert set(verdicts(two).values()) == {"inconclusive"}
+    assert two["p_holm"][0] == pytest.approx(0.08)
+
+
+def test_heads_are_resampled_by_the_rule_of_all_claims():
+    draw = np.random.default_rng(0)
+    low = Resampled(0.6, draw.normal(0.6, 0.02, 2000), 72)
+    high = Resampled(0.99, draw.normal(0.99, 0.005, 2000), 72)
+    either = part("share", "below", 0.95)
+    assert verdicts(judge_heads(source((either,)), {"share": low}, ABOUT)) == {"X-1": "supported"}
+    assert verdicts(judge_heads(source((either,)), {"share": high}, ABOUT)) == {"X-1": "refuted"}
+    both = (either, part("share", "above", 0.5))
+    assert verdicts(judge_heads(source(both), {"share": low}, ABOUT)) == {"X-1": "supported"}
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({}, NOT_MEASURED),
+        ({"share": against([], [], [])}, NO_NULL),
+        ({"share": Resampled(0.6, np.linspace(0.5, 0.7, 50), 12)}, "12 heads; below 30, resampling decides nothing"),
+        (
+            {"share": Resampled(0.6, np.linspace(0.5, 0.7, 50), 1, "text")},
+            "1 text; below 30, resampling decides nothing",
+        ),
+        ({"share": Resampled(0.6, np.full(50, 0.6), 40)}, NO_SPREAD),
+        ({"share": Resampled(float("nan"), np.full(50, np.nan), 40)}, NOT_MEASURED),
+    ],
+)
+def test_what_cannot_be_tested_says_why(found, reason):
+    table = judge_heads(source((part("share", "below", 0.95),)), found, ABOUT)
+    assert dict(table.schema) == SCHEMAS["claims"]
+    assert table["verdict"][0] == "inconclusive"
+    assert table["reason"].to_list() == [reason, reason]
+    assert table["p_holm"][0] == 1.0
+
+
+def test_a_claim_is_bound_to_what_it_speaks_of():
+    table = judge_heads(matrices.SOURCE, {}, ABOUT)
+    assert table["claim"].unique(maintain_order=True).to_list() == ["D-1", "D-3"]
+    assert set(table.filter(table["part"].is_null())["runs"]) == {'{"corpus":null,"subject":"a model"}'}
+    assert all(p.margin > 0 for claim in matrices.CLAIMS for p in claim.parts)

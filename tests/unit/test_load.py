@@ -1,0 +1,202 @@
+"""Loading: a pretrained model as a Subject — what is read is what it computed, and edits do what they name."""
+
+import pytest
+import torch
+from tests import tinyhf
+
+import trisect
+from trisect.core.errors import ModelError
+from trisect.core.subject import Parts, Subject
+from trisect.core.trace import Address
+from trisect.hf.load import load
+
+NEAR = 2e-5  # float32, numbers of order one to ten
+TEXTS = ["w1 w2 w3 , w4 w5 .", "w6", "w7 w8 w9 w10 w11 w12 w13 w14 w15"]
+MAKERS = {"bert": tinyhf.bert, "gpt2": tinyhf.gpt2, "llama": tinyhf.llama, "bart": tinyhf.bart}
+
+
+def subject(kind, **options):
+    return load(MAKERS[kind](), tinyhf.tokenizer(kind in ("bert", "bart")), **options)
+
+
+@pytest.fixture(scope="module", params=list(MAKERS))
+def one(request):
+    return subject(request.param)
+
+
+def test_a_reading_holds_a_trace_per_layer_and_stack(one):
+    reading = one.read(TEXTS)
+    wanted = {"bart": 2 + 3 + 3}.get(type(one.model).__name__.lower()[:4], 2)
+    assert len(reading.traces) == wanted == len(one.shape.heads)
+    assert isinstance(one, Subject)
+    for trace in reading.traces:
+        rows, heads, ask, see = trace.weights.shape
+        assert trace.q.shape[:3] == (rows, heads, ask)
+        assert trace.k.shape[2] == trace.v.shape[2] == see
+        assert trace.output.shape == (rows, heads, ask, trace.v.shape[-1])
+        assert torch.equal(trace.query_real, reading.queries(trace).real)
+        assert torch.equal(trace.key_real, reading.keys(trace).real)
+        real = trace.query_real[:, None].expand(-1, heads, -1)
+        assert (trace.weights.sum(-1)[real] - 1).abs().max() < NEAR
+        padded = trace.weights.masked_select(~trace.key_real[:, None, None] & trace.query_real[:, None, :, None])
+        assert padded.numel() > 0
+        assert padded.abs().max() == 0
+        assert (trace.weights @ trace.values - trace.output).abs().max() < NEAR
+
+
+def test_contributions_and_bias_are_what_the_block_adds(one):
+    for trace in one.read(TEXTS).traces:
+        assert trace.block is not None
+        assert trace.w_v is not None
+        x = trace.block.residual
+        if trace.block.kind == "pre":
+            x = x - x.mean(-1, keepdim=True) if trace.block.centred else x
+            x = x / (x.square().mean(-1, keepdim=True) + trace.block.epsilon).sqrt() * trace.block.gamma
+            x = x if trace.block.beta is None else x + trace.block.beta
+        if trace.stack == "cross":
+            continue  # its values are made of the encoder's states
+        v = torch.einsum("bsd,kde->bkse", x, trace.w_v)
+        v = v if trace.projections.b_v is None else v + trace.projections.b_v[:, None]
+        assert ((v - trace.v).abs() * trace.key_real[:, None, :, None]).max() < NEAR
+
+
+def test_reading_together_or_alone_and_losses_are_the_models_own(one):
+    together = {}
+    for batch in one.batches(TEXTS, 3, scored=True):
+        scores = one.score(batch)
+        together |= dict(zip(batch.rows, zip(scores.total.tolist(), scores.count.tolist(), strict=True), strict=True))
+    alone = {}
+    for batch in one.batches(TEXTS, 1, scored=True):
+        scores = one.score(batch)
+        alone[batch.rows[0]] = (scores.total.item(), scores.count.item())
+    assert together.keys() == alone.keys()
+    for row, (total, count) in together.items():
+        assert alone[row][1] == count
+        assert alone[row][0] == pytest.approx(total, rel=1e-4, abs=1e-4)  # float32, other shapes sum in another order
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_a_writer_is_heard_and_nothing_stays_behind(one, name):
+    batch = next(one.batches(TEXTS, 3, scored=True))
+    clean = one.score(batch)
+    state = {key: tensor.clone() for key, tensor in one.model.state_dict().items()}
+
+    def zero(parts: Parts) -> Parts:
+        return parts._replace(**{name: torch.zeros_like(getattr(parts, name))})
+
+    for address in one.shape.heads:
+        edited = one.score(batch, {address: zero}, clean=clean)
+        assert (edited.total - clean.total).abs().max() > 1e-4
+        assert torch.equal(one.score(batch, {address: lambda parts: parts}, clean=clean).total, clean.total)
+    assert torch.equal(one.score(batch, clean=clean).total, clean.total)
+    assert all(torch.equal(one.model.state_dict()[key], tensor) for key, tensor in state.items())
+
+
+def test_held_weights_cut_what_goes_through_the_pattern(one):
+    batch = next(one.batches(TEXTS, 3, scored=True))
+    clean = one.score(batch)
+    reading = one.trace(batch)
+    held = {trace.address: trace.weights for trace in reading.traces}
+    again = one.score(batch, hold=held, clean=clean)
+    assert again.total.tolist() == pytest.approx(clean.total.tolist(), rel=1e-4)  # float32 products in another order
+
+    def zero(parts: Parts) -> Parts:
+        return Parts(torch.zeros_like(parts.q), torch.zeros_like(parts.k), parts.v)
+
+    first = next(iter(held))
+    silenced = one.score(batch, {first: zero}, held, clean)
+    assert silenced.total.tolist() == again.total.tolist()
+    assert one.score(batch, {first: zero}, clean=clean).total.tolist() != again.total.tolist()
+
+
+def test_the_models_own_inputs_can_be_read():
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    model = ViTModel(
+        ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+            image_size=16,
+            patch_size=4,
+        )
+    )
+    seeing = load(model)
+    pixels = torch.randn(3, 3, 16, 16)
+    reading = seeing.read({"pixel_values": pixels})
+    assert reading.traces[0].weights.shape == (3, 2, 17, 17)
+    assert reading.source.tokens[0][0] == "position 1"
+    assert seeing.objective == "output"
+    with pytest.raises(ModelError) as error:
+        seeing.read("a text")
+    assert error.value.given == "A text was given to ViTModel."
+    with pytest.raises(ModelError) as error:
+        seeing.read({"pixel_values": None})
+    assert error.value.given == "The inputs hold no tensor."
+
+
+def test_own_inputs_of_a_text_model_know_their_padding_and_special_tokens():
+    one = subject("bert")
+    ids = torch.tensor([[2, 7, 8, 3], [2, 9, 3, 0]])
+    reading = one.read({"input_ids": ids, "attention_mask": (ids != 0).long()})
+    assert reading.source.tokens[1] == ("[CLS]", "w2", "[SEP]", "[PAD]")
+    assert reading.source.real.tolist() == (ids != 0).tolist()
+    assert reading.source.special.tolist() == [[True, False, False, True], [True, False, True, True]]
+
+
+def test_longer_texts_are_cut_and_it_is_said():
+    reading = subject("gpt2", window=5).read("w1 w2 w3 w4 w5 w6 w7")
+    assert reading.rows == ((0, 0), (0, 5))
+    assert reading.notes == ("Texts longer than 5 tokens were cut into windows that do not see each other.",)
+
+
+def test_a_folder_a_study_and_the_door(tmp_path):
+    folder = tinyhf.save(tinyhf.bert(head=False), tmp_path / "model")
+    one = trisect.load(folder)
+    assert one.name == f"{tmp_path.name}/model"
+    assert one.objective == "output"
+    same, other = load(tinyhf.bert(head=False)), load(tinyhf.bert(head=False, seed=2))
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+    with pytest.raises(ModelError) as error:
+        one.read([])
+    assert error.value.given == "0 texts were given."
+
+
+def test_a_model_without_attention_is_refused_by_name():
+    from transformers import MambaConfig, MambaForCausalLM
+
+    model = MambaForCausalLM(MambaConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, state_size=4))
+    with pytest.raises(ModelError) as error:
+        load(model)
+    assert error.value.given == "MambaForCausalLM has no attention that can be read."
+
+
+def test_addresses_of_an_encoder_decoder():
+    shape = subject("bart").shape
+    assert shape.stacks == ("enc", "dec", "cross")
+    assert shape.layers("enc") == (1, 2)
+    assert shape.layers("cross") == (1, 2, 3)
+    assert shape.words() == (
+        "The model has enc: layers 1, 2 with 4 heads; dec: layers 1, 2, 3 with 4 heads; cross: layers 1, 2, 3 with 4 heads."
+    )
+    assert shape.resolve(trisect.Site.parse("cross.v@3"))[0].address == Address("cross", 3)
+
+
+@pytest.mark.parametrize(
+    ("site", "given"),
+    [
+        ("v@7", "The site 'v@7' lies outside the model: layer 7."),
+        ("enc.v@1", "The site 'enc.v@1' names the stack 'enc'."),
+        ("k@1.h3", "The site 'k@1.h3' names head 3 of k."),
+        ("ffn@1", "The site 'ffn@1' names ffn."),
+        ("pre.k@1", "The site 'pre.k@1' lies before rotary positions."),
+    ],
+)
+def test_sites_that_the_model_does_not_have(site, given):
+    from trisect.core.errors import SiteError
+
+    with pytest.raises(SiteError) as error:
+        subject("llama").shape.resolve(trisect.Site.parse(site))
+    assert error.value.given == given

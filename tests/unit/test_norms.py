@@ -1,0 +1,219 @@
+"""The norm analysis as a whole: streamed numbers against those of all texts at once, rows, claims, page, and refusals."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tests import tinyhf
+from tests.property.test_own_model_laws import WORDS, own
+from tests.tinyhf import VOCABULARY
+
+from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.files import read_json
+from trisect.core.subject import Texts
+from trisect.core.tables import read_table
+from trisect.core.trace import Address, Origin
+from trisect.hf.load import load
+from trisect.lab import norms as lab
+from trisect.lab.normrows import StackTally
+from trisect.lab.norms import run_norms
+from trisect.measure.norms import per_layer, transformed_norms
+from trisect.measure.spread import Sums
+from trisect.measure.tally import Layer
+from trisect.report import norms as page
+
+NASTY = "<script>alert(1)</script>"
+
+
+def given(n: int, seed: int = 0, name: str = NASTY) -> Texts:
+    draw = random.Random(seed)
+    texts = [" ".join(draw.choices((*VOCABULARY[5:], *".,.,"), k=draw.randint(2, 14))) for _ in range(n)]
+    return Texts(name, lambda: iter(texts))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Any:
+    return load(tinyhf.save(tinyhf.bert(), tmp_path_factory.mktemp("bert")))
+
+
+@pytest.fixture(scope="module")
+def done(bert, tmp_path_factory) -> lab.NormsResult:
+    return run_norms(bert, given(33), tmp_path_factory.mktemp("norms"), block="full", quiet=True)
+
+
+def value(
+    table: pl.DataFrame, measure: str, group: str | None = None, layer: int | None = None, head: int | None = None
+):
+    fixed = {"measure": measure, "group": group, "layer": layer, "head": head}
+    wanted = [pl.col(k).is_null() if v is None else pl.col(k) == v for k, v in fixed.items()]
+    return table.filter(*wanted).row(0, named=True)
+
+
+def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
+    """Single precision and other batches: 1e-5 of numbers of order one."""
+    table = done.tables["measures"]
+    one = next(iter(bert.batches(given(33).texts(), 33)))
+    with torch.no_grad():
+        trace = bert.trace(one).traces[1]
+    f = transformed_norms(trace)[:, 2][trace.key_real].double()
+    assert value(table, "cv_f", layer=2, head=3)["value"] == pytest.approx(
+        float(f.std(unbiased=False) / f.mean()), rel=1e-5
+    )
+    queries = trace.query_real.sum()
+    sep = torch.tensor([[token == "[SEP]" for token in row] for row in one.source.tokens])
+    weight = (trace.weights[:, 0] * trace.query_real[..., None] * sep[:, None]).sum() / queries
+    assert value(table, "weight_sum", "sep", 2, 1)["value"] == pytest.approx(float(weight), rel=1e-5)
+    plain = per_layer(trace)
+    attention = run_norms(bert, given(33), done.folder.parent / "attention", quiet=True).tables["measures"]
+    share = (plain * sep[:, None]).sum() / plain.sum()
+    assert value(attention, "norm_share", "sep", 2)["value"] == pytest.approx(float(share), rel=1e-5)
+    assert value(table, "norm_share", "sep", 2)["value"] != value(attention, "norm_share", "sep", 2)["value"]
+
+
+def test_shares_add_up_and_intervals_hold_their_values(done):
+    table = done.tables["measures"]
+    for kind in ("weight_share", "norm_share"):
+        sums = table.filter(pl.col("measure") == kind).group_by("layer").agg(pl.col("value").sum())["value"]
+        np.testing.assert_allclose(sums.to_list(), 1, rtol=1e-6)
+    ranged = table.filter(pl.col("low").is_not_null())
+    assert len(ranged) > 100
+    assert (ranged["low"] <= ranged["high"]).all()
+    inside = (ranged["low"] <= ranged["value"]) & (ranged["value"] <= ranged["high"])
+    assert float(inside.cast(pl.Float64).mean() or 0) > 0.97  # type: ignore[arg-type]
+    assert set(table["n"].drop_nulls()) == {33}
+    assert value(table, "expansion_rate", layer=1)["low"] is None
+
+
+def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
+    other = run_norms(bert, given(33), tmp_path / "a", block="full", batch=5, seed=1, quiet=True).tables["measures"]
+    keys = ["stack", "layer", "head", "measure", "group"]
+    both = done.tables["measures"].join(other, on=keys, nulls_equal=True, suffix="_b")
+    assert len(both) == len(other) == len(done.tables["measures"])
+    known = both.filter(pl.col("value").is_not_null())
+    ranked = pl.col("measure").str.starts_with("spearman")
+    # Rank correlations of few pairs meet other ties where single precision rounds otherwise.
+    for found, room in ((known.filter(~ranked), 1e-5), (known.filter(ranked), 0.02)):
+        np.testing.assert_allclose(found["value"].to_numpy(), found["value_b"].to_numpy(), rtol=1e-4, atol=room)
+    assert (known["low"].drop_nulls() != known["low_b"].drop_nulls()).any()
+
+
+def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
+    again = {name: read_table(done.folder / "tables", name) for name in ("measures", "claims")}
+    about = read_json(done.folder / "norms.json", "")
+    assert page.write(tmp_path, again, about).read_bytes() == done.report.read_bytes()
+    text = done.report.read_text(encoding="utf-8")
+    assert NASTY not in text
+    assert "&lt;script&gt;" in text
+    for name in ("shares", "dispersion", "cancelling", "frequency", "mixing"):
+        assert (done.folder / "figures" / f"{name}.svg").exists()
+        assert (done.folder / "figures" / f"{name}.png").exists()
+    assert len(done.findings) == 4
+    assert done.findings[0].startswith("C-1  supported")
+
+
+def test_claims_speak_of_the_texts_and_bind_the_model(done):
+    wholes = done.tables["claims"].filter(pl.col("part").is_null())
+    assert wholes["claim"].to_list() == ["C-1", "C-2", "C-3", "C-4"]
+    assert set(wholes["n"]) == {33}
+    assert wholes["effect"][0] == pytest.approx(value(done.tables["measures"], "cv_f")["value"])
+    assert "fingerprint" in wholes["runs"][0]
+    assert wholes["reason"][2] == "not measured on this model"  # two layers have no correlation over layers
+
+
+def test_few_texts_decide_nothing(bert, tmp_path):
+    few = run_norms(bert, given(6), tmp_path, quiet=True)
+    wholes = few.tables["claims"].filter(pl.col("part").is_null())
+    assert set(wholes["verdict"]) == {"inconclusive"}
+    assert wholes["reason"][0] == "6 texts; below 30, resampling decides nothing"
+
+
+def test_one_text_has_values_and_no_intervals(bert, tmp_path):
+    table = run_norms(bert, given(1), tmp_path, quiet=True).tables["measures"]
+    assert table["low"].null_count() == len(table)
+    assert value(table, "cv_f")["value"] > 0
+
+
+@pytest.mark.parametrize("make", [tinyhf.gpt2, tinyhf.llama])
+def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
+    subject: Any = load(tinyhf.save(make(), tmp_path / "model", specials=False))
+    found = run_norms(subject, given(8), tmp_path / "out", block="residual", quiet=True)
+    assert "No special token stands inside or after a text here: there is no category [SEP]." in found.notes
+    assert "No special token opens a text here: there is no category [CLS]." in found.notes
+    groups = set(found.tables["measures"].filter(pl.col("measure") == "weight_share")["group"])
+    assert groups == {"first", "punctuation", "other"}
+    assert found.tables["claims"].filter(pl.col("claim") == "C-3")["reason"][0] == "not measured on this model"
+    heads = found.tables["measures"].filter(pl.col("measure") == "cv_f")["head"].drop_nulls()
+    assert set(heads) == {1, 2, 3, 4}
+
+
+def test_an_encoder_decoder_has_rows_of_every_stack(tmp_path):
+    subject: Any = load(tinyhf.save(tinyhf.bart(), tmp_path / "model"))
+    found = run_norms(subject, given(5), tmp_path / "out", quiet=True)
+    table = found.tables["measures"]
+    assert set(table["stack"]) == {"enc", "dec", "cross"}
+    assert not len(table.filter((pl.col("stack") == "cross") & (pl.col("measure") == "mixing_ratio")))
+    text = found.report.read_text(encoding="utf-8")
+    assert "(cross-attention)" in text
+    assert "They are about its encoder." in text
+
+
+def test_memory_does_not_grow_with_the_texts(bert):
+    def size(n: int) -> int:
+        tallies = {"plain": StackTally("plain", {Address("plain", i): Layer(4, "attention") for i in (1, 2)})}
+        for one in bert.batches(given(n).texts(), 8):
+            lab._read(bert, one, tallies, torch.ones(len(VOCABULARY), dtype=torch.float64))
+        ranks = [
+            r for layer in tallies["plain"].layers.values() for r in (*layer.cancel.ranks, *layer.head_cancel.ranks)
+        ]
+        assert all(r._kept < 40_000 for r in ranks)
+        return sum(r.counts.numel() for r in ranks) + sum(
+            v.rows.nbytes
+            for layer in tallies["plain"].layers.values()
+            for v in vars(layer).values()
+            if isinstance(v, Sums)
+        )
+
+    assert size(4) == size(40)
+
+
+def test_what_cannot_be_measured_is_refused_by_name(bert, tmp_path, monkeypatch):
+    with pytest.raises(SpecError) as spec:
+        run_norms(bert, given(2), tmp_path, block="ffn")
+    assert (
+        str(spec.value) == "The block 'ffn' is not known.\n  There are attention, residual, full.\n  Use one of them."
+    )
+    monkeypatch.setattr(type(bert), "batches", lambda *_: iter(()))
+    with pytest.raises(CorpusError) as corpus:
+        run_norms(bert, given(0, name="empty"), tmp_path)
+    assert str(corpus.value) == ("There is no text in 'empty'.\n  Nothing was read.\n  Give texts, or another split.")
+    layers = bert.projections()
+    gated = tuple(replace(p, w_o=None, origins={"o": Origin("gated", "a gate multiplies it")}) for p in layers)
+    monkeypatch.setattr(type(bert), "projections", lambda _: gated)
+    with pytest.raises(ModelError, match="The output projection of layer 1 is not known per head"):
+        run_norms(bert, given(2), tmp_path)
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_a_layer_without_a_plain_output_is_left_out_and_said(bert, tmp_path, monkeypatch):
+    first, second = bert.projections()
+    gated = replace(first, w_o=None, origins={"o": Origin("gated", "a gate multiplies it")})
+    monkeypatch.setattr(type(bert), "projections", lambda _: (gated, second))
+    found = run_norms(bert, given(3), tmp_path, quiet=True)
+    assert "Left out, layer 1: a gate multiplies it." in found.notes
+    assert set(found.tables["measures"]["layer"].drop_nulls()) == {2}
+
+
+def test_our_own_models_go_the_same_way(tmp_path):
+    subject: Any = own(layers=3)
+    texts = [" ".join(random.Random(i).choices(WORDS[:20], k=9)) for i in range(30)]
+    found = run_norms(subject, Texts("own", lambda: iter(texts)), tmp_path, block="full", quiet=True)
+    assert set(found.tables["measures"]["layer"].drop_nulls()) == {1, 2, 3}
+    assert set(found.tables["claims"]["n"]) == {30}
+    assert value(found.tables["measures"], "mixing_ratio", "norm", 3)["value"] > 0

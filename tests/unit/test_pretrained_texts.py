@@ -1,0 +1,144 @@
+"""Texts into batches: windows, padding, special tokens, what is hidden from a masked model, and losses by hand."""
+
+import pytest
+import torch
+from tests import tinyhf
+
+from trisect.core.errors import ModelError
+from trisect.hf.losses import row_scores
+from trisect.hf.texts import IGNORED, Desk
+
+
+def desk(model, specials=True, objective="masked", window=None):
+    return Desk.of("tiny", model, tinyhf.tokenizer(specials), objective, window)
+
+
+def words(n, first=0):
+    return " ".join(f"w{i % 40}" for i in range(first, first + n))
+
+
+def test_every_window_has_its_special_tokens_and_no_word_is_lost():
+    text = words(60)
+    batches = list(desk(tinyhf.bert()).batches(["w1 .", text], 2, False))
+    rows = [
+        (row, tokens, real)
+        for b in batches
+        for row, tokens, real in zip(b.rows, b.source.tokens, b.source.real, strict=True)
+    ]
+    assert [row for row, _, _ in rows] == [(0, 0), (1, 0), (1, 22), (1, 44)]
+    for _, tokens, real in rows:
+        own = [t for t, ok in zip(tokens, real.tolist(), strict=True) if ok]
+        assert own[0] == "[CLS]"
+        assert own[-1] == "[SEP]"
+        assert len(own) <= tinyhf.LONGEST
+    again = [t for row, tokens, _ in rows if row[0] == 1 for t in tokens if t.startswith("w")]
+    assert again == text.split()
+    assert any("cut into windows" in note for note in batches[-1].notes)
+    assert batches[0].rows[0] == (0, 0)
+    for batch in batches:
+        special = torch.tensor([[t in (*tinyhf.SPECIALS, "") for t in row] for row in batch.source.tokens])
+        assert torch.equal(batch.source.special, special)
+        assert torch.equal(batch.inputs["attention_mask"].bool(), batch.source.real)
+
+
+def test_what_is_hidden_is_a_function_of_the_text_and_never_a_special_token():
+    maker = desk(tinyhf.bert())
+    (one,) = maker.batches([words(20), "w1"], 8, True)
+    (alone, other) = maker.batches([words(20), "w1"], 1, True)
+    labels = one.inputs["labels"]
+    assert torch.equal(labels[0], alone.inputs["labels"][0])
+    assert torch.equal(labels[1, :3], other.inputs["labels"][0])
+    hidden = labels != IGNORED
+    assert hidden.sum(1).tolist() == [3, 1]  # 15 % of 20, and at least one
+    assert not (hidden & one.source.special).any()
+    mask = tinyhf.VOCABULARY.index("[MASK]")
+    assert (one.inputs["input_ids"][hidden] == mask).all()
+    assert one.source.ids is not None
+    assert torch.equal(torch.where(hidden, labels, one.inputs["input_ids"]), one.source.ids)
+    (plain,) = maker.batches([words(20), "w1"], 8, False)
+    assert "labels" not in plain.inputs
+    assert plain.inputs["input_ids"].tolist() == one.source.ids.tolist()
+
+
+def test_losses_are_the_models_own():
+    texts = [words(9), words(4, 7), words(1, 3)]
+    model, maker = tinyhf.gpt2(), desk(tinyhf.gpt2(), False, "causal")
+    (batch,) = maker.batches(texts, 8, True)
+    with torch.no_grad():
+        scores = row_scores(model(**batch.inputs), batch, "causal", None)
+        for row, text in enumerate(texts):
+            ids = torch.tensor([maker.tokenizer(text)["input_ids"]])
+            assert scores.count[row] == ids.shape[1] - 1
+            if ids.shape[1] > 1:
+                alone = model(ids, labels=ids).loss
+                assert scores.total[row] / scores.count[row] == pytest.approx(alone.item(), rel=1e-5)  # float32
+        bert, masked = tinyhf.bert(), desk(tinyhf.bert())
+        (hidden,) = masked.batches(texts[:1], 8, True)
+        found = row_scores(bert(**{n: t for n, t in hidden.inputs.items() if n != "labels"}), hidden, "masked", None)
+        assert found.total.sum() / found.count.sum() == pytest.approx(bert(**hidden.inputs).loss.item(), rel=1e-5)
+
+
+def test_source_and_target_of_an_encoder_decoder():
+    model = tinyhf.bart()
+    maker = desk(model, True, "seq2seq")
+    (batch,) = maker.batches([("w1 w2 w3", "w4 w5"), ("w6", "w7 w8 w9")], 8, True)
+    assert batch.target is not None
+    assert batch.source.tokens[0] == ("[CLS]", "w1", "w2", "w3", "[SEP]")
+    assert batch.target.tokens[0][:4] == ("[SEP]", "[CLS]", "w4", "w5")  # what the decoder is given: shifted by one
+    assert batch.queries("cross") is batch.target
+    assert batch.keys("cross") is batch.source
+    assert batch.queries("enc") is batch.source
+    with torch.no_grad():
+        scores = row_scores(model(**{n: t for n, t in batch.inputs.items() if n != "labels"}), batch, "seq2seq", None)
+        whole = model(**batch.inputs).loss
+    assert scores.total.sum() / scores.count.sum() == pytest.approx(whole.item(), rel=1e-5)
+    (same,) = maker.batches(["w1 w2"], 8, False)
+    assert same.target is not None
+    assert same.target.tokens[0][2:] == ("w1", "w2")
+
+
+def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
+    model, maker = tinyhf.bert(head=False), desk(tinyhf.bert(head=False), True, "output")
+    (batch,) = maker.batches([words(5), "w1"], 8, True)
+    with torch.no_grad():
+        made = model(**batch.inputs)
+        clean = row_scores(made, batch, "output", None)
+        assert clean.total.tolist() == [0.0, 0.0]
+        assert clean.count.tolist() == [7.0, 3.0]
+        made.last_hidden_state *= 1.5
+        twice = row_scores(made, batch, "output", clean)
+    assert (twice.total / twice.count).tolist() == pytest.approx([0.25, 0.25], rel=1e-5)  # (1.5 - 1)², float32
+
+
+@pytest.mark.parametrize(
+    ("texts", "given", "known"),
+    [
+        (["w1", " "], "Text 2 is ' '.", "A text has at least one character that is not white space."),
+        ([("w1", "")], "Text 1 is ('w1', '').", "A text has at least one character that is not white space."),
+    ],
+)
+def test_empty_texts_are_refused(texts, given, known):
+    with pytest.raises(ModelError) as error:
+        list(desk(tinyhf.bert()).batches(texts, 8, False))
+    assert (error.value.given, error.value.known) == (given, known)
+
+
+def test_what_cannot_be_made_ready():
+    with pytest.raises(ModelError) as error:
+        list(Desk.of("tiny", tinyhf.gpt2(), None, "causal", None).batches(["w1"], 8, False))
+    assert error.value.given == "A text was given to tiny."
+    with pytest.raises(ModelError) as error:
+        list(desk(tinyhf.gpt2(), False, "masked").batches(["w1 w2"], 8, True))
+    assert error.value.known == "Its tokenizer has no mask token."
+    with pytest.raises(ModelError) as error:
+        list(desk(tinyhf.bert(), window=2).batches([words(3)], 8, False))
+    assert error.value.given == "A window of 2 tokens."
+    (batch,) = desk(tinyhf.bert(head=False)).batches(["w1 w2"], 8, False)
+    with pytest.raises(ModelError) as error, torch.no_grad():
+        row_scores(tinyhf.bert(head=False)(input_ids=batch.inputs["input_ids"]), batch, "masked", None)
+    assert error.value.given == "The model's loss cannot be computed."
+    assert error.value.todo == "Make the batch with batches(texts, scored=True)."
+    (batch,) = desk(tinyhf.bert()).batches(["w1 w2"], 8, True)
+    with pytest.raises(ModelError) as error:
+        row_scores(torch.zeros(1, 3), batch, "masked", None)
+    assert error.value.todo == "Load it with its language-model head."

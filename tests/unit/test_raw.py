@@ -1,0 +1,80 @@
+"""Raw texts: what counts as one, and what is refused."""
+
+import pytest
+
+from trisect.core.errors import CorpusError
+from trisect.text.raw import first_texts, given_texts, open_texts
+from trisect.text.readers import open_corpus
+
+
+def put(folder, **files):
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_wikitext_gives_paragraphs_without_headings_and_with_joined_signs(tmp_path):
+    text = " \n = Title = \n \n A guest @-@ starring role of 1 @,@ 000 and 2 @.@ 5 <unk> .\n = = Part = = \n Next one = two .\n"
+    found = open_texts(put(tmp_path / "w", train__txt=text, valid__txt=text, test__txt=text))
+    assert list(found.texts()) == ["A guest-starring role of 1,000 and 2.5 <unk> .", "Next one = two ."]
+    assert list(found.texts()) == list(found.texts())
+    assert found.name == "w, test"
+    assert len(found.fingerprint) == 16
+
+
+def test_a_treebank_gives_its_text_lines_and_else_its_words(tmp_path):
+    rows = "# text = Don't go.\n1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tDo\t_\tX\tX\t_\t0\troot\t_\t_\n\n"
+    bare = "1\tStay\t_\tX\tX\t_\t0\troot\t_\t_\n2\there\t_\tX\tX\t_\t1\tadv\t_\t_\n"
+    folder = put(
+        tmp_path / "t", **{"a-ud-train__conllu": rows, "a-ud-dev__conllu": rows, "a-ud-test__conllu": rows + bare}
+    )
+    assert list(open_texts(folder).texts()) == ["Don't go.", "Stay here"]
+    assert list(open_texts(folder, "valid").texts()) == ["Don't go."]
+
+
+def test_plain_text_gives_its_lines(tmp_path):
+    folder = put(tmp_path / "p", train__txt="a\n", valid__txt="b\n\n  c d \n")
+    assert list(open_texts(folder, "valid").texts()) == ["b", "c d"]
+
+
+def test_a_corpus_without_paragraphs_is_cut_at_full_stops():
+    texts = open_texts("embedded", "valid")
+    found = [str(text) for text in texts.texts()]
+    words = " ".join(found).split()
+    corpus = open_corpus("embedded")
+    assert words == [corpus.vocabulary[i] for i in corpus.splits["valid"].tokens]
+    assert all(text.endswith(" .") or len(text.split()) == 128 for text in found[:-1])
+
+
+def test_the_fingerprint_is_of_the_texts(tmp_path):
+    one = put(tmp_path / "a", train__txt="x\n", valid__txt="y\n", test__txt="z\n")
+    two = put(tmp_path / "b", train__txt="other\n", valid__txt="y\n", test__txt="z\n")
+    assert open_texts(one).fingerprint == open_texts(two).fingerprint
+    assert open_texts(one, "train").fingerprint != open_texts(two, "train").fingerprint
+    assert given_texts(["a"]).fingerprint != given_texts(["b"]).fingerprint
+
+
+def test_the_first_few():
+    few = first_texts(given_texts(["a", "b", "c"]), 2)
+    assert list(few.texts()) == ["a", "b"]
+    assert few.notes == ("Only the first 2 texts are read.",)
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "known"),
+    [
+        (lambda folder: given_texts([]), "No text was given.", "At least one is needed."),
+        (lambda folder: given_texts(["a", " \n"]), "Text 2 is ' \\n'.", "A text has at least one character that is not white space."),
+        (lambda folder: open_texts(folder, "tset"), "'tset' is no split.", "Splits are train, valid, test."),
+        (lambda folder: open_texts(folder, "test"), "{} has no test split.", "It has train, valid."),
+        (lambda folder: first_texts(given_texts(["a"]), 0), "A limit of 0 texts.", "At least one is needed."),
+        (lambda folder: open_texts(folder / "no"), "There is no folder {}/no.", "A corpus is a folder with a text file for each of train and valid."),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_what_is_refused(tmp_path, call, given, known):
+    folder = put(tmp_path / "p", train__txt="a\n", valid__txt="b\n")
+    with pytest.raises(CorpusError) as error:
+        call(folder)
+    assert error.value.given == given.format(folder)
+    assert error.value.known == known

@@ -1,0 +1,192 @@
+"""Claims about one model: the rule of all claims on resampled numbers, and what bars a verdict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.planted import judged, planted
+
+from trisect import claims
+from trisect.claims import sampled
+from trisect.claims.sampled import interval, judge_sampled, sides
+from trisect.core import stats as rule
+from trisect.core.claim import Claim, Combination, Part, Source, Statistic
+from trisect.papers import SOURCES, norms
+
+ABOUT = {"subject": "m", "corpus": "c"}
+
+
+def source(*claims_: Claim) -> Source:
+    return Source("norms", "t", "a", "c", claims_, unit="text")
+
+
+def part(name: str, direction: str = "above", bound: float = 0.0, decides: bool = True) -> Part:
+    return Part(name, Statistic(name), direction, bound, "u", "Why.", decides)
+
+
+def claim(id_: str, *parts: Part) -> Claim:
+    return Claim(id_, "Sentence.", "section 1", parts)
+
+
+def drawn(effect: float, spread: float = 1.0, draws: int = 4000) -> np.ndarray:
+    return effect + spread * stats.norm.ppf((np.arange(draws) + 0.5) / draws)
+
+
+def verdicts(source_: Source, values: dict[str, tuple[float, float]], n: int = 400) -> dict[str, str]:
+    """Verdict by claim, where every statistic has an effect and the spread of its draws."""
+    replicates = {name: drawn(*v) for name, v in values.items()}
+    table = judge_sampled(source_, replicates, {name: v[0] for name, v in values.items()}, n, ABOUT)
+    return {r["claim"]: r["verdict"] for r in table.iter_rows(named=True) if r["part"] is None}
+
+
+@pytest.mark.parametrize(
+    ("direction", "bound", "effect", "verdict"),
+    [
+        ("above", 0.1, 0.2, "supported"),
+        ("above", 0.1, 0.0, "refuted"),
+        ("above", 0.1, 0.11, "inconclusive"),
+        ("below", -0.1, -0.2, "supported"),
+        ("below", -0.1, 0.0, "refuted"),
+        ("within", 0.2, 0.0, "supported"),
+        ("within", 0.2, -0.4, "refuted"),
+        ("within", 0.2, 0.4, "refuted"),
+        ("within", 0.2, 0.19, "inconclusive"),
+    ],
+)
+def test_one_part_against_its_bound(direction, bound, effect, verdict):
+    assert verdicts(source(claim("X", part("s", direction, bound))), {"s": (effect, 0.02)}) == {"X": verdict}
+
+
+def test_every_deciding_part_must_hold_and_the_others_do_not_count():
+    both = claim("X", part("a"), part("b"))
+    one = claim("X", part("a"), part("b", decides=False))
+    values = {"a": (1.0, 0.1), "b": (0.01, 0.1)}
+    assert verdicts(source(both), values) == {"X": "inconclusive"}
+    assert verdicts(source(one), values) == {"X": "supported"}
+    assert verdicts(source(both), values | {"b": (-1.0, 0.1)}) == {"X": "refuted"}
+
+
+def test_holm_over_the_claims_of_the_source():
+    """Alone p is 0.02; among four claims of a source the first of them needs 0.0125."""
+    z = float(stats.norm.isf(0.01))
+    values = dict.fromkeys("abcd", (z, 1.0))
+    assert verdicts(source(claim("A", part("a"))), values) == {"A": "supported"}
+    four = source(*(claim(name.upper(), part(name)) for name in "abcd"))
+    assert set(verdicts(four, values).values()) == {"inconclusive"}
+
+
+def test_a_combination_is_taken_draw_by_draw():
+    """Two statistics that vary together: each alone tells nothing, their difference does."""
+    shared = np.random.default_rng(0).normal(size=4000)
+    replicates = {"a": shared + 0.3, "b": shared}
+    difference = Part("d", Combination(((1.0, Statistic("a")), (-1.0, Statistic("b")))), "above", 0.05, "u", "Why.")
+    noise = {"a": 0.01 * drawn(0.0)[::-1], "b": 0.0}
+    replicates = {name: values + noise[name] for name, values in replicates.items()}
+    table = judge_sampled(source(claim("X", difference)), replicates, {"a": 0.3, "b": 0.0}, 100, ABOUT)
+    whole = table.row(0, named=True)
+    assert whole["verdict"] == "supported"
+    assert whole["effect"] == pytest.approx(0.3)
+    assert json.loads(whole["runs"]) == ABOUT
+
+
+@pytest.mark.parametrize("n", [30, 100])
+def test_p_and_interval_agree_with_students_t_for_means(n):
+    """Of normal values; 20,000 draws leave an error of 0.003 at p = 0.2 and of 2 % of a half-width."""
+    values = np.random.default_rng(n).normal(0.15, 1, n)
+    picks = np.random.default_rng(1).integers(n, size=(20_000, n))
+    replicates = values[picks].mean(1)
+    student = rule.sides(rule.summary(values), "above", 0.0)
+    found = sides(replicates, n, "above", 0.0)
+    assert float(found.p_for) == pytest.approx(float(student.p_for), abs=0.01)
+    assert float(found.p_against) == pytest.approx(float(student.p_against), abs=0.01)
+    want = [float(end) for end in rule.interval(rule.summary(values), 0.95)]
+    np.testing.assert_allclose([float(end) for end in interval(replicates, n)], want, atol=0.05 * (want[1] - want[0]))
+
+
+def test_true_nulls_are_refuted_or_supported_no_oftener_than_they_may():
+    """Two-sided at 5 %: of 400 samples of 40 skewed values 20 are expected, and 38 or more come once in 10,000 times."""
+    draw = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(400):
+        values = draw.exponential(1.0, 40)
+        replicates = draw.multinomial(40, np.full(40, 1 / 40), size=999) @ values / 40
+        wrong += float(rule.two_sided(sides(replicates, 40, "above", 1.0))) < 0.05
+    assert wrong < 38
+
+
+def test_below_thirty_units_nothing_is_decided_and_the_card_says_how_many_would():
+    one = source(claim("X", part("s")))
+    table = judge_sampled(one, {"s": drawn(1.0, 0.01)}, {"s": 1.0}, 29, ABOUT)
+    whole = table.row(0, named=True)
+    assert whole["verdict"] == "inconclusive"
+    assert whole["reason"] == "29 texts; below 30, resampling decides nothing"
+    assert whole["p_holm"] == 1
+    assert whole["seeds_needed"] == 30
+    assert sampled.too_few(1, "head") == "1 head; below 30, resampling decides nothing"
+    assert verdicts(one, {"s": (1.0, 0.01)}, 30) == {"X": "supported"}
+
+
+@pytest.mark.parametrize("estimates", [{}, {"s": float("nan")}])
+def test_what_was_not_measured_is_inconclusive_and_stays_in_the_family(estimates):
+    two = source(claim("X", part("s")), claim("Y", part("t")))
+    table = judge_sampled(two, {"s": drawn(1), "t": drawn(9.0)}, estimates | {"t": 9.0}, 50, ABOUT)
+    x, y = (r for r in table.iter_rows(named=True) if r["part"] is None)
+    assert (x["verdict"], x["reason"], x["seeds_needed"], x["effect"]) == (
+        "inconclusive",
+        "not measured on this model",
+        None,
+        None,
+    )
+    assert y["verdict"] == "supported"
+    assert y["p_holm"] == pytest.approx(2 * y["p"])
+
+
+def test_draws_that_are_no_number_speak_on_neither_side():
+    half = np.where(np.arange(4000) % 2, np.nan, drawn(5.0))
+    assert float(sides(half, 100, "above", 0.0).p_for) > 0.4
+    assert float(sides(-half, 100, "above", 0.0).p_against) > 0.4
+    assert np.isnan(interval(half, 100)[0])
+
+
+def test_a_number_that_never_changes_cannot_be_tested():
+    table = judge_sampled(source(claim("X", part("s"))), {"s": np.ones(100)}, {"s": 1.0}, 50, ABOUT)
+    assert table["reason"][0] == "no spread when units are drawn anew, so nothing can be tested"
+
+
+def test_undecided_says_how_many_texts_would_decide():
+    table = judge_sampled(source(claim("X", part("s"))), {"s": drawn(0.1, 0.1)}, {"s": 0.1}, 100, ABOUT)
+    needed = table["seeds_needed"][0]
+    assert table["reason"][0] == "not decided at the measured spread"
+    assert (
+        350 < needed < 450
+    )  # at z = 1 with 100 texts, z = 1.96 takes 100 · 1.96² = 384; the counts go in steps of 2 %
+    assert table["spread"][0] == pytest.approx(1.0, rel=0.01)
+
+
+def test_norms_claims_are_those_of_the_table():
+    bounds = [[(p.direction, p.bound) for p in c.deciding()] for c in norms.CLAIMS]
+    assert bounds == [
+        [("above", 0.10)],
+        [("above", 0.05)],
+        [("below", -0.10), ("below", 0.0)],
+        [("above", 0.10), ("within", 0.20)],
+    ]
+    assert norms.SOURCE.unit == "text"
+    assert all(p.reason.endswith(".") for c in norms.CLAIMS for p in c.parts)
+
+
+def test_studies_judge_only_claims_about_training(monkeypatch):
+    units = {s.key: s.unit for s in SOURCES}
+    assert units["norms"] == "text"
+    assert {units[key] for key in judged(planted({}, seeds=(1, 2)), seeds=(1, 2))["source"]} == {"seed"}
+    assert {row["source"] for row in claims.listing("seed")} == {k for k, u in units.items() if u == "seed"}
+    assert {row["source"] for row in claims.listing()} == set(units)
+    before, own = claims.claims_hash(), claims.claims_hash("text")
+    others = tuple(replace(s, claims=s.claims[1:]) if s.unit != "seed" else s for s in SOURCES)
+    monkeypatch.setattr(claims, "SOURCES", others)
+    assert claims.claims_hash() == before
+    assert claims.claims_hash("text") != own

@@ -1,0 +1,360 @@
+"""Similarity as a whole: what it writes of a model and its texts, which heads are paired, what is left out, and errors."""
+
+import re
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tests import tinyhf
+from tests.property.test_own_model_laws import own as own_model
+from tests.traces import random_projections, random_trace
+
+from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.files import read_json
+from trisect.core.subject import Batch, Heads, Scores, Shape, Subject, Texts
+from trisect.core.tables import read_table
+from trisect.core.trace import Address, Origin, Projections, Reading, Side
+from trisect.lab.likeness import AFFINE, draws_needed
+from trisect.lab.similarity import SCORES, run_similarity
+from trisect.lab.subject import load
+from trisect.measure import similarity
+from trisect.report import similarity as page
+
+DRAWS = 20_000
+
+
+@dataclass
+class Made:
+    """A subject made of random heads: `groups` key/value heads, texts of as many tokens as they have characters."""
+
+    layers: tuple[Address, ...] = (Address("plain", 1), Address("plain", 2))
+    heads: int = 4
+    groups: int = 4
+    bias: bool = True
+    name: str = "made"
+    fingerprint: str = "0123"
+    objective: str = "output"
+    changes: dict = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape({address: Heads(self.heads, self.groups) for address in self.layers})
+
+    def projections(self) -> tuple[Projections, ...]:
+        options = {"heads": self.heads, "groups": self.groups, "width": 12, "bias": self.bias}
+        made = [random_projections(i, address=a, **options) for i, a in enumerate(self.layers)]
+        return tuple(replace(p, **self.changes) for p in made)
+
+    def batches(self, texts, size=8, scored=False):
+        texts = list(texts)
+        for start in range(0, len(texts), size):
+            some = texts[start : start + size]
+            longest = max(map(len, some))
+            real = torch.tensor([[i < len(text) for i in range(longest)] for text in some])
+            side = Side(tuple(tuple(text.ljust(longest)) for text in some), real, ~real)
+            yield Batch({}, side, None, tuple((start + i, 0) for i in range(len(some))), ("A note of the batch.",))
+
+    def trace(self, batch) -> Reading:
+        real = batch.source.real
+        traces = []
+        for i, address in enumerate(self.layers):
+            keys = real.shape[1] + 1 if address.stack == "cross" else None
+            one = random_trace(
+                i,
+                texts=len(real),
+                queries=real.shape[1],
+                keys=keys,
+                heads=self.heads,
+                groups=self.groups,
+                address=address,
+            )
+            key_real = one.key_real if keys else real
+            traces.append(replace(one, query_real=real, key_real=key_real))
+        return Reading(self.name, tuple(traces), batch.source, None, batch.rows)
+
+    def score(self, batch, write=None, hold=None, clean=None) -> Scores:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def pageless(monkeypatch):
+    """No page is drawn, for tests that read the tables alone."""
+    monkeypatch.setattr(page, "write", lambda folder, *rest: folder / "report.html")
+
+
+def texts_of(*texts, name="some texts"):
+    return Texts(name, lambda: iter(texts), ("A note of the texts.",))
+
+
+def run(subject, out, texts=None, **options):
+    return run_similarity(subject, texts, out, DRAWS, quiet=True, **options)
+
+
+def value(measures, **where):
+    found = measures
+    for column, wanted in where.items():
+        found = found.filter(pl.col(column).is_null() if wanted is None else pl.col(column) == wanted)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run with texts, some of them of one token."""
+    out = tmp_path_factory.mktemp("whole")
+    return run(Made(), out, texts_of("abcdef", "abc", "a", "abcde" * 3))
+
+
+def test_the_subject_of_these_tests_is_one():
+    assert isinstance(Made(), Subject)
+
+
+def test_it_writes_tables_figures_and_a_page(whole):
+    assert read_table(whole.folder / "tables", "measures").equals(whole.measures)
+    assert read_table(whole.folder / "tables", "claims").equals(whole.claims)
+    assert whole.report == whole.folder / "report.html"
+    assert (whole.folder / "figures" / "overlap.svg").exists()
+    assert (whole.folder / "similarity.json").exists()
+    assert whole.notes == ("A note of the texts.", "A note of the batch.")
+
+
+def test_every_head_has_every_measure_with_its_null(whole):
+    for measure, components in (
+        ("overlap", ("q-k", "k-v", "q-v")),
+        ("least_angle_degrees", ("q-k", "k-v", "q-v")),
+        ("cka", ("q-k", "k-v", "q-v")),
+        ("cosine", ("q-k", "k-v", "q-v")),
+        ("symmetric_share", ("q-k",)),
+        ("effective_rank", ("q", "k", "v", "q-k", "v-o")),
+    ):
+        for component in components:
+            for suffix in ("", "_z", "_p", "_p_holm"):
+                rows = value(whole.measures, measure=measure + suffix, component=component, group=None)
+                assert rows["head"].sort().to_list() == [1, 1, 2, 2, 3, 3, 4, 4], (measure, component, suffix)
+                assert rows["value"].is_not_null().all()
+            null = value(whole.measures, measure=f"{measure}_null", component=component, group=None)
+            assert null["layer"].sort().to_list() == [1, 2]
+            assert (null["low"] < null["value"]).all()
+            assert (null["value"] < null["high"]).all()
+            assert (null["n"] >= DRAWS).all()
+
+
+def test_numbers_on_the_table_are_those_of_the_measures(whole):
+    p = Made().projections()[1]
+    assert p.w_q is not None
+    assert p.w_k is not None
+    found = similarity.angles(similarity.span(p.w_q), similarity.span(p.w_k))
+    rows = value(whole.measures, measure="overlap", component="q-k", layer=2, group=None).sort("head")
+    assert np.allclose(rows["value"].to_numpy(), found.overlap.numpy())
+    left, right = similarity.affine(p.w_q, p.b_q), similarity.affine(p.w_k, p.b_k)
+    biased = similarity.angles(similarity.span(left), similarity.span(right))
+    rows = value(whole.measures, measure="overlap", component="q-k", layer=2, group=AFFINE).sort("head")
+    assert np.allclose(rows["value"].to_numpy(), biased.overlap.numpy())
+
+
+def test_scores_are_of_texts_with_two_tokens_or_more(whole):
+    for measure in SCORES:
+        rows = value(whole.measures, measure=measure)
+        assert len(rows) == 8
+        assert rows["n"].to_list() == [3] * 8
+        assert (rows["low"] <= rows["value"]).all()
+        assert (rows["value"] <= rows["high"]).all()
+    assert value(whole.measures, measure="score_unequal_share")["value"].to_list() == [1.0] * 8
+    cka = value(whole.measures, measure="cka", group="corpus")
+    assert cka["n"].to_list() == [25] * 24
+    assert cka["value"].is_between(0, 1).all()
+
+
+def sheet_of(made):
+    return page.make_sheet(made.measures, made.claims, read_json(made.folder / "similarity.json", ""))
+
+
+def test_without_texts_only_weights_speak(tmp_path, pageless):
+    made = run(Made(bias=False), tmp_path)
+    assert made.measures["group"].null_count() == len(made.measures)
+    reasons = dict(value(made.claims, part=None).select("claim", "reason").iter_rows())
+    assert reasons["D-3"] == "not measured on this model"
+    sections = sheet_of(made).sections
+    assert "Whether a token scores highest with itself was not measured: that needs texts." in sections[2].words
+    assert [len(section.figures) for section in sections] == [1, 0, 1, 1, 2, 0]
+
+
+def test_grouped_queries_are_paired_with_their_own_keys(tmp_path, pageless):
+    subject = Made(groups=2)
+    made = run(subject, tmp_path, texts_of("abcdef", "abcd"))
+    p = subject.projections()[0]
+    assert p.w_q is not None
+    assert p.w_k is not None
+    rows = value(made.measures, measure="overlap", component="q-k", layer=1, group=None).sort("head")
+    for head, found in enumerate(rows["value"]):
+        one = similarity.angles(similarity.span(p.w_q[[head]]), similarity.span(p.w_k[[head // 2]]))
+        assert abs(found - float(one.overlap[0])) < 1e-12
+    assert value(made.measures, measure="overlap", component="k-v", layer=1, group=None)["head"].to_list() == [1, 2]
+    for component, heads in (("q-k", 4), ("v-o", 4), ("q", 4), ("v", 2)):
+        assert len(value(made.measures, measure="effective_rank", component=component, layer=1)) == heads
+    for component, heads in (("q-k", 4), ("k-v", 2), ("q-v", 4)):
+        cka = value(made.measures, measure="cka", group="corpus", component=component, layer=1)["value"]
+        assert cka.n_unique() == heads
+
+
+def test_cross_attention_compares_keys_with_values_alone(tmp_path, pageless):
+    made = run(Made(layers=(Address("dec", 1), Address("cross", 1))), tmp_path, texts_of("abcdef", "abcd"))
+    for measure in ("overlap", "cosine", "cka", "symmetric_share"):
+        cross = value(made.measures, measure=measure, stack="cross")
+        assert set(cross["component"]) <= {"k-v"}
+        assert set(value(made.measures, measure=measure, stack="dec")["component"]) >= {"q-k"}
+    assert len(value(made.measures, measure="effective_rank", stack="cross", component="q-k")) == 4
+    assert not len(value(made.measures, measure="self_first_share", stack="cross"))
+    titles = [panel.title for panel in sheet_of(made).sections[0].figures[0].panels]
+    assert titles == ["decoder, q–k", "cross-attention, k–v", "decoder, k–v", "decoder, q–v"]
+
+
+def test_what_is_no_plain_map_is_left_out_by_name(tmp_path, pageless):
+    origins = {"q": Origin("normed", "normed per head")}
+    layers = tuple(Address("plain", n) for n in range(1, 7))
+    made = run(Made(layers, changes={"w_q": None, "b_q": None, "origins": origins}), tmp_path)
+    assert made.notes == (
+        "Left out at layer 1, layer 2, layer 3 and 3 more is what needs it: q is not a plain map of its input but normed "
+        "(normed per head).",
+    )
+    assert set(value(made.measures, measure="overlap")["component"]) == {"k-v"}
+
+
+def test_a_head_of_zeros_has_no_numbers_and_no_p(tmp_path, pageless):
+    w_v = Made().projections()[0].w_v
+    assert w_v is not None
+    zero = w_v.clone()
+    zero[2] = 0
+    made = run(Made(layers=(Address("plain", 1),), changes={"w_v": zero}), tmp_path)
+    rows = value(made.measures, measure="overlap", component="k-v", group=None).sort("head")
+    assert rows["value"].is_null().to_list() == [False, False, True, False]
+    assert value(made.measures, measure="overlap_p", component="k-v", group=None)["head"].sort().to_list() == [1, 2, 4]
+
+
+def test_heads_as_wide_as_the_model_cannot_be_told_apart(tmp_path, pageless):
+    p = random_projections(0, heads=2, inner=6, width=6, bias=False)
+    weights = {name: getattr(p, name) for name in ("w_q", "w_k", "w_v", "w_o")}
+    made = run(Made(layers=(Address("plain", 1),), bias=False, changes=weights), tmp_path)
+    assert set(value(made.measures, measure="overlap")["value"].round(9)) == {1.0}
+    assert value(made.claims, claim="D-1", part=None)["reason"].to_list() == [
+        "heads are as wide as the model, so that random ones overlap as much"
+    ]
+
+
+def test_tied_heads_refute_that_matrices_differ(tmp_path, pageless):
+    p = random_projections(0, heads=4, width=12, bias=False)
+    made = run(Made(bias=False, changes={"w_q": p.w_q, "w_k": p.w_q}), tmp_path)
+    found = value(made.claims, claim="D-1")
+    assert found["verdict"][0] == "refuted"
+    assert found["effect"][1] == pytest.approx(1 - 3 / 12, abs=0.01)
+
+
+def test_the_same_call_writes_the_same_bytes_and_another_seed_does_not(tmp_path, whole):
+    texts = texts_of("abcdef", "abc", "a", "abcde" * 3)
+    again = run(Made(), tmp_path / "again", texts)
+    for name in ("report.html", "tables/measures.parquet", "tables/claims.parquet", "figures/overlap.svg"):
+        assert (again.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+
+
+def test_another_seed_draws_other_matrices(tmp_path, whole, pageless):
+    other = run(Made(), tmp_path, seed=1)
+    drawn, before = (value(r.measures, measure="overlap_null", component="q-k", group=None) for r in (other, whole))
+    assert drawn["value"].to_list() != before["value"].to_list()
+    # five standard errors of a mean of draws with a spread below 0.2
+    assert np.allclose(drawn["value"], before["value"], atol=5 * 2**0.5 * 0.2 / DRAWS**0.5)
+
+
+def test_batches_leave_no_trace(tmp_path, whole, pageless):
+    one = run(Made(), tmp_path, texts_of("abcdef", "abc", "a", "abcde" * 3), batch=4)
+    same = value(one.measures, measure="overlap")
+    assert same.equals(value(whole.measures, measure="overlap"))
+
+
+def test_words_from_outside_stand_on_the_page_as_text(tmp_path):
+    nasty = "<script>alert(1)</script><b>x</b>"
+    origins = {"q": Origin("normed", nasty)}
+    changes = {"w_q": None, "b_q": None, "origins": origins}
+    made = run(Made(name=nasty, changes=changes), tmp_path, texts_of("abcdef", "abc", name=nasty))
+    text = made.report.read_text()
+    assert nasty not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert not re.search("<script", text)
+
+
+def test_the_page_is_made_from_the_tables_alone(whole):
+    sheet = sheet_of(whole)
+    words = " ".join(w for section in sheet.sections for w in section.words)
+    mean = value(whole.measures, measure="overlap", component="q-k", group=None)["value"].mean()
+    assert f"q–k: {mean:.3f} on average over 8 heads" in words
+    assert "0 heads above them and 0 below, after Holm" in words
+    assert whole.findings[-1] == (
+        "D-3 inconclusive (8 heads; below 30, resampling decides nothing): "
+        "The score of two words is only sometimes a symmetric similarity."
+    )
+    assert len(whole.findings) == 6
+    captions = [figure.caption for section in sheet.sections for figure in section.figures]
+    assert all("Dots" not in caption for caption in captions)
+    assert len(captions) == 9
+
+
+def test_more_heads_need_more_draws():
+    # the least p-value, on two sides, of three pairs with and without biases, or in a claim that is one of two
+    assert 2 * 2 * 3 * 144 / draws_needed(144) < 0.05
+    assert 2 * 3 * 144 / draws_needed(144, "forms") < 0.05
+    assert draws_needed(1) < DRAWS
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            {"draws": 200},
+            SpecError,
+            ("200 draws of random matrices were asked for.", "With fewer than 20,000 no head could", "Ask for 20,000"),
+        ),
+        (
+            {"batch": 0},
+            SpecError,
+            ("A batch of 0 texts was asked for.", "A batch has at least one.", "Use for example 8."),
+        ),
+        (
+            {"texts": texts_of()},
+            CorpusError,
+            ("The texts 'some texts' are none.", "At least one is needed.", "Give texts to read."),
+        ),
+    ],
+)
+def test_bad_input_is_named(tmp_path, options, error, words):
+    options = {"texts": None, "draws": DRAWS} | options
+    with pytest.raises(error) as caught:
+        run_similarity(Made(), options.pop("texts"), tmp_path, quiet=True, **options)
+    for part, wanted in zip((caught.value.given, caught.value.known, caught.value.todo), words, strict=True):
+        assert part.startswith(wanted)
+
+
+def test_a_model_without_plain_maps_is_refused(tmp_path):
+    nothing = dict.fromkeys(("w_q", "w_k", "w_v", "w_o"))
+    with pytest.raises(ModelError) as caught:
+        run(Made(changes=nothing | {"origins": {}}), tmp_path)
+    assert caught.value.given == "made has no head whose matrices can be compared."
+    assert "k is not a plain map of its input." in caught.value.known
+    assert caught.value.todo == "Choose another model."
+
+
+@pytest.mark.parametrize(
+    ("kind", "stacks", "keys"),
+    [("own", {"plain"}, 4), ("llama", {"plain"}, 2), ("gpt2", {"plain"}, 4), ("bart", {"enc", "dec", "cross"}, 4)],
+)
+def test_every_maker_of_subjects_goes_through_the_same_measures(tmp_path, pageless, kind, stacks, keys):
+    subject = own_model() if kind == "own" else load(getattr(tinyhf, kind)(), tokenizer=tinyhf.tokenizer())
+    made = run(subject, tmp_path, texts_of("w1 w2 w3 w4 .", "w5 w6 w1", "w2"))
+    overlap = value(made.measures, measure="overlap", component="k-v", group=None)
+    assert set(overlap["stack"]) == stacks
+    assert overlap["head"].max() == keys
+    assert value(made.measures, measure="cka", component="k-v", group="corpus")["head"].max() == keys
+    first = value(made.measures, measure="self_first_share")
+    assert set(first["stack"]) == stacks - {"cross"}
+    assert first["head"].max() == 4
+    assert first["value"].is_between(0, 1).all()
+    assert value(made.measures, measure="symmetric_share")["value"].is_between(0, 1).all()

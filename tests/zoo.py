@@ -1,0 +1,384 @@
+"""The matrix: 98 tiny models of as many kinds, with sharpened random weights, for whoever reads attention.
+
+Weights and biases are drawn large enough that a missing softcap, bias or scale changes the answer. No download.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig
+
+WIDTH, HEADS, GROUPS, LAYERS, INNER, WORDS, LONG = 32, 4, 2, 2, 64, 99, 64
+SHARP = 0.3  # spread added to every weight: scores of about ten, far from uniform weights
+
+
+class Kind(NamedTuple):
+    """One kind of model: the automatic class that makes it, its type, and its configuration."""
+
+    maker: str
+    type: str
+    options: dict[str, Any]
+
+
+def _special(**more: Any) -> dict[str, Any]:
+    return {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **more}
+
+
+BASE = _special(
+    vocab_size=WORDS,
+    hidden_size=WIDTH,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=HEADS,
+    intermediate_size=INNER,
+    max_position_embeddings=LONG,
+)
+GROUPED = BASE | {"num_key_value_heads": GROUPS}
+NARROW = GROUPED | {"head_dim": 8}
+ENCODER = BASE | {"type_vocab_size": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NAMED_N = _special(vocab_size=WORDS, n_positions=LONG, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)
+DRY_N = NAMED_N | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+PAIR = _special(
+    vocab_size=WORDS,
+    d_model=WIDTH,
+    encoder_layers=LAYERS,
+    decoder_layers=LAYERS,
+    encoder_attention_heads=HEADS,
+    decoder_attention_heads=HEADS,
+    encoder_ffn_dim=INNER,
+    decoder_ffn_dim=INNER,
+    max_position_embeddings=LONG,
+    decoder_start_token_id=2,
+    dropout=0.0,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+)
+T5 = {
+    "vocab_size": WORDS,
+    "d_model": WIDTH,
+    "d_kv": 8,
+    "d_ff": INNER,
+    "num_layers": LAYERS,
+    "num_decoder_layers": LAYERS,
+    "num_heads": HEADS,
+    "dropout_rate": 0.0,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+}
+IMAGE = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": INNER,
+    "image_size": 16,
+    "patch_size": 4,
+}
+SPARSE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+LATENT = {
+    "num_key_value_heads": HEADS,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "topk_group": 1,
+}
+ROLLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+SMALL_MAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
+
+
+def _masked(type_: str, base: dict[str, Any] = ENCODER, **options: Any) -> Kind:
+    return Kind("AutoModelForMaskedLM", type_, base | options)
+
+
+def _causal(type_: str, base: dict[str, Any] = GROUPED, **options: Any) -> Kind:
+    return Kind("AutoModelForCausalLM", type_, base | options)
+
+
+def _pair(type_: str, base: dict[str, Any] = PAIR, **options: Any) -> Kind:
+    return Kind("AutoModelForSeq2SeqLM", type_, base | options)
+
+
+def _image(type_: str, **options: Any) -> Kind:
+    return Kind("AutoModel", type_, IMAGE | options)
+
+
+ENCODERS = {
+    "bert": _masked("bert"),
+    "roberta": _masked("roberta"),
+    "xlm_roberta": _masked("xlm-roberta"),
+    "distilbert": _masked(
+        "distilbert",
+        {"vocab_size": WORDS, "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": INNER},
+        max_position_embeddings=LONG,
+        dropout=0.0,
+        attention_dropout=0.0,
+        pad_token_id=0,
+    ),
+    "electra": _masked("electra", embedding_size=WIDTH),
+    "albert": _masked("albert", embedding_size=16, num_hidden_groups=1),
+    "camembert": _masked("camembert"),
+    "mobilebert": _masked(
+        "mobilebert", embedding_size=WIDTH, true_hidden_size=WIDTH, intra_bottleneck_size=WIDTH, use_bottleneck=True
+    ),
+    "modernbert": _masked("modernbert", BASE, global_attn_every_n_layers=2, local_attention=8, reference_compile=False),
+    "nomic_bert": _masked("nomic_bert"),
+    "deberta": _masked("deberta", **ROLLED, max_relative_positions=32, position_biased_input=False),
+    "deberta_v2": _masked("deberta-v2", **ROLLED, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True),
+    "rembert": _masked("rembert"),
+    "mpnet": _masked("mpnet"),
+    "squeezebert": _masked(
+        "squeezebert",
+        embedding_size=WIDTH,
+        q_groups=2,
+        k_groups=1,
+        v_groups=2,
+        post_attention_groups=1,
+        intermediate_groups=1,
+        output_groups=1,
+    ),
+    "funnel": _masked(
+        "funnel",
+        {"vocab_size": WORDS, "d_model": WIDTH, "n_head": HEADS, "d_head": 8, "d_inner": INNER},
+        block_sizes=[1, 1],
+        num_decoder_layers=1,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    ),
+    "xlm": _masked(
+        "xlm",
+        {"vocab_size": WORDS, "emb_dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS},
+        max_position_embeddings=LONG,
+        dropout=0.0,
+        attention_dropout=0.0,
+        pad_index=0,
+    ),
+    "esm": _masked("esm", position_embedding_type="rotary", mask_token_id=3, token_dropout=False),
+    "roformer": _masked("roformer", embedding_size=WIDTH),
+    "convbert": _masked("convbert", embedding_size=WIDTH),
+    "megatron_bert": _masked("megatron-bert"),
+    "big_bird": _masked("big_bird", attention_type="original_full"),
+    "longformer": _masked("longformer", attention_window=[4, 4]),
+}
+DECODERS = {
+    "gpt2": _causal("gpt2", DRY_N),
+    "gpt_neo": _causal(
+        "gpt_neo",
+        {
+            "vocab_size": WORDS,
+            "hidden_size": WIDTH,
+            "num_layers": LAYERS,
+            "num_heads": HEADS,
+            "intermediate_size": INNER,
+        },
+        attention_types=[[["global", "local"], 1]],
+        window_size=4,
+        max_position_embeddings=LONG,
+        embed_dropout=0.0,
+        attention_dropout=0.0,
+        resid_dropout=0.0,
+    ),
+    "gptj": _causal("gptj", DRY_N, rotary_dim=4),
+    "gpt_neox": _causal("gpt_neox", BASE),
+    "codegen": _causal("codegen", DRY_N, rotary_dim=4),
+    "llama": _causal("llama"),
+    "mistral": _causal("mistral", sliding_window=3),
+    "mixtral": _causal("mixtral", num_local_experts=2),
+    "qwen2": _causal("qwen2"),
+    "qwen3": _causal("qwen3", head_dim=16),
+    "qwen3_moe": _causal("qwen3_moe", NARROW, **SPARSE),
+    "qwen3_next": _causal(
+        "qwen3_next", NARROW, **SPARSE, shared_expert_intermediate_size=16, layer_types=["full_attention"] * LAYERS
+    ),
+    "gemma": _causal("gemma", NARROW),
+    "gemma2": _causal("gemma2", NARROW, query_pre_attn_scalar=8, sliding_window=4, attn_logit_softcapping=5.0),
+    "gemma3": _causal("gemma3_text", NARROW, query_pre_attn_scalar=8, sliding_window=4),
+    "gemma4": _causal("gemma4_text", NARROW, sliding_window=4),
+    "phi": _causal("phi"),
+    "phi3": _causal("phi3"),
+    "olmo": _causal("olmo"),
+    "olmo2": _causal("olmo2"),
+    "stablelm": _causal("stablelm"),
+    "cohere": _causal("cohere"),
+    "cohere2": _causal("cohere2", sliding_window=4),
+    "granite": _causal("granite"),
+    "smollm3": _causal("smollm3"),
+    "gpt_oss": _causal("gpt_oss", NARROW, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
+    "starcoder2": _causal("starcoder2"),
+    "persimmon": _causal("persimmon", BASE),
+    "nemotron": _causal("nemotron", NARROW),
+    "glm4": _causal("glm4", NARROW),
+    "bitnet": _causal("bitnet"),
+    "llama4": _causal("llama4_text", NARROW, num_local_experts=2, intermediate_size_mlp=INNER),
+    "deepseek_v2": _causal("deepseek_v2", BASE, **LATENT, n_routed_experts=2, n_group=1),
+    "deepseek_v3": _causal("deepseek_v3", BASE, **LATENT, n_routed_experts=4, n_group=2),
+    "opt": _causal(
+        "opt",
+        _special(vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS),
+        ffn_dim=INNER,
+        max_position_embeddings=LONG,
+        word_embed_proj_dim=WIDTH,
+        dropout=0.0,
+    ),
+    "bloom": _causal("bloom", {"vocab_size": WORDS, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}),
+    "falcon": _causal("falcon", BASE, multi_query=True, new_decoder_architecture=False),
+    "falcon_new": _causal("falcon", BASE, num_kv_heads=GROUPS, new_decoder_architecture=True),
+    "mpt": _causal(
+        "mpt",
+        {"vocab_size": WORDS, "d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS},
+        max_seq_len=LONG,
+        expansion_ratio=2,
+    ),
+    "gpt_bigcode": _causal("gpt_bigcode", DRY_N, multi_query=True),
+    "gpt_bigcode_mha": _causal("gpt_bigcode", DRY_N, multi_query=False),
+    "ctrl": _causal("ctrl", NAMED_N, dff=INNER, resid_pdrop=0.0, embd_pdrop=0.0),
+    "openai_gpt": _causal("openai-gpt", DRY_N),
+    "xlnet": _causal(
+        "xlnet", {"vocab_size": WORDS, "d_model": WIDTH, "n_layer": LAYERS, "n_head": HEADS}, d_inner=INNER, dropout=0.0
+    ),
+    "biogpt": _causal(
+        "biogpt",
+        BASE,
+        activation_dropout=0.0,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        layerdrop=0.0,
+    ),
+    "xglm": _causal(
+        "xglm",
+        {"vocab_size": WORDS, "d_model": WIDTH, "ffn_dim": INNER, "num_layers": LAYERS, "attention_heads": HEADS},
+        max_position_embeddings=LONG,
+        dropout=0.0,
+        attention_dropout=0.0,
+        pad_token_id=0,
+    ),
+    "jamba": _causal(
+        "jamba", GROUPED | SMALL_MAMBA, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4
+    ),
+    "mamba": _causal("mamba", {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS}, state_size=4),
+    "zamba2": _causal(
+        "zamba2",
+        layers_block_type=["mamba", "hybrid"],
+        mamba_d_state=4,
+        n_mamba_heads=4,
+        mamba_ngroups=1,
+        use_mem_rope=False,
+    ),
+    "reformer": _causal(
+        "reformer",
+        {"vocab_size": WORDS, "hidden_size": WIDTH, "attention_head_size": 8, "num_attention_heads": HEADS},
+        attn_layers=["local", "local"],
+        axial_pos_shape=(4, 16),
+        axial_pos_embds_dim=(16, 16),
+        feed_forward_size=INNER,
+        max_position_embeddings=LONG,
+        is_decoder=True,
+        local_attn_chunk_length=12,
+        pad_token_id=0,
+        eos_token_id=2,
+        hidden_dropout_prob=0.0,
+        local_attention_probs_dropout_prob=0.0,
+    ),
+    "rwkv": _causal(
+        "rwkv",
+        {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS},
+        attention_hidden_size=WIDTH,
+        intermediate_size=INNER,
+    ),
+    "recurrent_gemma": _causal(
+        "recurrent_gemma", lru_width=WIDTH, attention_window_size=8, block_types=["recurrent", "attention"]
+    ),
+}
+PAIRS = {
+    "t5": _pair("t5", T5),
+    "mt5": _pair("mt5", T5),
+    "umt5": _pair("umt5", T5),
+    "longt5": _pair("longt5", T5, local_radius=4, encoder_attention_type="local"),
+    "switch": _pair("switch_transformers", T5, num_experts=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
+    "bart": _pair("bart"),
+    "mbart": _pair("mbart"),
+    "marian": _pair("marian", decoder_vocab_size=WORDS),
+    "pegasus": _pair("pegasus"),
+    "m2m_100": _pair("m2m_100"),
+    "blenderbot": _pair("blenderbot"),
+    "nllb_moe": _pair("nllb-moe", num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2),
+    "led": _pair(
+        "led", max_encoder_position_embeddings=LONG, max_decoder_position_embeddings=LONG, attention_window=[4, 4]
+    ),
+    "prophetnet": _pair(
+        "prophetnet",
+        _special(vocab_size=WORDS, hidden_size=WIDTH, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER),
+        num_encoder_layers=LAYERS,
+        num_encoder_attention_heads=HEADS,
+        num_decoder_layers=LAYERS,
+        num_decoder_attention_heads=HEADS,
+        attention_dropout=0.0,
+        dropout=0.0,
+        max_position_embeddings=LONG,
+        decoder_start_token_id=2,
+    ),
+    "mvp": _pair("mvp"),
+    "fsmt": _pair("fsmt", PAIR, langs=["en", "de"], src_vocab_size=WORDS, tgt_vocab_size=WORDS),
+    "t5gemma": Kind("T5Gemma", "t5gemma", NARROW | {"query_pre_attn_scalar": 8, "sliding_window": 4}),
+}
+OTHERS = {
+    "whisper": Kind(
+        "WhisperForConditionalGeneration",
+        "whisper",
+        PAIR | {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": LONG},
+    ),
+    "vit": _image("vit"),
+    "deit": _image("deit"),
+    "dinov2": _image("dinov2"),
+    "clip_vision": _image("clip_vision_model"),
+    "wav2vec2": Kind(
+        "AutoModel",
+        "wav2vec2",
+        {
+            **{n: IMAGE[n] for n in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")},
+            **{"conv_dim": [8, 8], "conv_stride": [4, 4], "conv_kernel": [8, 8], "num_feat_extract_layers": 2},
+            **{"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0},
+            **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "feat_proj_dropout": 0.0, "layerdrop": 0.0},
+        },
+    ),
+}
+ZOO: dict[str, Kind] = ENCODERS | DECODERS | PAIRS | OTHERS
+
+
+def build(name: str, seed: int = 0, **options: Any) -> Any:
+    """A tiny model of that kind, ready to be read; `options` change its configuration."""
+    kind = ZOO[name]
+    torch.manual_seed(seed)
+    given = kind.options | options
+    if kind.maker == "T5Gemma":
+        module = transformers.T5GemmaModuleConfig(**given)
+        config = transformers.T5GemmaConfig(encoder=module, decoder=module, vocab_size=WORDS, is_encoder_decoder=True)
+        model = transformers.T5GemmaForConditionalGeneration(config)
+    elif kind.maker.startswith("Auto"):
+        config = AutoConfig.for_model(kind.type, **given)
+        with warnings.catch_warnings(action="ignore"):  # MobileBERT makes a weight without elements
+            model = getattr(transformers, kind.maker).from_config(config)
+    else:
+        config = AutoConfig.for_model(kind.type, **given)
+        model = getattr(transformers, kind.maker)(config)
+    return sharpen(model, seed)
+
+
+@torch.no_grad()
+def sharpen(model: nn.Module, seed: int = 0) -> Any:
+    """Add noise to whatever a model learns, biases included, which are made as zeros and would hide mistakes."""
+    draw = torch.Generator().manual_seed(seed + 1)
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.requires_grad:
+            size = SHARP if parameter.dim() > 1 else 0.1
+            parameter.add_(size * torch.randn(parameter.shape, generator=draw).to(parameter))
+    return model.eval()
