@@ -176,7 +176,7 @@ def similarity(
 def ablate(
     subject: Any,
     texts: Any,
-    sites: Sequence[Site | str] | None = None,
+    sites: Site | str | Sequence[Site | str] | None = None,
     out: str | Path = "ablate",
     how: str = "zero",
     per: str = "layer",
@@ -187,11 +187,13 @@ def ablate(
     """What breaks when q, k or v of a site is replaced: change of the model's own loss, with intervals over texts.
 
     `sites` is q, k and v of every layer where null; `how` zero, mean or resample; `per` layer or head; `hold` keeps
-    the attention weights of every other layer as they were.
+    all attention weights as they were, but those of a layer whose q or k is replaced.
     """
     from trisect.lab.ablation import run_ablation
 
-    return run_ablation(_subject(subject), _texts(texts), _place(out), sites, how, per, hold, seed=seed, quiet=quiet)
+    return run_ablation(
+        _subject(subject), _texts(texts), _place(out), _sites(sites), how, per, hold, seed=seed, quiet=quiet
+    )
 
 
 def rewind(
@@ -201,7 +203,7 @@ def rewind(
     stages: Sequence[str],
     texts: Any,
     out: str | Path = "rewind",
-    sites: Sequence[Site | str] | None = None,
+    sites: Site | str | Sequence[Site | str] | None = None,
     points: int = 101,
     epsilon: float = 0.01,
     exact: bool = False,
@@ -224,7 +226,7 @@ def rewind(
         stages,
         _texts(texts),
         _place(out),
-        sites,
+        _sites(sites),
         points,
         epsilon,
         exact,
@@ -255,6 +257,14 @@ def explore_page(subject: Any, text: Text, out: str | Path = "explore.html") -> 
 
 def _subject(model: Any) -> Any:
     return model if isinstance(model, Subject) else load(model)
+
+
+def _sites(sites: Site | str | Sequence[Site | str] | None) -> list[Site | str] | None:
+    """Sites one by one; a text may hold several, with spaces between."""
+    if sites is None:
+        return None
+    several = [sites] if isinstance(sites, (Site, str)) else sites
+    return [site for given in several for site in (given.split() if isinstance(given, str) else [given])]
 
 
 def _place(out: str | Path) -> Path:

@@ -63,7 +63,7 @@ def test_similarity(place, tmp_path):
 
 @pytest.mark.parametrize("more", [(), ("--how", "mean", "--per", "head"), ("--how", "resample", "--hold", "pattern")])
 def test_ablate(place, tmp_path, more):
-    words = ("--corpus", place / "texts", "--limit", 32, "--sites", "v@all q@1", "--out", tmp_path, *more)
+    words = ("--corpus", place / "texts", "--limit", 32, "--sites", "v@all", "q@1", "--out", tmp_path, *more)
     done = call("ablate", place / "causal", *words)
     assert done.exit_code == 0, done.output
     rows = read_table(tmp_path / "tables", "measures")

@@ -183,9 +183,12 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
 def test_contributions_and_the_bias_equal_the_modules_output(shape):
     trace = made(shape)
     assert trace.w_o is not None
-    found = block.mixed(trace)
-    module = torch.einsum("bhte,hed->btd", trace.output, trace.w_o)
-    torch.testing.assert_close(found.own + found.context, module, rtol=EXACT, atol=EXACT)
+    found, b_o = block.mixed(trace), trace.projections.b_o
+    assert (b_o is not None) == shape["bias"]
+    together = trace.output.transpose(1, 2).flatten(2)  # heads side by side, as the module projects them
+    module = torch.nn.functional.linear(together, trace.w_o.flatten(0, 1).T, b_o)
+    bias = 0 if b_o is None else b_o
+    torch.testing.assert_close(found.own + found.context + bias, module, rtol=EXACT, atol=EXACT)
 
 
 def test_mixing_by_weights_is_one_less_the_own_weight():

@@ -13,6 +13,7 @@ from trisect.lm.fleet import forward, initial, layout, views
 from trisect.lm.reading import OwnModel
 
 WORDS = (*(f"w{i}" for i in range(20)), ".", "<unk>")
+REST = ("up.weight", "up.bias", "down.weight", "down.bias", "norm2.weight", "norm2.bias")  # a layer after attention
 EXACT = 1e-12  # float64, numbers of order one, a few dozen sums
 
 
@@ -48,7 +49,12 @@ def test_contributions_and_bias_are_the_modules_output_and_the_block_the_next_la
             normed = torch.nn.functional.layer_norm(
                 x + out, x.shape[-1:], trace.block.gamma, trace.block.beta, trace.block.epsilon
             )
-            assert normed.isfinite().all()
+            after = [t.block.residual for t in reading.traces if t.layer == trace.layer + 1 and t.block is not None]
+            w = {n: subject.parameters[f"layers.{trace.layer}.{n}"][0] for n in REST}
+            inner = (normed @ w["up.weight"].T + w["up.bias"]).relu() @ w["down.weight"].T + w["down.bias"]
+            ended = torch.nn.functional.layer_norm(normed + inner, x.shape[-1:], w["norm2.weight"], w["norm2.bias"])
+            assert len(after) == (trace.layer < layers)
+            assert all((ended - x_next).abs().max() < EXACT for x_next in after)
 
 
 @settings(max_examples=20, deadline=None)

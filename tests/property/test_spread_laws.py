@@ -72,17 +72,30 @@ def test_rank_correlation_is_exact_while_there_are_fewer_values_than_bins(seed, 
         assert found == pytest.approx(spearman(x[0], y[0]), abs=1e-12)
 
 
-@pytest.mark.parametrize("rho", [-0.9, -0.3, 0.0, 0.7])
-def test_bins_move_a_rank_correlation_by_less_than_they_say(rho):
-    """Far more pairs than fix the bins, and the later ones are wider spread than those that fixed them."""
-    many = 2 * spread.ROOM
-    pair = normal(1, 2, many)
-    wider = torch.linspace(1, 2, many, dtype=torch.float64)
-    x, y = pair[0] * wider, (rho * pair[0] + (1 - rho**2) ** 0.5 * pair[1]) * wider
-    ranks = Ranks(bins=64)
-    for some in torch.arange(many).split(1000):
-        ranks.add(x[None, some], y[None, some], torch.zeros(len(some), dtype=torch.long))
-    assert ranks.estimate().value[0] == pytest.approx(spearman(x, y), abs=0.005)
+@pytest.mark.parametrize(("bins", "series", "shift", "room"), [
+    (64, 1, 0, 0.001), (64, 1, 1, 0.001), (64, 1, 2, 0.003), (32, 12, 0, 0.003), (32, 12, 1, 0.005), (32, 12, 2, 0.015),
+])  # fmt: skip
+@pytest.mark.parametrize("rho", [-0.9, 0.0, 0.7])
+def test_bins_move_a_rank_correlation_by_less_than_they_say(rho, bins, series, shift, room):
+    """Far more pairs than fix the bins, and the later ones lie as far as `shift` standard deviations off."""
+    many = 2 * spread.ROOM // (series if series == 1 else 6)
+    one, other = normal(1, series, many), normal(2, series, many)
+    off = torch.linspace(0, shift, many, dtype=torch.float64)
+    x, y = one + off, rho * one + (1 - rho**2) ** 0.5 * other + off
+    ranks = Ranks(series, bins=bins)
+    for some in torch.arange(many).split(500):
+        ranks.add(x[:, some], y[:, some], torch.zeros(len(some), dtype=torch.long))
+    found = ranks.estimate().value
+    assert max(abs(found[s] - spearman(x[s], y[s])) for s in range(series)) < room
+
+
+def test_series_share_the_room_in_which_their_pairs_wait():
+    ranks, few = Ranks(series=12), -(-spread.ROOM // 12)
+    pairs = normal(0, 12, few)
+    ranks.add(pairs[:, 1:], pairs[:, 1:], torch.zeros(few - 1, dtype=torch.long))
+    assert ranks._edges is None
+    ranks.add(pairs[:, :1], pairs[:, :1], torch.zeros(1, dtype=torch.long))
+    assert ranks._edges is not None
 
 
 def test_rank_correlations_of_draws_are_those_of_the_drawn_texts():
@@ -129,11 +142,13 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
         mine = (category.numpy() == c) & real
         given_ = np.einsum("bhts,bs->bh", weights, mine)
         by_norm = np.einsum("bhts,bs->bh", per_head(trace).numpy(), mine)
-        whole = np.einsum("bts,bs->b", norms(trace, "full").numpy(), mine)
+        attention = np.einsum("bts,bs->b", norms(trace).numpy(), mine)
+        full = np.einsum("bts,bs->b", norms(trace, "full").numpy(), mine)
         np.testing.assert_allclose(layer.head_sums.rows[rows, 0, :, c], given_, rtol=1e-11, atol=1e-11)
         np.testing.assert_allclose(layer.head_sums.rows[rows, 1, :, c], by_norm, rtol=1e-11, atol=1e-11)
         np.testing.assert_allclose(layer.sums.rows[rows, 0, c], given_.mean(1), rtol=1e-11, atol=1e-11)
-        np.testing.assert_allclose(layer.sums.rows[rows, 1, c], whole, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(layer.sums.rows[rows, 1, c], attention, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(layer.sums.rows[rows, 2, c], full, rtol=1e-11, atol=1e-11)
         np.testing.assert_array_equal(layer.tokens.rows[rows, c], mine.sum(1))
         pairs = (allowed & mine[:, None] & trace.query_real.numpy()[:, :, None]).nonzero()
         a = np.stack([weights[b, :, i, j] for b, i, j in zip(*pairs, strict=True)] or [np.zeros(4)])

@@ -49,7 +49,7 @@ def test_what_was_done_to_the_texts_is_noted(layers):
     assert layers.notes == ("a & b", cut, "Texts without a token to predict were left out: 1 of 7.")
     about = read_json(layers.folder / "ablation.json", "")
     assert about["fingerprint"] == OWN.fingerprint
-    assert about["command"].startswith("trisect ablate 'a <b>model</b>' --corpus")
+    assert about["command"].startswith("trisect ablate STUDY --corpus")
     assert about["command"].endswith("--how zero --per layer --hold pattern --seed 0")
     assert about["corpus_fingerprint"] == ""
 
@@ -83,7 +83,7 @@ def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
 class Blurred:
     """A subject without a loss, whose attention in its second layer sees fewer positions than its texts have."""
 
-    name, fingerprint, objective = "blurred", "00", "output"
+    name, fingerprint, objective, options, notes = "blurred", "00", "output", ("MODEL",), ()
     shape = Shape({Address("enc", 1): Heads(2, 1), Address("cross", 1): Heads(2, 2)})
 
     def projections(self):

@@ -1,5 +1,6 @@
 """Fetching: what is loaded from a folder, by which head, and what is refused before it is opened."""
 
+import importlib.util
 import json
 
 import pytest
@@ -83,8 +84,23 @@ def test_a_damaged_file_is_named(folders, tmp_path):
     assert refused(place).given == f"The model {place} cannot be loaded."
 
 
+def test_a_broken_tokenizer_is_said_and_a_missing_one_is_none(folders, tmp_path):
+    place = tinyhf.save(tinyhf.gpt2(), tmp_path / "broken", False)
+    (place / "tokenizer.json").write_text("{")
+    assert refused(place).given == f"The tokenizer of {place} cannot be read: tokenizer.json."
+    for file in place.glob("tokenizer*"):
+        file.unlink()
+    assert fetch(place, Options())[1] is None
+    assert refused(place / "config.json").given == f"{place / 'config.json'} is a file."
+
+
 def test_options_that_cannot_be(folders):
     assert refused(folders / "causal", dtype="int3").given == "'int3' is no dtype."
+    assert refused(folders / "causal", device="tpu").given == "'tpu' is no device here."
+    assert refused(folders / "causal", device="cuda:99").given == "'cuda:99' is no device here."
+    if importlib.util.find_spec("accelerate") is None:
+        error = refused(folders / "causal", device_map="auto")
+        assert error.given == f"{folders / 'causal'} cannot be loaded with a device map."
     error = refused(folders / "causal", revision="step1")
     assert error.given == f"Revision 'step1' of the folder {folders / 'causal'} was asked for."
 

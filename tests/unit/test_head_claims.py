@@ -1,13 +1,17 @@
 """Claims about heads: each head against its null, heads resampled, one family, and what cannot be tested."""
 
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
 import pytest
 
 from trisect.claims.heads import NO_NULL, Against, Resampled, judge_heads
-from trisect.claims.sampled import NO_SPREAD, NOT_MEASURED
+from trisect.claims.sampled import NO_SPREAD, NOT_MEASURED, judge_sampled
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.tables import SCHEMAS
 from trisect.papers import matrices
+from trisect.report.cards import cards
 
 ABOUT = {"subject": "a model", "corpus": None}
 
@@ -97,3 +101,38 @@ def test_a_claim_is_bound_to_what_it_speaks_of():
     assert table["claim"].unique(maintain_order=True).to_list() == ["D-1", "D-3"]
     assert set(table.filter(table["part"].is_null())["runs"]) == {'{"corpus":null,"subject":"a model"}'}
     assert all(p.margin > 0 for claim in matrices.CLAIMS for p in claim.parts)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Resampled(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), 72), "cannot be told"),
+        (Resampled(0.6, np.linspace(0.5, 0.7, 50), 12), "cannot be told"),
+        (against([0.05], [0.5], [0.5]), "cannot be told"),
+        (Resampled(0.6, np.full(50, 0.6), 40), "barred: no number of heads"),
+        (Resampled(0.6, np.linspace(0.5, 0.7, 2001), 72), "no more"),
+    ],
+)
+def test_how_many_heads_would_decide_is_not_invented(given, said):
+    table = judge_heads(
+        replace(matrices.SOURCE, claims=(Claim("D-3", "S.", "1", (part("s", "below", 0.95),)),)), {"s": given}, ABOUT
+    )
+    (card,) = cards(table)
+    assert dict(card.facts)["Heads needed"] == said
+
+
+def test_the_rule_is_one_for_heads_and_texts():
+    """The same draws of the same numbers: the same verdicts. What rounding made is no spread."""
+    draw = np.random.default_rng(3)
+    draws = {
+        "a": draw.normal(0.6, 0.1, 2000),
+        "b": draw.normal(0.4, 0.1, 2000),
+        "c": 0.3 + 1e-14 * (np.arange(2000) % 2),
+    }
+    means = {"a": 0.6, "b": 0.4, "c": 0.3}
+    claims = ((part("a", "above", 0.3), part("b", "above", 0.3)), (part("c"), part("missing")), (part("c"),))
+    heads = judge_heads(source(*claims), {k: Resampled(means[k], d, 50) for k, d in draws.items()}, ABOUT)
+    texts = judge_sampled(source(*claims), draws, means, 50, ABOUT)
+    columns = pl.exclude("seeds_needed", "n")
+    assert heads.select(columns).equals(texts.select(columns))
+    assert heads.filter(pl.col("part").is_null())["reason"].to_list()[1:] == [NOT_MEASURED, NO_SPREAD]

@@ -1,12 +1,14 @@
 """Loading: a pretrained model as a Subject — what is read is what it computed, and edits do what they name."""
 
+from typing import Any
+
 import pytest
 import torch
 from tests import tinyhf
 
 import trisect
 from trisect.core.errors import ModelError
-from trisect.core.subject import Parts, Subject
+from trisect.core.subject import Parts, Subject, check_text
 from trisect.core.trace import Address
 from trisect.hf.load import load
 
@@ -44,7 +46,7 @@ def test_a_reading_holds_a_trace_per_layer_and_stack(one):
         assert (trace.weights @ trace.values - trace.output).abs().max() < NEAR
 
 
-def test_contributions_and_bias_are_what_the_block_adds(one):
+def test_values_are_made_of_the_blocks_residual(one):
     for trace in one.read(TEXTS).traces:
         assert trace.block is not None
         assert trace.w_v is not None
@@ -161,7 +163,112 @@ def test_a_folder_a_study_and_the_door(tmp_path):
     assert one.fingerprint == same.fingerprint != other.fingerprint
     with pytest.raises(ModelError) as error:
         one.read([])
-    assert error.value.given == "0 texts were given."
+    assert error.value.given == "No text was given."
+
+
+def test_a_causal_loss_is_believed_only_where_no_position_sees_a_later_one():
+    from transformers import BertConfig, BertLMHeadModel, XLMConfig, XLMWithLMHeadModel
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": len(tinyhf.VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1}
+    sizes["num_attention_heads"] = 2
+    both: dict[str, Any] = {"intermediate_size": 16, "max_position_embeddings": 24}
+    seeing = load(BertLMHeadModel(BertConfig(**sizes, **both)), tinyhf.tokenizer())
+    assert seeing.objective == "output"
+    assert "Its positions see later ones" in seeing.notes[0]
+    assert next(seeing.batches(["w1 w2"])).notes == seeing.notes
+    blind = load(BertLMHeadModel(BertConfig(**sizes, **both, is_decoder=True)), tinyhf.tokenizer())
+    assert (blind.objective, blind.notes) == ("causal", ())
+    xlm = XLMConfig(
+        vocab_size=len(tinyhf.VOCABULARY), emb_dim=16, n_layers=1, n_heads=2, max_position_embeddings=24, pad_token_id=0
+    )
+    assert load(XLMWithLMHeadModel(xlm), tinyhf.tokenizer()).objective == "masked"
+
+
+def test_a_layer_that_fails_gives_no_numbers_and_is_said():
+    model = tinyhf.bert()
+    with torch.no_grad():
+        model.get_parameter("bert.encoder.layer.0.attention.output.dense.weight").zero_()
+    one = load(model, tinyhf.tokenizer())
+    assert one.shape.layers("plain") == (2,)
+    assert [p.address.layer for p in one.projections()] == [2]
+    assert one.notes == ("Left out, layer 1: what is written to q, k, v does not reach the answer.",)
+    reading = one.read(TEXTS)
+    assert [trace.layer for trace in reading.traces] == [2]
+    assert reading.notes == one.notes
+
+
+def test_source_and_target_of_one_length_cannot_be_told_apart():
+    ids = torch.tensor([[7, 8, 9, 10]])
+    with pytest.raises(ModelError) as error:
+        load(tinyhf.bart(), tinyhf.tokenizer(), {"input_ids": ids, "decoder_input_ids": ids})
+    assert error.value.given == "The example inputs of BartForConditionalGeneration."
+
+
+def test_loading_where_gradients_are_off():
+    with torch.no_grad():
+        one = subject("gpt2")
+    assert one.projections()[0].w_q is not None
+
+
+def test_options_are_the_words_that_load_it_again(tmp_path):
+    folder = tinyhf.save(tinyhf.gpt2(), tmp_path / "causal", False)
+    one = load(folder, window=7, dtype="float32")
+    assert one.options == ("MODEL", "--dtype", "float32", "--window", "7")
+    assert load(folder).options == ("MODEL",)
+
+
+def test_dropout_is_off_while_reading_and_the_modes_come_back():
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": len(tinyhf.VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1}
+    sizes["num_attention_heads"] = 2
+    model = BertModel(
+        BertConfig(**sizes, intermediate_size=16, max_position_embeddings=24, attention_probs_dropout_prob=0.5)
+    )
+    model.train()
+    model.get_submodule("pooler").eval()
+    modes = [module.training for module in model.modules()]
+    one = load(model, tinyhf.tokenizer())
+    first, second = one.read("w1 w2 w3"), one.read("w1 w2 w3")
+    assert torch.equal(first.traces[0].weights, second.traces[0].weights)
+    assert (first.traces[0].weights.sum(-1) - 1).abs().max() < NEAR
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_weights_that_changed_since_are_refused():
+    one = subject("gpt2")
+    with torch.no_grad():
+        next(one.model.parameters()).add_(1.0)
+    with pytest.raises(ModelError) as error:
+        one.read("w1 w2")
+    assert error.value.given == "The weights of GPT2LMHeadModel have changed since it was loaded."
+
+
+@pytest.mark.parametrize(
+    ("call", "given"),
+    [
+        (lambda: trisect.load(None), "None is no model."),
+        (lambda: load(torch.nn.Linear(3, 3)), "Linear cannot be read."),
+        (lambda: load(tinyhf.gpt2(), dtype="float32", revision="x"), "revision, dtype for GPT2LMHeadModel."),
+        (lambda: check_text("gpt2", 0, 3, False), "Text 1 is 3."),
+        (lambda: subject("gpt2").read({"input_ids": torch.tensor([[999]])}), "The inputs 'input_ids' do not go through GPT2LMHeadModel."),
+        (lambda: subject("gpt2").read(("w1", "w2")), "Text 1 is ('w1', 'w2')."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_loaded_or_read(call, given):
+    with pytest.raises(ModelError) as error:
+        call()
+    assert error.value.given == given
+
+
+@pytest.mark.parametrize("window", [0, -3, 25])
+def test_windows_that_do_not_fit(window):
+    with pytest.raises(ModelError) as error:
+        subject("gpt2", window=window)
+    assert error.value.given == f"A window of {window} tokens."
+    assert error.value.known == "A window is 1 token or more, and GPT2LMHeadModel reads at most 24."
 
 
 def test_a_model_without_attention_is_refused_by_name():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +12,25 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tests import tinyhf
+from tests import tinyhf, zoo
 from tests.property.test_own_model_laws import WORDS, own
 from tests.tinyhf import VOCABULARY
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
+from trisect.core.resampling import interval
 from trisect.core.subject import Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
 from trisect.hf.load import load
 from trisect.lab import norms as lab
-from trisect.lab.normrows import StackTally
+from trisect.lab.normrows import Resampled, StackTally
 from trisect.lab.norms import run_norms
+from trisect.measure.block import norms as block_norms
 from trisect.measure.norms import per_layer, transformed_norms
-from trisect.measure.spread import Sums
-from trisect.measure.tally import Layer
+from trisect.measure.spread import Estimate, Sums
+from trisect.measure.tally import FEWER, GROUPS, QUERIES, Layer
+from trisect.papers import norms as paper
 from trisect.report import norms as page
 
 NASTY = "<script>alert(1)</script>"
@@ -74,7 +78,27 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
     attention = run_norms(bert, given(33), done.folder.parent / "attention", quiet=True).tables["measures"]
     share = (plain * sep[:, None]).sum() / plain.sum()
     assert value(attention, "norm_share", "sep", 2)["value"] == pytest.approx(float(share), rel=1e-5)
-    assert value(table, "norm_share", "sep", 2)["value"] != value(attention, "norm_share", "sep", 2)["value"]
+    assert "block_share" not in attention["measure"]
+    whole = block_norms(trace, "full")
+    of_block = (whole * sep[:, None]).sum() / whole.sum()
+    assert value(table, "block_share", "sep", 2)["value"] == pytest.approx(float(of_block), rel=1e-5)
+    assert abs(float(of_block - share)) > 1e-4  # a hundred times the tolerance
+
+
+@pytest.mark.parametrize("block", ["residual", "full"])
+def test_claims_are_about_attention_whatever_block_is_shown(bert, done, tmp_path, block):
+    """All but `runs`, which names the block."""
+    plain, other = (
+        run_norms(bert, given(33), tmp_path / kind, block=kind, quiet=True) for kind in ("attention", block)
+    )
+    same = plain.tables["claims"].select(pl.exclude("runs"))
+    assert same.equals(other.tables["claims"].select(pl.exclude("runs")))
+    assert plain.tables["claims"]["effect"][2] is not None
+    own = value(other.tables["measures"], "norm_share", "other")
+    assert own == value(plain.tables["measures"], "norm_share", "other")
+    assert own["value"] != value(other.tables["measures"], "block_share", "other")["value"]
+    assert "by norm of the block" in other.report.read_text(encoding="utf-8")
+    assert "norm of the block" not in plain.report.read_text(encoding="utf-8")
 
 
 def test_shares_add_up_and_intervals_hold_their_values(done):
@@ -118,12 +142,12 @@ def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
     assert done.findings[0].startswith("C-1  supported")
 
 
-def test_claims_speak_of_the_texts_and_bind_the_model(done):
+def test_claims_speak_of_the_texts_and_bind_the_model(bert, done):
     wholes = done.tables["claims"].filter(pl.col("part").is_null())
     assert wholes["claim"].to_list() == ["C-1", "C-2", "C-3", "C-4"]
     assert set(wholes["n"]) == {33}
     assert wholes["effect"][0] == pytest.approx(value(done.tables["measures"], "cv_f")["value"])
-    assert "fingerprint" in wholes["runs"][0]
+    assert {json.loads(runs)["fingerprint"] for runs in wholes["runs"]} == {bert.fingerprint}
     assert wholes["reason"][2] == "not measured on this model"  # two layers have no correlation over layers
 
 
@@ -149,6 +173,25 @@ def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
     groups = set(found.tables["measures"].filter(pl.col("measure") == "weight_share")["group"])
     assert groups == {"first", "punctuation", "other"}
     assert found.tables["claims"].filter(pl.col("claim") == "C-3")["reason"][0] == "not measured on this model"
+    claim = found.tables["claims"].filter(pl.col("claim") == "C-2")
+    weight, norm = (
+        value(found.tables["measures"], f"{kind}_share", "punctuation")["value"] for kind in ("weight", "norm")
+    )
+    assert claim["effect"][0] == pytest.approx(weight - norm)
+    weight, norm = (value(found.tables["measures"], f"{kind}_share", "first")["value"] for kind in ("weight", "norm"))
+    assert claim["effect"][3] == pytest.approx(weight - norm)
+    assert claim["decides"].to_list() == [True, True, False, False]
+
+
+def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
+    subject: Any = load(tinyhf.save(tinyhf.gpt2(), tmp_path / "model", specials=False))
+    words = [" ".join(random.Random(i).choices([w for w in VOCABULARY if w.startswith("w")], k=9)) for i in range(32)]
+    found = run_norms(subject, Texts("words", lambda: iter(words)), tmp_path / "out", quiet=True)
+    assert set(found.tables["measures"]["group"].drop_nulls()) >= {"first", "other"}
+    claim = found.tables["claims"].filter(pl.col("claim") == "C-2")
+    reason = "not measured on this model"
+    assert claim["reason"].to_list() == [reason, reason, reason, None]
+    assert claim["effect"][3] is not None
     heads = found.tables["measures"].filter(pl.col("measure") == "cv_f")["head"].drop_nulls()
     assert set(heads) == {1, 2, 3, 4}
 
@@ -217,3 +260,51 @@ def test_our_own_models_go_the_same_way(tmp_path):
     assert set(found.tables["measures"]["layer"].drop_nulls()) == {1, 2, 3}
     assert set(found.tables["claims"]["n"]) == {30}
     assert value(found.tables["measures"], "mixing_ratio", "norm", 3)["value"] > 0
+
+
+def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
+    subject: Any = load(zoo.build("prophetnet"), proof=True, tokenizer=tinyhf.tokenizer())
+    texts = Texts("two", lambda: iter(["w1 w2 w3 .", "w4 w5 w1"]))
+    every = tuple(found.projections for found in subject.proof.found)
+    assert Address("dec", 2) in {p.address for p in every} - set(subject.shape.heads)
+    monkeypatch.setattr(type(subject), "projections", lambda _: every)
+    found = run_norms(subject, texts, tmp_path / "out", quiet=True)
+    layers = found.tables["measures"].select("stack", "layer").drop_nulls().unique()
+    assert set(layers.iter_rows()) == {(a.stack, a.layer) for a in subject.shape.heads}
+    monkeypatch.setattr(type(subject), "projections", lambda _: every[:0])
+    with pytest.raises(ModelError) as error:
+        run_norms(subject, texts, tmp_path, quiet=True)
+    assert error.value.given == f"{subject.name} has no attention layer whose norms can be taken."
+    assert error.value.known == subject.shape.words()
+    assert error.value.todo == "Choose another model."
+
+
+def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
+    subject = replace(bert, options=("MODEL", "--window", "64"))
+    texts = replace(given(3, name="some"), fingerprint="feed", options=("--texts", "a b.txt"))
+    found = run_norms(subject, texts, tmp_path, block="full", seed=5, quiet=True)
+    about = read_json(tmp_path / "norms.json", "")
+    assert about["corpus_fingerprint"] == "feed"
+    assert about["command"] == "trisect norms MODEL --window 64 --texts 'a b.txt' --block full --seed 5"
+    wanted = {"subject": bert.name, "fingerprint": bert.fingerprint, "corpus": "some", "corpus_fingerprint": "feed"}
+    for runs in found.tables["claims"]["runs"]:
+        assert json.loads(runs) == wanted | {"texts": 3, "block": "full", "seed": 5}
+
+
+def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
+    many, draws = 10_000, np.random.default_rng(0).normal(size=(4000, 1))
+    drawn = Resampled(many, 0)
+    one = Estimate(np.zeros(1), draws)
+    for fewer, groups in ((False, GROUPS), (True, FEWER)):
+        row = drawn.row(one, (0,), fewer=fewer)
+        assert (row["low"], row["high"]) == tuple(float(end) for end in interval(draws[:, 0], groups))
+        assert row["n"] == many
+    assert Resampled(40, 0).row(one, (0,), fewer=True)["low"] == float(interval(draws[:, 0], 40)[0])
+
+
+def test_the_page_and_the_claim_say_how_many_queries_enter(done):
+    assert paper.QUERIES == QUERIES
+    said = f"at most {QUERIES} evenly spaced queries"
+    assert said in done.report.read_text(encoding="utf-8")
+    pairs = next(p for c in paper.CLAIMS if c.id == "C-3" for p in c.parts)
+    assert said.capitalize() in pairs.reason

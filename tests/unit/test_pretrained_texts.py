@@ -1,12 +1,14 @@
 """Texts into batches: windows, padding, special tokens, what is hidden from a masked model, and losses by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError
 from trisect.hf.losses import row_scores
-from trisect.hf.texts import IGNORED, Desk
+from trisect.hf.texts import IGNORED, Desk, longest_window
 
 
 def desk(model, specials=True, objective="masked", window=None):
@@ -97,6 +99,32 @@ def test_source_and_target_of_an_encoder_decoder():
     assert same.target.tokens[0][2:] == ("w1", "w2")
 
 
+def test_a_single_text_for_two_is_said_and_windows_must_match():
+    maker = desk(tinyhf.bart(), True, "seq2seq")
+    (one,) = maker.batches(["w1 w2"], 8, False)
+    assert one.notes == ("A single text was given where the model takes two: it is both source and target.",)
+    (two,) = maker.batches([("w1", "w2")], 8, False)
+    assert two.notes == ()
+    with pytest.raises(ModelError) as error:
+        list(maker.batches([("w1", words(60))], 8, False))
+    assert error.value.given == "Text 1 is 1 windows of source and 3 of target."
+
+
+@pytest.mark.parametrize(
+    ("kind", "positions", "limit", "window"),
+    [
+        ("roberta", 514, 1024, 512),
+        ("roberta", 514, 512, 512),
+        ("bert", 512, 10**30, 512),
+        ("bert", 512, 128, 128),
+        ("t5", None, None, None),
+    ],
+)
+def test_the_longest_window(kind, positions, limit, window):
+    config = SimpleNamespace(model_type=kind, max_position_embeddings=positions)
+    assert longest_window(config, SimpleNamespace(model_max_length=limit)) == window
+
+
 def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
     model, maker = tinyhf.bert(head=False), desk(tinyhf.bert(head=False), True, "output")
     (batch,) = maker.batches([words(5), "w1"], 8, True)
@@ -114,7 +142,8 @@ def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
     ("texts", "given", "known"),
     [
         (["w1", " "], "Text 2 is ' '.", "A text has at least one character that is not white space."),
-        ([("w1", "")], "Text 1 is ('w1', '').", "A text has at least one character that is not white space."),
+        ([("w1", "w2")], "Text 1 is ('w1', 'w2').", "tiny takes one text at a time, and no pairs."),
+        (["\ud800"], "Text 1 is '\\ud800'.", "It holds a byte that is no UTF-8."),
     ],
 )
 def test_empty_texts_are_refused(texts, given, known):

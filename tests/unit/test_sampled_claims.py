@@ -12,10 +12,12 @@ from tests.planted import judged, planted
 
 from trisect import claims
 from trisect.claims import sampled
-from trisect.claims.sampled import interval, judge_sampled, sides
+from trisect.claims.sampled import judge_sampled
 from trisect.core import stats as rule
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
+from trisect.core.resampling import interval, sides
 from trisect.papers import SOURCES, norms
+from trisect.report.cards import cards
 
 ABOUT = {"subject": "m", "corpus": "c"}
 
@@ -190,3 +192,31 @@ def test_studies_judge_only_claims_about_training(monkeypatch):
     monkeypatch.setattr(claims, "SOURCES", others)
     assert claims.claims_hash() == before
     assert claims.claims_hash("text") != own
+
+
+@pytest.mark.parametrize(
+    ("values", "n", "said"),
+    [
+        (drawn(1.0, 0.01), 29, "30"),
+        (np.ones(4000), 1, "cannot be told"),
+        (drawn(0.0), 29, "cannot be told"),
+        (drawn(0.0), 100, "more than 1\u202f000\u202f000"),
+        (np.ones(4000), 100, "barred: no number of texts"),
+    ],
+)
+def test_texts_needed_in_words(values, n, said):
+    effect = 0.0 if abs(values.mean()) < 1e-9 else 1.0
+    (card,) = cards(judge_sampled(source(claim("X", part("s"))), {"s": values}, {"s": effect}, n, ABOUT))
+    assert dict(card.facts)["Texts needed"] == said
+
+
+def test_groups_of_texts_count_for_the_degrees_of_freedom():
+    values, one = drawn(0.1, 0.1), source(claim("X", part("s")))
+    table = judge_sampled(one, {"s": values}, {"s": 0.1}, 5000, ABOUT, groups=40)
+    whole = table.row(0, named=True)
+    assert (whole["low"], whole["high"]) == tuple(float(end) for end in interval(values, 40))
+    assert whole["p"] == pytest.approx(float(rule.two_sided(sides(values, 40, "above", 0.0))))
+    assert whole["n"] == 5000
+    assert whole["spread"] == pytest.approx(0.1 * 5000**0.5, rel=0.01)
+    few = judge_sampled(one, {"s": values}, {"s": 0.1}, 40, ABOUT, groups=256)
+    assert few["p"].to_list() == table["p"].to_list()

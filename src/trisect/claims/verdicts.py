@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
 from trisect.claims.preconditions import checks
 from trisect.claims.readings import Reading, When, above_unigram, read
+from trisect.claims.rule import UNDECIDED, Decided, decide, slack
 from trisect.core.claim import Part, SiteMean, Source
 from trisect.core.stats import (
     ALPHA,
     Sample,
     Sides,
-    conjunction,
-    holm,
     interval,
     number,
     seeds_needed,
@@ -37,7 +36,6 @@ OTHER_EPSILON = "criticality was measured with another ε than 1 % of the final 
 AT_FLOOR = "measure at its floor"
 ONE_SEED = "one seed decides nothing"
 NO_SPREAD = "no spread between the seeds, so no t test can be made"
-UNDECIDED = "not decided at the measured spread"
 EPSILON = 0.01
 
 
@@ -78,13 +76,6 @@ class Tested:
         if not self.part.speaks_of_validation() or self.effect is None or not readings:
             return None
         return any((slack(self.part, x) > 0) != (self.slack > 0) for x in readings)
-
-
-def slack(part: Part, effect: float) -> float:
-    """How far `effect` lies on the claimed side of the part's bound; negative on the other side."""
-    if part.direction == "within":
-        return part.bound - abs(effect)
-    return effect - part.bound if part.direction == "above" else part.bound - effect
 
 
 def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.DataFrame:
@@ -163,12 +154,11 @@ def _judge_source(
 ) -> list[dict[str, Any]]:
     """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
     family = len(source.claims)
-    wholes = [_whole(parts, everywhere) for parts in tested]
-    adjusted = holm([whole.p for whole in wholes])
+    wholes = decide(tested, NOT_MEASURED, everywhere)
     rows = []
-    for claim, parts, whole, p_holm in zip(source.claims, tested, wholes, adjusted, strict=True):
+    for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
         named = {"source": source.key, "claim": claim.id}
-        rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, float(p_holm), family, diverged)})
+        rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, family, diverged)})
         for test in parts:
             p = number(two_sided(test.sides)) if bool(test.sample.testable) else None
             own = {"part": test.part.name, "sentence": test.part.sentence, "decides": test.part.decides}
@@ -176,44 +166,23 @@ def _judge_source(
     return rows
 
 
-class Whole(NamedTuple):
-    """A claim before Holm: the parts that decide, its two sides, its p-value, and the rule that bars a verdict."""
-
-    deciding: tuple[Tested, ...]
-    sides: Sides
-    p: float
-    barred: str | None
-
-
-def _whole(parts: Sequence[Tested], everywhere: str | None) -> Whole:
-    deciding = tuple(test for test in parts if test.part.decides)
-    joint = conjunction([test.sides for test in deciding])
-    reasons = [test.barred for test in deciding if test.barred is not None]
-    barred = everywhere or (NOT_MEASURED if NOT_MEASURED in reasons else next(iter(reasons), None))
-    return Whole(deciding, joint, 1.0 if barred else float(two_sided(joint)), barred)
-
-
-def _whole_row(whole: Whole, p_holm: float, family: int, diverged: frozenset[str]) -> dict[str, Any]:
+def _whole_row(whole: Decided[Tested], family: int, diverged: frozenset[str]) -> dict[str, Any]:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part."""
-    verdict = "inconclusive"
-    if p_holm < ALPHA:
-        verdict = "supported" if whole.sides.p_for < whole.sides.p_against else "refuted"
-    undecided = verdict == "inconclusive"
+    undecided = whole.undecided
     untested = next((test.reason for test in whole.deciding if test.reason is not None), UNDECIDED)
     needed = None
     if undecided and whole.barred is None:
         needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
     measured = all(test.sample.n > 0 for test in whole.deciding)
-    weakest = max(whole.deciding, key=lambda t: (float(t.sides.p_for), -float(t.sides.p_against), -t.slack))
     runs = frozenset().union(*(test.runs for test in whole.deciding))
     flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
     return {
-        **(_row(weakest, family, diverged) if measured else {}),
+        **(_row(whole.weakest, family, diverged) if measured else {}),
         "decides": True,
         "n": int(min(test.sample.n for test in whole.deciding)),
         "p": whole.p,
-        "p_holm": p_holm,
-        "verdict": verdict,
+        "p_holm": whole.p_holm,
+        "verdict": whole.verdict,
         "reason": (whole.barred or untested) if undecided else None,
         "seeds_needed": needed,
         "early_stopping": any(flags) if flags and measured else None,

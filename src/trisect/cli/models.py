@@ -13,12 +13,15 @@ from trisect.cli.group import main
 from trisect.core.errors import SpecError
 
 
+def _window(function: Any) -> Any:
+    return click.option("--window", type=int, help="Tokens read at once.  [default: the model's own limit]")(function)
+
+
 def _model(function: Any) -> Any:
     """The argument MODEL, and how it is fetched."""
     for option in (
         click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
         click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code."),
-        click.option("--window", type=int, help="Tokens read at once.  [default: the model's own limit]"),
         click.option("--device-map", help="Passed on to from_pretrained, such as auto (needs the package accelerate)."),
         click.option("--device", default="cpu", show_default=True, help="Where the model is put: cpu or cuda."),
         click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
@@ -42,6 +45,19 @@ def _texts(function: Any) -> Any:
     return function
 
 
+class _Sited(click.Command):
+    """A command whose --sites takes all the sites that stand behind it: --sites q@all k@1 v@2."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        joined: list[str] = []
+        for word in args:
+            if len(joined) > 1 and joined[-2] == "--sites" and "@" in word and not word.startswith("-"):
+                joined[-1] += f" {word}"
+            else:
+                joined.append(word)
+        return super().parse_args(ctx, joined)
+
+
 def _out(function: Any) -> Any:
     """Where things go, and how they are said."""
     for option in (
@@ -62,7 +78,6 @@ def check(
     dtype: str | None,
     device: str,
     device_map: str | None,
-    window: int | None,
     pickle: bool,
     remote_code: bool,
     as_json: bool,
@@ -112,12 +127,13 @@ def _check_study(out: str) -> None:
 
 @main.command()
 @_model
+@_window
 @_texts
 @click.option(
     "--block",
     default="attention",
     show_default=True,
-    help="What a norm is of: attention, residual (with x added) or full (with layer norm).",
+    help="Also shown: norms of attention, with the residual, or full (with layer norm). Claims are about attention.",
 )
 @_out
 def norms(block: str, out: str | None, seed: int, as_json: bool, **named: Any) -> None:
@@ -135,6 +151,7 @@ def norms(block: str, out: str | None, seed: int, as_json: bool, **named: Any) -
 
 @main.command()
 @_model
+@_window
 @_texts
 @click.option("--draws", default=20_000, show_default=True, help="Random matrices drawn for each shape.")
 @_out
@@ -151,13 +168,16 @@ def similarity(draws: int, out: str | None, seed: int, as_json: bool, **named: A
     _said(done, as_json)
 
 
-@main.command()
+@main.command(cls=_Sited)
 @_model
+@_window
 @_texts
-@click.option("--sites", multiple=True, help="Sites such as q@all or v@2.h4.  [default: q, k and v of every layer]")
+@click.option(
+    "--sites", multiple=True, help="Sites such as q@all v@2.h4, one or several.  [default: q, k and v of every layer]"
+)
 @click.option("--how", default="zero", show_default=True, help="zero, mean or resample.")
 @click.option("--per", default="layer", show_default=True, help="One edit a head or a layer.")
-@click.option("--hold", help="pattern: keep every other layer's weights as they were.")
+@click.option("--hold", help="pattern: keep all attention weights but those of a layer whose q or k is replaced.")
 @_out
 def ablate(
     sites: tuple[str, ...],
@@ -172,7 +192,7 @@ def ablate(
     """Measure what breaks when queries, keys or values are taken away.
 
     \b
-    trisect ablate MODEL --corpus wikitext-2 --sites q@all --sites v@all --per head
+    trisect ablate MODEL --corpus wikitext-2 --sites q@all v@all --per head
     """
     from trisect import door
 
@@ -184,7 +204,7 @@ def ablate(
     _said(done, as_json)
 
 
-@main.command()
+@main.command(cls=_Sited)
 @click.argument("model", metavar="MODEL")
 @click.option("--initial", required=True, help="The revision to rewind to.")
 @click.option("--final", required=True, help="The revision to rewind from.")
@@ -234,7 +254,7 @@ def rewind(
         model,
         initial,
         final,
-        [] if stages is None else stages.split(","),
+        [] if stages is None else [stage.strip() for stage in stages.split(",")],
         _read(named),
         _folder(out, "rewind", model),
         _several(sites) or None,
@@ -253,6 +273,7 @@ def rewind(
 
 @main.command()
 @_model
+@_window
 @click.argument("text", metavar="TEXT", nargs=-1, required=True)
 @click.option("--out", default="explore.html", show_default=True, help="The page.")
 def explore(text: tuple[str, ...], out: str, **named: Any) -> None:

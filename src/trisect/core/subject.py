@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from trisect.core.errors import SiteError
+from trisect.core.errors import ModelError, SiteError
 from trisect.core.site import Site
 from trisect.core.trace import Address, Projections, Reading, Side
 
@@ -164,6 +164,16 @@ class Subject(Protocol):
         """Layers and heads."""
         ...
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words of a command line that load it in the same way: MODEL for a folder's, then what was chosen."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the model is not read, and why; batches carry the same."""
+        ...
+
     def projections(self) -> tuple[Projections, ...]:
         """Per-head weights of every attention layer; needs no text."""
         ...
@@ -199,3 +209,24 @@ class Texts:
     notes: Sequence[str] = field(default_factory=tuple)
     fingerprint: str = ""
     options: tuple[str, ...] = ()
+
+
+def check_text(name: str, number: int, text: Any, paired: bool) -> tuple[str, str]:
+    """Source and target of a text, the same where one was given; raises ModelError for what is no text for this model."""
+    given = f"Text {number + 1} is {text!r}."
+    parts = text if isinstance(text, tuple) else (text,)
+    if isinstance(text, tuple) and (len(text) != 2 or not paired):
+        known = f"{name} takes a source and a target." if paired else f"{name} takes one text at a time, and no pairs."
+        raise ModelError(
+            given, known, "Give pairs of texts." if paired else "Give a single text, in quotes on a command line."
+        )
+    for part in parts:
+        if not isinstance(part, str) or not part.strip():
+            known = "A text has at least one character that is not white space."
+            raise ModelError(given, known, "Leave it out, or give its words.")
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            known = "It holds a byte that is no UTF-8."
+            raise ModelError(given.encode("ascii", "backslashreplace").decode(), known, "Give it as UTF-8.") from None
+    return parts[0], parts[-1]

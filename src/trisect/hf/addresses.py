@@ -24,6 +24,9 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
     Raises ModelError where the model's main input is of another kind.
     """
     config, draw = getattr(model, "config", None), torch.Generator().manual_seed(seed)
+    if config is None:
+        known = "A model of Hugging Face's has a configuration; this module has none."
+        raise ModelError(f"{name} cannot be read.", known, "Give such a model, or a folder of one.")
     main = getattr(model, "main_input_name", "input_ids")
     device = next(model.parameters()).device
     kind = next(model.parameters()).dtype
@@ -74,6 +77,9 @@ def find_addresses(
             stacks.append("enc")
         else:
             stacks.append("dec" if call.q.shape[2] == call.k.shape[2] else "cross")
+    if encoder is not None and "dec" in stacks and "cross" not in stacks:
+        known = "Source and target are equally long, so that cross-attention looks like self-attention."
+        raise ModelError(f"The example inputs of {name}.", known, "Give a source and a target of different lengths.")
     numbers: dict[str, list[int]] = {}
     for stack in dict.fromkeys(stacks):
         numbers[stack] = _layers([call.module for call, own in zip(calls, stacks, strict=True) if own == stack])

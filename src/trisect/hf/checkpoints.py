@@ -91,7 +91,10 @@ def read_cuts(model: str | Path, revision: str, cuts: Sequence[Cut], like: nn.Mo
         known = f"The final one is a {type(like).__name__}, this one a {type(found).__name__}."
         raise ModelError(f"Revision {revision!r} is another model.", known, "Choose revisions of one model.")
     state, own = found.state_dict(), like.state_dict()
-    for parameter in dict.fromkeys(cut.parameter for cut in cuts):
+    for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *own, *state)):
+        if parameter not in own:
+            known = f"It has {parameter}, which the final revision has not."
+            raise ModelError(f"Revision {revision!r} has another shape.", known, "Choose revisions of one model.")
         shape = tuple(state[parameter].shape) if parameter in state else None
         if shape != tuple(own[parameter].shape):
             given = f"Revision {revision!r} has another shape."

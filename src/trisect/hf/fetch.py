@@ -14,6 +14,7 @@ from torch import nn
 
 from trisect.core.errors import ModelError
 
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -43,7 +44,11 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     import transformers
 
     known = {"revision": options.revision, "trust_remote_code": options.remote_code}
+    device = _device(options.device)
     name, local = str(where), Path(where).is_dir()
+    if Path(where).is_file():
+        known = "A model is a folder with config.json and model.safetensors."
+        raise ModelError(f"{name} is a file.", known, "Give the folder that it lies in.")
     if not local:
         known["local_files_only"] = not _reachable(name, options.revision)
     elif options.revision is not None:
@@ -74,7 +79,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
         known_of = f"{len(missing)} of its parameters are not in its files: {listed}. They would be random numbers."
         raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
     if options.device_map is None:
-        model = model.to(options.device)
+        model = model.to(device)
     return model.eval(), _tokenizer(name, known), objective
 
 
@@ -139,33 +144,44 @@ def _look(folder: Path, options: Options) -> None:
 
 
 def _head(config: Any) -> tuple[Any, str]:
-    """The auto class that the configuration's architecture belongs to, and what that model predicts."""
+    """The class that the configuration's architecture belongs to, and what that model predicts."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
     named = (config.architectures or [""])[0]
-    for objective, kind, classes in (
-        ("seq2seq", transformers.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
-        ("causal", transformers.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
-        ("masked", transformers.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
-    ):
-        if named in classes.values() and (objective != "masked" or "MaskedLM" in named or "WithLMHead" in named):
-            return kind, objective
-    if any(part in (getattr(config, "auto_map", None) or {}) for part in ("AutoModelForCausalLM",)):
-        return transformers.AutoModelForCausalLM, "causal"
-    if named.endswith("ForConditionalGeneration"):
-        return getattr(transformers, named, transformers.AutoModel), "seq2seq"
-    return transformers.AutoModel, "output"
+    objective = _objective(named, config)
+    known = {
+        "seq2seq": (transformers.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
+        "causal": (transformers.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+        "masked": (transformers.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
+    }
+    if objective == "output":
+        return transformers.AutoModel, objective
+    kind, classes = known[objective]
+    own = named in classes.values() or named not in dir(transformers)  # the latter is code of the model's own
+    return (kind if own else getattr(transformers, named)), objective
 
 
 def objective_of(model: nn.Module) -> str:
     """The objective of a module that is given as it is, by its class's name."""
-    name = type(model).__name__
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return "seq2seq" if "LM" in name or "ForConditionalGeneration" in name or "MTModel" in name else "output"
-    if "MaskedLM" in name:
+    return _objective(type(model).__name__, getattr(model, "config", None))
+
+
+def _objective(named: str, config: Any) -> str:
+    """What a class of that name predicts; 'causal' is to be checked against its attention, see `load`."""
+    head = named.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration"))
+    if getattr(config, "is_encoder_decoder", False):
+        return "seq2seq" if head or named.endswith("MTModel") else "output"
+    if named.endswith("ForMaskedLM"):
         return "masked"
-    return "causal" if "CausalLM" in name or "LMHead" in name else "output"
+    return "causal" if head else "output"
+
+
+def is_masked_lm(model: nn.Module) -> bool:
+    """Whether a class whose name does not say so is a masked LM (XLM and its kin are either, by their attention)."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return type(model).__name__ in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -174,13 +190,27 @@ def _dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
+def _device(name: str) -> torch.device:
+    there = ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+    if name not in (*there, *(("cuda",) if len(there) > 1 else ())):
+        raise ModelError(f"{name!r} is no device here.", f"There is {', '.join(there)}.", "Use one of them.")
+    return torch.device(name)
+
+
 def _tokenizer(name: str, known: dict[str, Any]) -> Any:
     import transformers
 
+    # without any file of a tokenizer some families would be given an empty one
+    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in (*TOKENIZERS, "tokenizer_config.json")):
+        return None
     try:
         return transformers.AutoTokenizer.from_pretrained(name, **known)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError):
-        return None  # vision and speech models have none; reading a text then says so
+    except Exception as error:  # vision and speech models have none, and each kind says so in its own way
+        if there := [file for file in TOKENIZERS if (Path(name) / file).exists()]:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            todo = "Save the tokenizer again beside the model."
+            raise ModelError(f"The tokenizer of {name} cannot be read: {', '.join(there)}.", said, todo) from error
+        return None
 
 
 def _refusal(name: str, error: Exception) -> ModelError:
@@ -188,10 +218,19 @@ def _refusal(name: str, error: Exception) -> ModelError:
     if "trust_remote_code" in said or "remote code" in said:
         known = "Its code is not part of transformers and would have to be run from its repository."
         return ModelError(f"{name} needs code of its own.", known, "Read that code, then allow it with --remote-code.")
+    if "accelerate" in said:
+        known = "Spreading a model over devices is done by the package accelerate, which is not installed."
+        return ModelError(
+            f"{name} cannot be loaded with a device map.",
+            known,
+            "Run 'pip install accelerate', or leave the device map out.",
+        )
     if "safetensors" in said:
         known = "It has no safetensors file; a pickle can run any code when it is opened."
         return ModelError(
             f"{name} cannot be loaded.", known, "Choose a revision with safetensors, or allow it with --pickle."
         )
     todo = "Check the name, the revision and the network; a folder works without one."
+    if Path(name).is_dir():
+        todo = "Check that its files are whole, and those of one model."
     return ModelError(f"The model {name} cannot be loaded.", f"{type(error).__name__}: {said}", todo)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -17,22 +17,47 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, Scores, Shape, Text, Writer
 from trisect.core.trace import STACKS, Address, Projections, Reading, Trace
 from trisect.hf.calls import Call, Edits
-from trisect.hf.fetch import Options, fetch, objective_of
-from trisect.hf.losses import first_tensor, row_scores
-from trisect.hf.proof import Proof, prove
+from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
+from trisect.hf.losses import row_scores
+from trisect.hf.proof import Proof, evaluating, prove
 from trisect.hf.texts import Desk, sides_of
 
+ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
 MOST = 1_000  # windows in one Reading, all of them in memory
 Inputs = Mapping[str, Any]
+
+
+class State(NamedTuple):
+    """A model's parameters in short: how often they were written to, and the sum of each, in float64."""
+
+    writes: int
+    sums: tuple[float, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> State:
+        """The state that a model is in."""
+        return cls(_writes(model), _sums(model))
+
+    def changed(self, model: nn.Module) -> bool:
+        """Whether its parameters are others by now; what was written and put back again is no change."""
+        return _writes(model) != self.writes and _sums(model) != self.sums
+
+
+def _writes(model: nn.Module) -> int:
+    return sum(0 if p.is_inference() else p._version for p in model.parameters())
+
+
+def _sums(model: nn.Module) -> tuple[float, ...]:
+    return tuple(float(p.detach().sum(dtype=torch.float64)) for p in model.parameters())
 
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
     """A Hugging Face model with what the proof found of its attention. Make one with `load`.
 
-    `model` is never changed: whatever a call sets inside it is set back. `window` is the longest run of tokens that is
-    read at once.
+    `model` is never changed: whatever a call sets inside it is set back. `options` are the words of a command line that
+    load it in the same way; `remarks` say what was decided about its loss. `state` is what its weights were when it was proved.
     """
 
     name: str
@@ -41,6 +66,9 @@ class Pretrained:
     objective: str
     proof: Proof
     desk: Desk
+    state: State | None = None
+    options: tuple[str, ...] = (ANY,)
+    remarks: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -66,19 +94,34 @@ class Pretrained:
         return self.proof.shape
 
     def projections(self) -> tuple[Projections, ...]:
-        """Per-head weights of every attention layer, as far as the proof found them."""
-        return tuple(found.projections for found in self.proof.found)
+        """Per-head weights of every attention layer that passes the proof, as far as they were found."""
+        return tuple(found.projections for found in self.proof.found if found.lawful)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the model's attention is not read, and why; what its loss is not."""
+        failed = zip(self.proof.addresses, self.proof.laws, strict=True)
+        left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
+        return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.strays), *self.remarks)
 
     def batches(self, texts: Iterable[Text], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` hides tokens from a masked LM, to be predicted."""
-        return self.desk.batches(texts, size, scored)
+        for batch in self.desk.batches(texts, size, scored):
+            yield replace(batch, notes=(*batch.notes, *self.notes))
 
     def batch_of(self, inputs: Inputs) -> Batch:
         """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
         if not any(isinstance(t, Tensor) for t in inputs.values()):
             known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
             raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
-        calls, _ = self._run(inputs, Edits())
+        try:
+            calls, _ = self._run(inputs, Edits())
+        except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
+            known = f"The model says: {' '.join(str(error).split())[:200]}"
+            todo = f"Give what its forward takes: {', '.join(sorted(self.desk.accepts)[:8])}."
+            raise ModelError(
+                f"The inputs {', '.join(map(repr, inputs))} do not go through {self.name}.", known, todo
+            ) from error
         longest: dict[str, int] = dict.fromkeys(STACKS, 0)
         for call, address in zip(calls, self.addresses, strict=True):
             longest[address.stack] = max(longest[address.stack], call.q.shape[2])
@@ -97,11 +140,14 @@ class Pretrained:
         if isinstance(texts, Mapping):
             return self.trace(self.batch_of(cast(Inputs, texts)))
         several = [cast(Text, texts)] if isinstance(texts, (str, tuple)) else list(texts)
+        if not several:
+            raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
         made = list(self.batches(several, MOST))
         if len(made) != 1:
             known = f"A Reading holds at most {MOST:,} windows, all in memory."
-            todo = "Use batches and trace, one batch at a time." if made else "Give at least one text."
-            raise ModelError(f"{len(several):,} texts were given.", known, todo)
+            raise ModelError(
+                f"{len(several):,} texts were given.", known, "Use batches and trace, one batch at a time."
+            )
         return self.trace(made[0])
 
     @torch.no_grad()
@@ -109,6 +155,9 @@ class Pretrained:
         """Read one batch: a Trace per layer and stack, on the CPU."""
         from trisect.hf.blocks import watch
 
+        if self.state is not None and self.state.changed(self.model):
+            known = "What was found of its projections belongs to the weights that it had then."
+            raise ModelError(f"The weights of {self.name} have changed since it was loaded.", known, "Load it again.")
         with watch(self.model, self.proof.found) as blocks:
             calls, _ = self._run(batch.inputs, Edits())
         traces = []
@@ -152,7 +201,7 @@ class Pretrained:
         own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}
         if "use_cache" in self.desk.accepts:
             own["use_cache"] = False
-        with torch.no_grad(), self.proof.door(self.model, edits) as calls:
+        with torch.no_grad(), evaluating(self.model), self.proof.door(self.model, edits) as calls:
             made = self.model(**own)
         if len(calls) != len(self.addresses):
             known = f"On loading it made {len(self.addresses)}."
@@ -182,18 +231,40 @@ def load(
     Raises ModelError where there is no such model, or naming what the proof refuses.
     """
     if isinstance(model, nn.Module):
-        name, module, objective = type(model).__name__, model.eval(), objective_of(model)
+        name, module, objective = type(model).__name__, model, objective_of(model)
+        chosen = {
+            "revision": revision,
+            "dtype": dtype,
+            "device_map": device_map,
+            "device": None if device == "cpu" else device,
+        }
+        if given := [option for option, value in chosen.items() if value is not None]:
+            known = "It is a module already, and is read as it is."
+            raise ModelError(f"{', '.join(given)} for {name}.", known, "Leave that out, or give a name or a folder.")
     else:
         options = Options(revision, dtype, device, device_map, pickle, remote_code)
         module, found, objective = fetch(model, options)
         tokenizer = tokenizer or found
         name = _name(Path(model)) if Path(model).is_dir() else str(model)
-        name = name if revision is None else f"{name}@{revision}"
     proved = prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
+    objective, remarks = _settle(objective, module, tokenizer, proved)
     desk = Desk.of(name, module, tokenizer, objective, window)
-    return Pretrained(name, module, tokenizer, objective, proved, desk)
+    words = {"--revision": revision, "--dtype": dtype, "--window": window}
+    called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
+    said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
+    return Pretrained(name, module, tokenizer, objective, proved, desk, State.of(module), said, remarks)
+
+
+def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:
+    """A causal loss only where no position sees a later one: else it would be told what it is to predict."""
+    ahead = any(law.ahead for law, a in zip(proved.laws, proved.addresses, strict=True) if a.stack in ("plain", "dec"))
+    if objective != "causal" or not ahead:
+        return objective, ()
+    if is_masked_lm(model) and getattr(tokenizer, "mask_token_id", None) is not None:
+        return "masked", ("Its positions see later ones, so its loss is that of a masked language model.",)
+    return "output", ("Its positions see later ones, so it has no next-token loss; changes are of its output.",)
 
 
 def _name(folder: Path) -> str:
@@ -209,6 +280,3 @@ def _kept(t: Tensor) -> Tensor:
 def _fit(real: Tensor, length: int) -> Tensor:
     """Which positions are real, for a layer that sees another number of them (pooled, or patched): all of them."""
     return real if real.shape[1] == length else torch.ones(real.shape[0], length, dtype=torch.bool)
-
-
-__all__ = ["Pretrained", "first_tensor", "load"]

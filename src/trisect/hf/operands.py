@@ -244,7 +244,7 @@ def use_sdpa(
             weights = split(SDPA(**{**given, "value": eye, "dropout_p": 0.0}))
         result = SDPA(**given)
     else:
-        weights = held.to(value.dtype)
+        weights = held.to(value)
         heads = parts.v.repeat_interleave(weights.shape[1] // parts.v.shape[1], 1)
         result = weights @ heads
         result = result.flatten(0, 1) if merged else result

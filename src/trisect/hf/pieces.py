@@ -142,7 +142,7 @@ class PieceReader:
         held = self.held(visit.order)
         if held is not None:
             v = pieces.take(visit.made[pieces.parts[2]])
-            out = (held.to(v.dtype) @ v).transpose(1, 2).flatten(2)
+            out = (held.to(v) @ v).transpose(1, 2).flatten(2)
         self._note(visit, out)
         self.pause(False)
         return out

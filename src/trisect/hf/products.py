@@ -202,7 +202,7 @@ class Follower(TorchFunctionMode):
             tags = self._patterns(operand) if held is not None else []
             roles = product.mixing(side) if tags else None
             if roles is not None and held is not None:
-                given = roles[0].give(held.to(operand.dtype))
+                given = roles[0].give(held.to(operand))
                 self._tags[given] = {tags[0]: None}
                 return product.replaced(side, given)
         return product

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ class Law(NamedTuple):
     """What one attention call was found to obey.
 
     `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| as a share of the largest
-    output, `sink` whether rows may sum to less. `cause` says of q, k and v whether a write there reaches the answer.
+    output, `sink` whether rows may sum to less, `ahead` whether a position gives weight to a later one. `cause` says
+    of q, k and v whether a write there reaches the answer.
     """
 
     rows: float
@@ -34,6 +36,7 @@ class Law(NamedTuple):
     sink: bool
     cause: tuple[bool, bool, bool]
     allowed: float
+    ahead: bool = False
 
     @property
     def failure(self) -> str:
@@ -94,6 +97,19 @@ class Proof:
         )
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, without dropout, and every part of it back in its own mode afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@torch.inference_mode(False)
 @torch.enable_grad()
 def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) -> Proof:
     """Prove on one forward pass that what is read of a model's attention is what the model computes.
@@ -103,6 +119,11 @@ def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) 
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     given = dict(inputs) if inputs is not None else example_inputs(name, model)
+    with evaluating(model):
+        return _prove(name, model, given)
+
+
+def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     seen = look(model, given)
     if not seen.calls:
         return Proof(name, seen.door, seen.words, (), (), (), Shape({}), seen.strays, _unseen(name, model, seen.strays))
@@ -129,7 +150,8 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
     # a padded position may attend to nothing at all
     nothing = weights.eq(0).all(-1) & output.eq(0).all(-1)
     rows = float((sums - 1).masked_fill(nothing, 0).abs().max()) if not nothing.all() else float("inf")
-    return Law(rows, float((made - output).abs().max()) / size, below and rows > allowed, cause, allowed)
+    ahead = weights.shape[2] == weights.shape[3] and bool(weights.triu(1).ne(0).any())
+    return Law(rows, float((made - output).abs().max()) / size, below and rows > allowed, cause, allowed, ahead)
 
 
 def find_causes(

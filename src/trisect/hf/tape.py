@@ -46,7 +46,7 @@ def tape(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[Call]]:
                     q, k, v = edits.write[order](Parts(q, k, v))
                 output, weights = function(module, q, k, v, mask, *rest, **named)
                 if order in edits.hold:
-                    weights = edits.hold[order].to(v.dtype)
+                    weights = edits.hold[order].to(v)
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 scale = named.get("scaling")
                 calls.append(

@@ -11,17 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, Text
+from trisect.core.subject import Batch, Text, check_text
 from trisect.core.trace import Side
 
 LONGEST = 512  # tokens a window where neither model nor tokenizer has a limit
 BOUNDLESS = 1_000_000  # tokenizers without a limit report a very large one
 MASKED_SHARE = 0.15
+OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 IGNORED = -100  # of labels: not predicted
 
 
 class Window(NamedTuple):
-    """One row of a batch: which text, where in it, its token ids, and which of them the tokenizer added."""
+    """One row of a batch: which text, where in it, its token ids, and which of them the tokenizer added.
+
+    `alike` says that one text was given, so that source and target are the same.
+    """
 
     text: int
     start: int
@@ -29,6 +33,7 @@ class Window(NamedTuple):
     special: list[bool]
     target: list[int]
     target_special: list[bool]
+    alike: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +57,15 @@ class Desk:
         if start is None:
             start = getattr(config, "bos_token_id", None) or getattr(config, "pad_token_id", None) or 0
         device = next(model.parameters()).device
-        return cls(name, tokenizer, objective, window or _window(config, tokenizer), accepts, int(start), device)
+        return cls(
+            name,
+            tokenizer,
+            objective,
+            choose_window(name, window, longest_window(config, tokenizer)),
+            accepts,
+            int(start),
+            device,
+        )
 
     def batches(self, texts: Iterable[Text], size: int, scored: bool) -> Iterator[Batch]:
         """Batches of at most `size` windows, in the order of the texts."""
@@ -70,15 +83,17 @@ class Desk:
             yield self._batch(held, scored)
 
     def _windows(self, number: int, text: Text) -> Iterator[Window]:
-        source, target = text if isinstance(text, tuple) else (text, text)
-        if not isinstance(source, str) or not source.strip() or not isinstance(target, str) or not target.strip():
-            known = "A text has at least one character that is not white space."
-            raise ModelError(f"Text {number + 1} is {text!r}.", known, "Leave it out, or give its words.")
         paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
-        aims = list(self._cut(target)) if paired else []
-        for i, (start, ids, special) in enumerate(self._cut(source)):
-            _, aim, aim_special = aims[min(i, len(aims) - 1)] if aims else (0, [], [])
-            yield Window(number, start, ids, special, aim, aim_special)
+        source, target = check_text(self.name, number, text, paired)
+        pieces, aims = list(self._cut(source)), list(self._cut(target)) if paired else []
+        if aims and len(aims) != len(pieces):
+            given = f"Text {number + 1} is {len(pieces)} windows of source and {len(aims)} of target."
+            raise ModelError(
+                given, "Each window of a source is read with its own of the target.", "Give shorter texts."
+            )
+        for i, (start, ids, special) in enumerate(pieces):
+            _, aim, aim_special = aims[i] if aims else (0, [], [])
+            yield Window(number, start, ids, special, aim, aim_special, not isinstance(text, tuple))
 
     def _cut(self, text: str) -> Iterator[tuple[int, list[int], list[bool]]]:
         """Windows of a text: where each begins, its ids, and which of them are special; specials stand in every window."""
@@ -119,6 +134,8 @@ class Desk:
             flags = _flags([[True, *row.target_special[:-1]] for row in rows], aim.shape[1])
             target = Side(self._pieces(given, aim_real), aim_real, flags, given)
         notes = []
+        if rows[0].target and any(row.alike for row in rows):
+            notes.append("A single text was given where the model takes two: it is both source and target.")
         if any(row.start for row in rows):
             notes.append(f"Texts longer than {self.window} tokens were cut into windows that do not see each other.")
         kept = {name: t.to(self.device) for name, t in inputs.items() if name in self.accepts or name == "labels"}
@@ -194,15 +211,21 @@ def _flags(rows: list[list[bool]], width: int) -> Tensor:
     return torch.tensor([[*row, *[True] * (width - len(row))] for row in rows])
 
 
-def _window(config: Any, tokenizer: Any) -> int:
-    """The longest input that model and tokenizer both allow."""
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
-    limits.append(getattr(tokenizer, "model_max_length", None))
-    sensible = [int(n) for n in limits if isinstance(n, (int, float)) and 0 < n < BOUNDLESS]
-    if not sensible:
-        return LONGEST
+def longest_window(config: Any, tokenizer: Any) -> int | None:
+    """The longest input that model and tokenizer both allow; null where neither says."""
     # RoBERTa and its kin count positions from the padding index on, so that two of them are never used
-    offset = (
-        2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer") else 0
-    )
-    return max(1, min(sensible) - (offset if not isinstance(limits[-1], int) or limits[-1] >= BOUNDLESS else 0))
+    offset = 2 if getattr(config, "model_type", "") in OFFSET else 0
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
+    limits = [n - offset if isinstance(n, int) else None for n in limits]
+    limits.append(getattr(tokenizer, "model_max_length", None))
+    return min((int(n) for n in limits if isinstance(n, (int, float)) and 0 < n < BOUNDLESS), default=None)
+
+
+def choose_window(name: str, window: int | None, limit: int | None) -> int:
+    """The window asked for, else the limit; raises ModelError where it does not fit."""
+    if window is None:
+        return limit or LONGEST
+    if window < 1 or (limit is not None and window > limit):
+        known = "A window is 1 token or more" + ("." if limit is None else f", and {name} reads at most {limit}.")
+        raise ModelError(f"A window of {window} tokens.", known, "Choose another, or leave it out.")
+    return window

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,7 +99,7 @@ def run_ablation(
     _check(how, per, batch)
     edits = plan_edits(subject.shape, every_site(subject.shape) if sites is None else sites, per)
     addresses, read = tuple(dict.fromkeys(edit.address for edit in edits)), Read.of(texts, seed)
-    with nullcontext(_silent) if quiet else bar(f"{how} at {len(edits)} places") as told:
+    with bar(f"{how} at {len(edits)} places", quiet) as told:
         rounds = read.count * (2 if how == "mean" else 1)
         replace = make_replacement(subject, read, addresses, how, batch, seed, lambda n: told(n, rounds))
         tally, notes = Tally(), dict.fromkeys(texts.notes)
@@ -217,12 +216,12 @@ def _about(subject: Subject, texts: Texts, table: Float[np.ndarray, "N C"], note
         "texts": len(table),
         "tokens": int(table[:, 0].sum()),
         "notes": list(notes),
-        "versions": versions(),
+        "versions": versions("transformers"),
     }
 
 
 def _command(subject: Subject, texts: Texts, options: Mapping[str, Any]) -> str:
-    words = ["trisect", "ablate", subject.name, *texts.options]
+    words = ["trisect", "ablate", *subject.options, *texts.options]
     words += ["--sites", " ".join(options["sites"])] if options["sites"] else []
     words += ["--how", options["how"], "--per", options["per"], *(["--hold", "pattern"] if options["hold"] else [])]
     return shlex.join([*words, "--seed", str(options["seed"])])
@@ -244,7 +243,3 @@ def _check(how: str, per: str, batch: int) -> None:
             raise SpecError(f"{given!r} is not a '{name}' of an ablation.", f"There is {', '.join(known)}.", todo)
     if batch < 1:
         raise SpecError(f"A batch of {batch} texts was asked for.", "A batch has at least one.", "Use for example 8.")
-
-
-def _silent(done: int, total: int) -> None:
-    return None

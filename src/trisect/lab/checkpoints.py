@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,13 +84,15 @@ def run_checkpoints(
         return [tuple(next(values) for _ in spot.cuts) for spot in spots]
 
     title = f"rewinding {len(spots)} sites"
-    with nullcontext(_silent) if quiet else bar(title) as told:
+    with bar(title, quiet) as told:
         rows, said = rewind(bench, spots, read, initial, stages, how, told)
     name = Path(model).resolve().name if Path(model).is_dir() else str(model)
+    chosen = [str(w) for o, v in {"--window": window, "--dtype": dtype}.items() if v is not None for w in (o, v)]
     table = frame("sites", [row | {"subject": f"{name}@{final}"} for row in rows])
     about = _about(bench, texts, (*notes, *said)) | {"subject": f"{name}@{final}"} | how._asdict()
     about |= {"initial": initial, "stages": list(stages), "final": final}
-    return _write(out, table, about | {"command": _command(name, initial, final, stages, texts, sites, how)})
+    called = "MODEL" if Path(model).is_dir() else str(model)
+    return _write(out, table, about | {"command": _command(called, initial, final, stages, texts, sites, how, chosen)})
 
 
 def _about(bench: Bench, texts: Texts, notes: Sequence[str]) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _about(bench: Bench, texts: Texts, notes: Sequence[str]) -> dict[str, Any]:
         "tokens": int(bench.tokens.sum()),
         "passes": bench.tried,
         "notes": list(dict.fromkeys((*texts.notes, *notes, *cut))),
-        "versions": versions(),
+        "versions": versions("transformers"),
     }
 
 
@@ -176,11 +177,12 @@ def _command(
     texts: Texts,
     sites: Sequence[Site | str] | None,
     how: How,
+    chosen: Sequence[str],
 ) -> str:
-    words = ["trisect", "rewind", model, "--initial", initial, "--final", final]
+    words = ["trisect", "rewind", model, *chosen, "--initial", initial, "--final", final]
     words += ["--stages", ",".join(stages)] if stages else []
     words += [*texts.options, *(["--sites", " ".join(map(str, sites))] if sites is not None else [])]
-    words += ["--points", str(how.points), *(["--exact"] if how.exact else [])]
+    words += ["--points", str(how.points), "--epsilon", f"{how.epsilon:g}", *(["--exact"] if how.exact else [])]
     return shlex.join([*words, "--seed", str(how.seed)])
 
 
@@ -201,7 +203,3 @@ def _check(points: int, epsilon: float, batch: int) -> None:
     ):
         if not good:
             raise SpecError(f"{name} is {value!r}.", known, "Leave it out for what is usual.")
-
-
-def _silent(done: int, total: int) -> None:
-    return None

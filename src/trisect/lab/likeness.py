@@ -57,13 +57,12 @@ class Nulls:
     def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         draw = np.random.default_rng([self.seed, KINDS.index(kind), *shape])
         many = max(self.draws, draws_needed(self.heads, kind))
+        if kind == "ranks":
+            return {"effective_rank": nulls.random_ranks(draw, shape[0], shape[1], many)}
+        if kind == "products":
+            return {"effective_rank": nulls.random_product_ranks(draw, shape[0], shape[1], many)}
         if kind == "cosines":
             return {"cosine": nulls.random_cosines(draw, shape[0], many)}
-        if kind == "ranks":
-            # Ranks alone cost a decomposition a draw, and no verdict rests on them: as many as were asked for.
-            return {"effective_rank": nulls.random_ranks(draw, shape[0], shape[1], self.draws)}
-        if kind == "products":
-            return {"effective_rank": nulls.random_product_ranks(draw, shape[0], shape[1], self.draws)}
         dim, left, right = shape
         if kind == "forms":
             forms = nulls.random_forms(draw, dim, left, right, many)
@@ -76,8 +75,9 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
 
     Overlaps are tested with and without biases, and a second time in the claim, on both sides and in a family of two.
+    Effective ranks are a family for each component, since a draw of theirs costs a decomposition.
     """
-    tests = len(PAIRS) * heads * (2 if kind == "subspaces" else 1)
+    tests = {"subspaces": 2 * len(PAIRS), "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
     return int(SPARE * 2 * tests / ALPHA)
 
 
@@ -191,10 +191,11 @@ def _array(values: Tensor) -> np.ndarray:
 def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[int], object]) -> list[dict[str, Any]]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
-    Holm's family is one measure over all heads, pairs and layers; `told` hears how many of `found` are done.
+    Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads;
+    `told` hears how many of `found` are done.
     """
     rows: list[dict[str, Any]] = []
-    tests: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    tests: dict[tuple[str, str | None], list[tuple[dict[str, Any], float]]] = {}
     for done, measured in enumerate(found, start=1):
         for key in dict.fromkeys(measured.keys):
             where = [i for i, k in enumerate(measured.keys) if k == key]
@@ -211,11 +212,12 @@ def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[
             rows += [
                 row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(named, scores, strict=True)
             ]
-            tests.setdefault(name, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
+            family = (name, measured.component if name == "effective_rank" else None)
+            tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
         told(done)
-    for name, family in tests.items():
-        adjusted = holm([p for _, p in family])
-        for (row, p), p_holm in zip(family, adjusted, strict=True):
+    for (name, _), own in tests.items():
+        adjusted = holm([p for _, p in own])
+        for (row, p), p_holm in zip(own, adjusted, strict=True):
             rows.append(row | {"measure": f"{name}_p", "value": p})
             rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
     return rows

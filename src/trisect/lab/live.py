@@ -63,9 +63,9 @@ def clock(seconds: float) -> str:
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, told of (done, total); silent where there is no terminal."""
+def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, told of (done, total); silent where it is to be `quiet` or there is no terminal."""
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         line = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(line, completed=done, total=total)

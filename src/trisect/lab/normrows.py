@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import rankdata
 
-from trisect.claims.sampled import interval
+from trisect.core.resampling import interval
 from trisect.core.trace import Address
-from trisect.measure.categories import CATEGORIES, OTHER
+from trisect.measure.categories import CATEGORIES, MARKED
 from trisect.measure.spread import DRAWS, Estimate, Sums, draw_groups, variation
 from trisect.measure.tally import FEWER, GROUPS, Layer, Model
 
-SEP = CATEGORIES.index("sep")
+SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
 
 
@@ -41,10 +41,13 @@ class Resampled:
         """A tally's sums, on all texts and in every draw."""
         return Estimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
 
-    def row(self, estimate: Estimate, place: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Columns value, low, high, n of one number of an estimate; null where it is no number."""
+    def row(self, estimate: Estimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, Any]:
+        """Columns value, low, high, n of one number of an estimate; null where it is no number.
+
+        Degrees of freedom are of the groups that were drawn: `fewer` where those were.
+        """
         value, drawn = estimate.value[place], estimate.draws[(slice(None), *place)]
-        low, high = interval(drawn, self.n)
+        low, high = interval(drawn, (self.fewer if fewer else self.times).shape[1])
         known = {"value": value, "low": low, "high": high}
         return {name: float(v) if np.isfinite(v) else None for name, v in known.items()} | {"n": self.n}
 
@@ -87,7 +90,8 @@ def _dispersion(tally: StackTally, drawn: Resampled, statistics: dict[str, Estim
 
 def _shares(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     present = _present(tally)
-    whole: dict[str, list[Estimate]] = {kind: [] for kind in (*KINDS, "norm_heads")}
+    views = next(iter(tally.layers.values())).views
+    whole: dict[str, list[Estimate]] = {kind: [] for kind in (*views, "norm_heads")}
     for address, layer in tally.layers.items():
         queries, sums, heads = (drawn.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
         own = {"layer": address.layer}
@@ -95,20 +99,22 @@ def _shares(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]
         headed = each(lambda s, q: s / q[..., None, None, None], heads, queries)
         shares = each(_shared, sums)
         whole["norm_heads"].append(each(lambda s: _shared(s[..., 1, :, :].mean(-2)), heads))
-        for k, kind in enumerate(KINDS):
+        for k, kind in enumerate(views):
             whole[kind].append(Estimate(shares.value[k], shares.draws[:, k]))
             for c in present:
                 group = {"group": CATEGORIES[c]}
                 yield own | group | {"measure": f"{kind}_sum"} | drawn.row(layered, (k, c))
                 yield own | group | {"measure": f"{kind}_share"} | drawn.row(shares, (k, c))
-                for h in range(headed.value.shape[1]):
+                for h in range(headed.value.shape[1] if kind in KINDS else 0):
                     yield own | group | {"measure": f"{kind}_sum", "head": h + 1} | drawn.row(headed, (k, h, c))
     for kind, parts in whole.items():
         mean = mean_of(parts)
         for c in present:
             yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | drawn.row(mean, (c,))
-        if set(present) - {OTHER}:
-            statistics[f"special_share_{kind}"] = each(lambda v: 1 - v[..., OTHER], mean)
+        if set(present) & set(MARKED):
+            statistics[f"special_share_{kind}"] = each(lambda v: v[..., list(MARKED)].sum(-1), mean)
+        if FIRST in present:
+            statistics[f"first_share_{kind}"] = each(lambda v: v[..., FIRST], mean)
 
 
 def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
@@ -121,7 +127,7 @@ def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estim
         for c in _present(tally):
             own = {"layer": address.layer, "group": CATEGORIES[c]}
             rho = layer.cancel.ranks[c].estimate(drawn.fewer, drawn.fewer.shape[1])
-            yield own | {"measure": "spearman_a_f"} | drawn.row(rho, (0,))
+            yield own | {"measure": "spearman_a_f"} | drawn.row(rho, (0,), fewer=True)
             each_head = layer.head_cancel.ranks[c].estimate()
             for h in range(heads.value.shape[1]):
                 known = {"value": _finite(each_head.value[h]), "n": drawn.n}
@@ -154,7 +160,7 @@ def _frequency(tally: StackTally, drawn: Resampled, statistics: dict[str, Estima
         measure = {"measure": f"spearman_rank_{name}"}
         for address, layer in tally.layers.items():
             own = measure | {"layer": address.layer}
-            yield own | drawn.row(layer.frequency[name].estimate(drawn.fewer, drawn.fewer.shape[1]), (0,))
+            yield own | drawn.row(layer.frequency[name].estimate(drawn.fewer, drawn.fewer.shape[1]), (0,), fewer=True)
             heads = layer.head_frequency[name].estimate().value
             yield from (own | {"head": h + 1, "value": _finite(v), "n": drawn.n} for h, v in enumerate(heads))
 

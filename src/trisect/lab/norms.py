@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import polars as pl
 import torch
 
 from trisect.claims import claims_hash, judge_sampled
-from trisect.core.errors import CorpusError, SpecError
+from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import write_json
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import frame, write_table
@@ -70,21 +69,22 @@ def run_norms(
     """Norm-based beside weight-based analysis (science C1 to C4), written into `out`: tables, figures, page.
 
     Texts are gone through twice: once for the frequency of their tokens, without the model, then through the model.
-    Memory does not grow with their number. `block` says what a layer's norm is of: 'attention', 'residual' (x added)
-    or 'full' (and the layer norm). Intervals and claims resample texts. Raises ModelError where no layer has a plain
-    output projection, or where the block around one is not known; CorpusError without texts.
+    Memory does not grow with their number. `block` says what mixing is of, and whose norm is shown beside that of
+    attention, which the claims are about: 'residual' (x added) or 'full' (and the layer norm). Intervals and claims
+    resample texts. Raises ModelError where no layer has a plain output projection, or where the block around one is not
+    known; CorpusError without texts.
     """
     if block not in KINDS:
         raise SpecError(f"The block '{block}' is not known.", f"There are {', '.join(KINDS)}.", "Use one of them.")
-    layers = {p.address: p for p in subject.projections()}
-    left_out = _left_out(layers.values())
+    layers = {p.address: p for p in subject.projections() if p.address in subject.shape.heads}
+    left_out = _left_out(subject, layers.values())
     counted = _count(subject, texts, batch)
-    heads = {a: subject.shape.heads[a].query for a, p in layers.items() if p.w_o is not None}
+    heads = {a: len(p.w_o) for a, p in layers.items() if p.w_o is not None}
     tallies = {
         stack: StackTally(stack, {a: Layer(h, block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
     }
-    with nullcontext(_silent) if quiet else bar("Reading texts") as told:
+    with bar("Reading texts", quiet) as told:
         for one in subject.batches(texts.texts(), batch):
             _read(subject, one, tallies, counted.ranks)
             told(one.rows[-1][0] + 1, counted.texts)
@@ -104,9 +104,12 @@ def _judge(statistics: Mapping[str, Estimate], n: int, about: Mapping[str, Any])
         "subject": about["subject"],
         "fingerprint": about["fingerprint"],
         "corpus": about["corpus"],
+        "corpus_fingerprint": about["corpus_fingerprint"],
+        "texts": about["texts"],
+        "block": about["block"],
         "seed": about["seed"],
     }
-    return judge_sampled(SOURCE, *judged(statistics), n, named)
+    return judge_sampled(SOURCE, *judged(statistics), n, named, GROUPS)
 
 
 def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
@@ -152,9 +155,12 @@ def _whose(reading: Reading, stack: str, group: torch.Tensor, ranks: torch.Tenso
     return Whose(find_categories(keys, causal or stack == "dec"), rank, keys.special.cpu(), group)
 
 
-def _left_out(layers: Any) -> tuple[str, ...]:
+def _left_out(subject: Subject, layers: Any) -> tuple[str, ...]:
     """Layers whose norms cannot be taken, in words; raises ModelError when that is all of them."""
     layers = list(layers)
+    if not layers:
+        given = f"{subject.name} has no attention layer whose norms can be taken."
+        raise ModelError(given, subject.shape.words(), "Choose another model.")
     without = [p for p in layers if p.w_o is None]
     if without and len(without) == len(layers):
         output_projection(without[0])
@@ -193,13 +199,14 @@ def _about(
     batch: int,
     notes: tuple[str, ...],
 ) -> dict[str, Any]:
-    words = ["trisect", "norms", subject.name, *texts.options, "--block", block, "--seed", str(seed)]
+    words = ["trisect", "norms", *subject.options, *texts.options, "--block", block, "--seed", str(seed)]
     return {
         "subject": subject.name,
         "fingerprint": subject.fingerprint,
         "objective": subject.objective,
         "shape": subject.shape.words(),
         "corpus": texts.name,
+        "corpus_fingerprint": texts.fingerprint,
         "texts": counted.texts,
         "tokens": counted.tokens,
         "stack": stack,
@@ -209,7 +216,7 @@ def _about(
         "command": shlex.join(words),
         "claims_hash": claims_hash("text"),
         "notes": list(notes),
-        "versions": versions(),
+        "versions": versions("transformers"),
     }
 
 
@@ -221,7 +228,3 @@ def _write(out: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: dict[
         write_table(out / "tables", name, table)
     write_json(out / "norms.json", about)
     return NormsResult(out, tables, page.write(out, tables, about), tuple(about["notes"]), page.findings(tables))
-
-
-def _silent(done: int, total: int) -> None:
-    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,19 +93,19 @@ def run_similarity(
     matrices of each shape are compared at least. Raises TrisectError.
     """
     _check(draws, batch)
-    projections = subject.projections()
+    projections = [p for p in subject.projections() if p.address in subject.shape.heads]
     found = measure_weights(projections)
-    notes = dict.fromkeys(why_left_out(projections))
+    notes = dict.fromkeys((*subject.notes, *why_left_out(projections)))
     if not found:
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
     nulls = Nulls(draws, seed, _heads(found))
-    with nullcontext(_silent) if quiet else bar("matrices") as told:
+    with bar("matrices", quiet) as told:
         rows = compare_with_nulls(found, nulls, lambda done: told(done, len(found)))
     heard: dict[Address, Heard] = {}
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
-        with nullcontext(_silent) if quiet else bar("texts") as told:
+        with bar("texts", quiet) as told:
             heard = _listen(subject, texts, batch, notes, told)
     scored = {address: _on_texts(h, seed) for address, h in heard.items() if h.texts}
     rows += [row for address, h in heard.items() for row in _cka_rows(address, h)]
@@ -114,7 +114,10 @@ def run_similarity(
     about = _about(subject, texts, heard, nulls, tuple(notes))
     about |= {"seed": seed, "draws": draws, "command": _command(subject, texts, draws, seed)}
     evidence = {**_excess(found, nulls), **_over_heads(found, scored, seed)}
-    spoken_of = {name: about[name] for name in ("subject", "fingerprint", "corpus", "texts")}
+    spoken_of = {
+        name: about[name]
+        for name in ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
+    }
     return _write(out, measures, judge_heads(matrices.SOURCE, evidence, spoken_of), about)
 
 
@@ -127,10 +130,10 @@ def _check(draws: int, batch: int) -> None:
 
 
 def _heads(found: Sequence[Measured]) -> int:
-    """How many heads the pair with most of them has over all layers."""
-    counts = dict.fromkeys((m.component for m in found), 0)
+    """How many heads the component or pair with most of them has over all layers."""
+    counts: Counter[tuple[str, str]] = Counter()
     for m in found:
-        counts[m.component] += len(m.values) if m.measure == "overlap" and m.group is None else 0
+        counts[m.component, m.measure] += len(m.values) if m.group is None else 0
     return max(counts.values(), default=0)
 
 
@@ -255,17 +258,18 @@ def _about(
         "subject": subject.name,
         "fingerprint": subject.fingerprint,
         "corpus": None if texts is None else texts.name,
+        "corpus_fingerprint": None if texts is None else texts.fingerprint,
         "texts": None if texts is None else max((len(h.texts) for h in heard.values()), default=0),
         "tokens": max((h.moments.count for h in heard.values()), default=None),
         "draws_made": max(nulls.draws, draws_needed(nulls.heads)),
         "notes": list(notes),
         "claims_hash": claims_hash("head"),
-        "versions": versions(),
+        "versions": versions("transformers"),
     }
 
 
 def _command(subject: Subject, texts: Texts | None, draws: int, seed: int) -> str:
-    words = ["trisect", "similarity", subject.name]
+    words = ["trisect", "similarity", *subject.options]
     words += [] if texts is None else [*texts.options]
     return shlex.join([*words, "--draws", str(draws), "--seed", str(seed)])
 
@@ -278,7 +282,3 @@ def _write(out: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: dict[
     write_json(out / "similarity.json", about)
     report = page.write(out, measures, claims, about)
     return SimilarityResult(out, measures, claims, report, tuple(about["notes"]), page.findings(measures, claims))
-
-
-def _silent(done: int, total: int) -> None:
-    return None

@@ -36,12 +36,27 @@ def load(
     """
     if isinstance(model, (str, Path)):
         place = Path(model)
-        if is_study(place):
+        study, run = is_study(place), place.parent.name == "runs" and (place / "run.json").exists()
+        chosen = {
+            "revision": revision,
+            "dtype": dtype,
+            "device_map": device_map,
+            "device": None if device == "cpu" else device,
+        }
+        if (study or run) and (given := [option for option, value in chosen.items() if value is not None]):
+            known = "It is a model that a study trained: float32, on the CPU, of one revision."
+            raise ModelError(f"{', '.join(given)} for {place}.", known, "Leave that out.")
+        if study:
             return _own(Folder(place), None, window)
-        if place.parent.name == "runs" and (place / "run.json").exists():
+        if run:
             return _own(Folder(place.parent.parent), place.name, window)
+    from torch.nn import Module
+
     from trisect.hf.load import load as load_pretrained
 
+    if not isinstance(model, (str, Path, Module)):
+        known = "A model is a folder, a name on a hub, or a module of Hugging Face's."
+        raise ModelError(f"{model!r} is no model.", known, "Give one of these.")
     return load_pretrained(
         model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
     )
@@ -54,9 +69,13 @@ def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
         raise ModelError(
             f"The run {run.id} of {folder.path}.", "Its training diverged: its weights mean nothing.", todo
         )
+    if window is not None and window < 1:
+        known = "It was trained on windows of " + f"{run.training.window} words, and reads 1 word or more."
+        raise ModelError(f"A window of {window} words.", known, "Choose another, or leave it out.")
     corpus = Corpus.load(folder.corpus)
     parameters = {n: v[None] for n, v in weights(folder, run.id, "final.safetensors", "cpu").items()}
-    return OwnModel(run.id, run.model, parameters, corpus.vocabulary, window or run.training.window)
+    options = ("STUDY",) if window is None else ("STUDY", "--window", str(window))
+    return OwnModel(run.id, run.model, parameters, corpus.vocabulary, window or run.training.window, options)
 
 
 def _baseline(folder: Folder) -> Run:

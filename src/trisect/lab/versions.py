@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 PARTS = ("trisect", "torch", "numpy", "scipy", "polars")
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of everything that a number depends on."""
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of everything that a number depends on; `more` are packages that it needed besides."""
     found = {"python": platform.python_version()}
-    for part in PARTS:
+    for part in (*PARTS, *more):
         try:
             found[part] = version(part)
         except PackageNotFoundError:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.spec import Model
-from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Text, Writer
+from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Text, Writer, check_text
 from trisect.core.trace import Address, Block, Origin, Projections, Reading, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.corpus import UNKNOWN
@@ -48,6 +48,8 @@ class OwnModel:
     parameters: Mapping[str, Tensor]
     vocabulary: tuple[str, ...]
     window: int
+    options: tuple[str, ...] = ("STUDY",)
+    notes: tuple[str, ...] = ()
 
     @property
     def objective(self) -> str:
@@ -121,7 +123,7 @@ class OwnModel:
             yield self._batch(held)
 
     def _windows(self, number: int, text: Text) -> Iterator[tuple[int, list[int]]]:
-        words = [word.lower() for word in basic_english(text if isinstance(text, str) else text[0])]
+        words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
         unknown = self._ids.get(UNKNOWN)
         found = [self._ids.get(word, unknown) for word in words]
         ids = [i for i in found if i is not None]
@@ -149,6 +151,8 @@ class OwnModel:
         """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
         several = [cast(Text, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         made = list(self.batches(several, size))
+        if not made:
+            raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
         if len(made) != 1:
             known = f"A Reading holds one batch of at most {size:,} windows, all in memory."
             raise ModelError(f"{len(made)} batches were given.", known, "Use batches and trace, one batch at a time.")

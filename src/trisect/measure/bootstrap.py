@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from trisect.core.resampling import interval
+
 DRAWS = 2_000
-LEVEL = 0.95  # of intervals
 _TOGETHER = 1_000_000  # numbers of a block of draws
 
 
@@ -44,7 +45,8 @@ def replicates(
 
 
 def percentiles(found: Float[np.ndarray, "R C"], texts: int) -> Ends:
-    """The middle 95 % of the replicates; none with fewer than two texts, or where a replicate is not a number."""
-    known = np.isfinite(found).all(0) & (texts > 1)
-    ends = np.quantile(np.where(known, found, 0.0), ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
-    return Ends(*(np.where(known, end, np.nan) for end in ends))
+    """The middle 95 % of the replicates, as wide as Student's t makes it for so many texts (core.resampling.interval).
+
+    NaN with fewer than two texts, or where a replicate is not a number.
+    """
+    return Ends(*interval(found, texts))

@@ -10,6 +10,7 @@ from trisect.core.trace import Side
 
 CATEGORIES = ("cls", "sep", "first", "punctuation", "other")
 OTHER = CATEGORIES.index("other")
+MARKED = tuple(map(CATEGORIES.index, ("cls", "sep", "punctuation")))  # what claim C-2 is about
 MARKS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of a word
 
 

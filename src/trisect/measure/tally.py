@@ -12,13 +12,13 @@ from torch import Tensor
 from trisect.core.trace import Trace
 from trisect.measure import block
 from trisect.measure.categories import CATEGORIES
-from trisect.measure.norms import both, single, transformed_norms
+from trisect.measure.norms import both, single
 from trisect.measure.spread import Ranks, Sums, moments
 
 GROUPS = 256  # of texts: what is drawn anew
 FEWER = 64  # groups behind a layer's rank correlations
-BINS, FINE = 32, 64
-QUERIES = 32  # of a row, whose pairs enter the rank correlations
+BINS, FINE = 32, 64  # of a layer's rank correlations, and of those over all layers
+QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.QUERIES says it to readers
 
 
 class Seen(NamedTuple):
@@ -68,14 +68,18 @@ class Model:
 
 
 class Layer:
-    """The tally of one layer; add its trace of every batch, read the sums when all texts are done."""
+    """The tally of one layer; add its trace of every batch, read the sums when all texts are done.
+
+    `kind` adds what the norm of a block gives beside that of attention alone, which claims are about.
+    """
 
     def __init__(self, heads: int, kind: str) -> None:
         many, kinds = len(CATEGORIES), 2
         self.kind = kind
+        self.views = ("weight", "norm") if kind == "attention" else ("weight", "norm", "block")
         self.x = Sums(GROUPS, 3)
         self.f, self.a, self.af = (Sums(GROUPS, heads, 3) for _ in range(3))
-        self.sums = Sums(GROUPS, kinds, many)  # by weight, by norm: added up over queries
+        self.sums = Sums(GROUPS, len(self.views), many)  # by weight, by norm, by the block's: added up over queries
         self.head_sums = Sums(GROUPS, kinds, heads, many)
         self.queries = Sums(GROUPS)
         self.means = Sums(GROUPS, kinds, heads, many)  # of a and ‖f(x)‖, added up over tokens
@@ -89,9 +93,8 @@ class Layer:
     def add(self, trace: Trace, whose: Whose, model: Model) -> Seen:
         """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be taken."""
         weights = _masked(trace)
-        f, layer = (
-            both(trace) if self.kind == "attention" else (transformed_norms(trace), block.norms(trace, self.kind))
-        )
+        f, attention = both(trace)
+        layer = [attention] if self.kind == "attention" else [attention, block.norms(trace, self.kind)]
         seen = Seen(f, _received(weights))
         self._add_dispersion(trace, seen, whose)
         self._add_shares(trace, weights, layer, seen, whose)
@@ -110,15 +113,15 @@ class Layer:
         for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.a * seen.f)):
             sums.add(group, moments(values, real))
 
-    def _add_shares(self, trace: Trace, weights: Tensor, norms: Tensor, seen: Seen, whose: Whose) -> None:
+    def _add_shares(self, trace: Trace, weights: Tensor, norms: list[Tensor], seen: Seen, whose: Whose) -> None:
         group = whose.group.numpy()
         belongs = torch.nn.functional.one_hot(whose.category.to(weights.device), len(CATEGORIES)).to(weights.dtype)
         belongs = belongs * trace.key_real[..., None]
         given = weights.sum(2)
         heads = torch.stack([given @ belongs, (given * seen.f) @ belongs], 1)
-        layer = norms.sum(1, keepdim=True) @ belongs
+        layers = [one.sum(1, keepdim=True) @ belongs for one in norms]
         self.head_sums.add(group, heads)
-        self.sums.add(group, torch.cat([heads[:, 0].mean(1, keepdim=True), layer], 1))
+        self.sums.add(group, torch.cat([heads[:, 0].mean(1, keepdim=True), *layers], 1))
         self.queries.add(group, trace.query_real.sum(1).double())
         self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
         self.tokens.add(group, belongs.sum(1))

@@ -22,7 +22,7 @@ CLAIMS: tuple[Claim, ...] = (
         "the question's last paragraph",
         tuple(
             Part(
-                f"overlap of {pair} less that of random matrices, every head",
+                f"overlap of {pair} less that of random matrices, the largest of all heads",
                 Statistic(f"overlap_excess_{pair}"),
                 "below",
                 MARGIN,

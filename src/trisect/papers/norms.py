@@ -8,6 +8,8 @@ WHY_DIRECTION = "Only the direction is claimed."
 WHY_SPREAD = "With norms that vary by less than a tenth, weights and weighted norms rank tokens nearly alike."
 WHY_SHARE = "A twentieth of all that a layer adds up; less would not change what a chart of shares shows."
 WHY_RHO = "Below 0.10 in size, a rank correlation is called none."
+QUERIES = 32  # of a row of tokens, evenly spaced, whose pairs enter rank correlations of a and ‖f(x)‖
+WHY_PAIRS = f"{WHY_RHO} At most {QUERIES} evenly spaced queries of a row stand for all."
 WHY_NONE = "Up to 0.20 in size, a rank correlation is called weak; the source's own number is near 0."
 
 
@@ -53,6 +55,15 @@ CLAIMS: tuple[Claim, ...] = (
                 WHY_SHARE,
                 decides=False,
             ),
+            Part(
+                "the same for the first token that a decoder reads",
+                _difference("first_share_weight", "first_share_norm"),
+                "above",
+                0.05,
+                "of the whole",
+                WHY_SHARE,
+                decides=False,
+            ),
         ),
     ),
     Claim(
@@ -66,7 +77,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "below",
                 -0.10,
                 "ρ",
-                WHY_RHO,
+                WHY_PAIRS,
             ),
             Part(
                 "rank correlation over layers of mean a and mean ‖f(x)‖ on [SEP]",

@@ -134,6 +134,8 @@ def _extremes(known: Sequence[Change], about: Mapping[str, Any]) -> str:
         most = max((c for c in known if c.component == component), key=lambda c: c.value or 0.0)
         parts.append(f"{most.place} {spoken(most.value, most.low, most.high)}")
     kind, unit = ("change", "as a share") if about["objective"] == "output" else ("rise", "in nats")
+    if kind == "rise" and all((c.value or 0.0) <= 0 for c in known):
+        kind = "rise (none is above 0)"
     return f"The largest {kind} of each component, {unit}: {', '.join(parts)}."
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from trisect.claims.rule import UNDECIDED
 from trisect.claims.sampled import MOST, more_helps
-from trisect.claims.verdicts import NO_SPREAD, ONE_SEED, UNDECIDED
+from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
 from trisect.core.stats import MOST_SEEDS
 from trisect.papers import SOURCES
 from trisect.report.words import count, number, several
@@ -92,7 +93,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         badge=badge(verdict),
         reason=whole["reason"] or "",
         parts=tuple(_part(r, spans[r["unit"]]) for r in parts),
-        facts=_facts(whole),
+        facts=_facts(whole, parts),
         reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
         early_stopping=_early(whole, parts),
         diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss."
@@ -102,12 +103,12 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     )
 
 
-def _facts(whole: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _facts(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     unit = f" {whole['unit']}" if whole["unit"] else ""
     varies = UNITS.get(whole["source"], "seed")
     return (
         (f"{varies.capitalize()}s (n)", count(whole["n"])),
-        (f"{varies.capitalize()}s needed", _needed(whole, varies)),
+        (f"{varies.capitalize()}s needed", _needed(whole, parts, varies)),
         ("Paired spread" if varies == "seed" else "Spread", _spread(whole["spread"], unit)),
         ("p (Holm)", _p(whole["p_holm"])),
     )
@@ -117,14 +118,20 @@ def _spread(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{number(value)}{unit}"
 
 
-def _needed(whole: Mapping[str, Any], varies: str) -> str:
-    """How many seeds, or texts, would decide the claim: a rule that bars a verdict is lifted by no number of them."""
+def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
+    """How many seeds, or texts, would decide the claim: a rule that bars a verdict is lifted by no number of them.
+
+    Nobody can give a model more heads, and a spread that is not known tells nothing.
+    """
     if whole["verdict"] != "inconclusive":
         return "no more"
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
     if varies != "seed":
-        return f"more than {count(MOST)}" if more_helps(whole["reason"]) else f"barred: no number of {varies}s"
+        if not more_helps(whole["reason"]):
+            return f"barred: no number of {varies}s"
+        tried = whole["reason"] == UNDECIDED and all(r["spread"] for r in parts if r["decides"])
+        return f"more than {count(MOST)}" if tried and varies != "head" else "cannot be told"
     if whole["reason"] == UNDECIDED:
         return f"more than {MOST_SEEDS - 1}"
     return "cannot be told" if whole["reason"] in (ONE_SEED, NO_SPREAD) else "barred: no number of seeds"

@@ -10,13 +10,18 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from trisect.papers.norms import SOURCE
+from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import palette, words
 from trisect.report.frames import around
 from trisect.report.grids import grid
 from trisect.report.panels import HEIGHT, WIDTH, Figure, Key, Panel
 from trisect.report.sheet import Section, Sheet, Table, write_sheet
 
+WHAT = {
+    "attention": "of attention alone",
+    "residual": "with the residual added",
+    "full": "with residual and layer norm",
+}
 NAMES = {
     "cls": "[CLS]",
     "sep": "[SEP]",
@@ -26,6 +31,7 @@ NAMES = {
 }
 COLOURS = {"cls": "#56B4E9", "sep": "#CC79A7", "first": "#7B4EA3", "punctuation": "#E69F00", "other": "#b4bac2"}
 KINDS = {"weight": palette.Mark("#56B4E9", "diamond"), "norm": palette.Mark("#7B4EA3", "square")}
+VIEWS = {"weight": "weight", "norm": "norm", "block": "norm of the block"}
 STACKS = {"plain": "", "enc": "encoder", "dec": "decoder", "cross": "cross-attention"}
 MEASURES = {
     "cv_x": "coefficient of variation of ‖x‖",
@@ -131,26 +137,27 @@ Made = tuple[tuple[str, ...], tuple[Figure, ...], tuple[Table, ...]] | None
 
 
 def _shares(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
-    whole = {k: _model(rows, f"{k}_share") for k in KINDS}
-    groups = [g for g in NAMES if g in whole["weight"] and g in whole["norm"]]
+    whole = {k: found for k in VIEWS if (found := _model(rows, f"{k}_share")) or k in KINDS}
+    groups = [g for g in NAMES if all(g in found for found in whole.values())]
     if not groups:
         return None
-    layered = {k: _pick(rows, f"{k}_share", head=None).filter(pl.col("layer").is_not_null()) for k in KINDS}
-    panels = [_stacked(f"By {kind}", found.to_dicts()) for kind, found in layered.items()]
+    layered = {k: _pick(rows, f"{k}_share", head=None).filter(pl.col("layer").is_not_null()) for k in whole}
+    panels = [_stacked(f"By {VIEWS[kind]}", found.to_dicts()) for kind, found in layered.items()]
     said = "; ".join(
         f"{NAMES[g]} {_percent(whole['weight'][g]['value'])} by weight and {_percent(whole['norm'][g]['value'])} by norm"
         for g in groups
     )
+    beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in whole)
     caption = (
-        "What each category of tokens is given, as a share of all: weights (mean over heads) added up on the left, on the right "
-        f"norms, a layer's norm being that of {LENGTHS[block]}. Mean over the queries of all texts. {n}."
+        "What each category of tokens is given, as a share of all: weights (mean over heads) added up first, then norms, a "
+        f"layer's norm being that of {LENGTHS['attention']}.{beside} Mean over the queries of all texts. {n}."
     )
     key = tuple(Key(NAMES[g], COLOURS[g], "square") for g in groups)
     figure = Figure(f"{prefix}shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
     table = Table(
-        ("Category", "by weight", "95 %", "by norm", "95 %"),
+        ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %"))),
         tuple(
-            (NAMES[g], *(cell for k in KINDS for cell in (_percent(whole[k][g]["value"]), _ends(whole[k][g], True))))
+            (NAMES[g], *(cell for k in whole for cell in (_percent(whole[k][g]["value"]), _ends(whole[k][g], True))))
             for g in groups
         ),
         "Mean over layers, with intervals over texts",
@@ -206,7 +213,8 @@ def _cancelling(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
             for g in NAMES
             if g in rho
         ),
-        "Rank correlations over all pairs of query and token, layers and heads; and over layers",
+        f"Rank correlations over pairs of query and token, layers and heads, with at most {QUERIES} evenly spaced queries of "
+        "each row of tokens; and over layers",
     )
     said = "Below 0, what gets more weight is shorter: the two cancel each other in the product a‖f(x)‖."
     return (said,), (figure,), (table,)
@@ -252,7 +260,7 @@ def _mixing(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
     )
     caption = (
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
-        f"a sum of vectors, of kind '{block}'. Mean over queries, bars are 95 % intervals over texts. {n}."
+        f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
     key = tuple(Key(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
     figure = Figure(f"{prefix}mixing", "", "Mixing ratio", caption, (_ratios("Mixing ratio", found),), key)

@@ -291,8 +291,8 @@ def _compared(numbers: Numbers, about: Mapping[str, Any]) -> Section:
     caption = "Means over heads; above and below count heads that differ from random matrices after Holm, two-sided."
     said = (
         f"Random matrices are Gaussian and of the same shape, at least {words.count(about['draws'])} draws for each shape, more where many "
-        "heads need a smaller p. Holm's family is one measure over all heads, pairs and layers. 'With biases' compares the affine "
-        "maps: each matrix with its bias as one more row."
+        "heads need a smaller p. Holm's family is one measure over all heads, pairs and layers, and for effective ranks all heads "
+        "of one component. 'With biases' compares the affine maps: each matrix with its bias as one more row."
     )
     return Section("Against random matrices", (said,), (), (Table(columns, tuple(sorted(rows)), caption),))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,15 +22,15 @@ FEW = 3  # texts that a command is still written out with
 LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
-def given_texts(texts: Sequence[Text]) -> Texts:
+def given_texts(texts: Iterable[Text]) -> Texts:
     """Texts that were handed over one by one; raises CorpusError for none or for an empty one."""
-    if not texts:
+    kept = tuple(texts)
+    if not kept:
         raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
-    for number, text in enumerate(texts, 1):
+    for number, text in enumerate(kept, 1):
         if not (" ".join(text) if isinstance(text, tuple) else text).strip():
             known = "A text has at least one character that is not white space."
             raise CorpusError(f"Text {number} is {text!r}.", known, "Leave it out, or give its words.")
-    kept = tuple(texts)
     short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
     options = tuple(str(word) for text in short for word in ("--text", text))
     return Texts("texts given by hand", lambda: iter(kept), (), digest(repr(kept), 8), options)
@@ -55,11 +55,11 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     if split not in SPLITS:
         raise CorpusError(f"{split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
     if str(where) == "embedded" or (reader is None and (Path(where) / "corpus.json").is_file()):
-        return _of_corpus(open_corpus(where), split, _options(where, split))
+        return _of_corpus(open_corpus(where), split, _options(where, split, reader))
     source = find_source(where, reader)
     if split not in source.parts:
         raise _no_split(str(where), split, tuple(source.parts))
-    part, kind, options = source.parts[split], source.kind, _options(where, split)
+    part, kind, options = source.parts[split], source.kind, _options(where, split, reader)
     notes = list(source.notes)
     if kind is CONLLU:
         notes.append("A text is a sentence of the treebank, as its '# text' line has it.")
@@ -77,10 +77,10 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     )
 
 
-def _options(where: str | Path, split: str) -> tuple[str, ...]:
+def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
     """The words of a command line; a folder by its name alone, since where it lies is nobody else's affair."""
     name = str(where) if is_hub(where) or str(where) == "embedded" else Path(where).resolve().name
-    return ("--corpus", name, "--split", split)
+    return ("--corpus", name, "--split", split, *(() if reader is None else ("--reader", reader)))
 
 
 def _of_corpus(corpus: Corpus, split: str, options: tuple[str, ...]) -> Texts:
