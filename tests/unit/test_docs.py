@@ -58,3 +58,11 @@ def test_every_signed_number_of_what_we_found_is_printed_from_the_tables():
     numbers = set(re.findall(r"[+-]\d+\.\d+", page))
     assert len(numbers) > 100
     assert not numbers - set(re.findall(r"[+-]\d+\.\d+", printed))
+
+
+def test_what_was_found_in_minilm_is_written_from_the_tables():
+    tool = runpy.run_path(str(ROOT / "tools" / "minilm.py"))
+    page = (ROOT / "results" / "minilm" / "README.md").read_text(encoding="utf-8")
+    assert page == tool["page"](), "run 'python tools/minilm.py'"
+    for target in re.findall(r"\]\(([^)]+)\)", page):
+        assert (ROOT / "results" / "minilm" / target).exists()
