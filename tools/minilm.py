@@ -18,6 +18,7 @@ WikiText-2 (2,185 paragraphs) and UD_English-EWT (2,077 sentences); and a langua
 five heads, width 100, six epochs on the first 100,000 words of WikiText-2: `trisect study wikitext2-small --corpus wikitext-2
 --only freeze --sites v@1 --seeds 1`, its baseline). Written by `python tools/minilm.py` from the tables here. MODEL is the
 package's folder `model/`, STUDY the study's folder. Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON.
+`explore.html` is the explorer's page on a sentence of ours, walked through in [docs/one-head.md](../../docs/one-head.md).
 """
 NORMS = {
     "cv_x": "coefficient of variation of ‖x‖",
@@ -159,7 +160,8 @@ def page() -> str:
     text += [
         "## Verdicts",
         "",
-        "Each speaks of one model and its texts. The mixing ratio of norms-ud is with residual and layer norm, the others' of attention alone.",
+        "Each speaks of one model and its texts. The mixing ratio of norms-ud is with residual and layer norm, the others' of",
+        "attention alone.",
         "",
         *claims_part([*norms, *alike]),
     ]
