@@ -6,10 +6,12 @@ python bench/table.py
 from __future__ import annotations
 
 import datetime
+import json
 import platform
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import explorer
 import fleets
@@ -25,12 +27,14 @@ import whole
 from trisect.lab.versions import versions
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
+KEPT = PAGE.with_suffix(".json")  # every part's rows, with the day on which they were measured
 PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "step": step.rows,
     "rewinding": rewinding.rows,
     "fleets": fleets.rows,
     "whole": whole.rows,
     "norms": norms.rows,
+    "norms-memory": norms.memory_rows,
     "similarity": similarity.rows,
     "proof": proof.rows,
     "explorer": explorer.rows,
@@ -55,18 +59,19 @@ def line(row: dict[str, object]) -> str:
     return f"| {row['what']} | {row['plain']} | {row['ours']} | {times} | {spread} |"
 
 
-def page(rows: Iterable[dict[str, object]]) -> str:
+def page(kept: dict[str, dict[str, Any]]) -> str:
     """The page: how it was measured, the table, and what stands beside each row."""
-    rows = list(rows)
-    made = ", ".join(f"{name} {number}" for name, number in versions().items())
+    parts = [kept[name] for name in PARTS if name in kept]
+    rows = [row for part in parts for row in part["rows"]]
+    made = sorted({part["made"] for part in parts})
     text = [
         "# Speed",
         "",
-        "Written by `make bench` (`python bench/table.py`). Ratios are plain / trisect: both ways in one run, in turn,",
-        "one thread each unless the row says otherwise; medians of paired rounds, with the least and the largest round.",
-        "Seconds are CPU seconds where a row does not say wall time.",
+        "Written by `make bench` (`python bench/table.py`; with the names of parts it measures those anew and keeps the others).",
+        "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
+        "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
         "",
-        f"Measured on {datetime.datetime.now(datetime.UTC).date()}: {processor()}; {made}.",
+        *(f"Measured on {words}." for words in made),
         "",
         "| what | plain | trisect | ratio | over rounds |",
         "| --- | --- | --- | --- | --- |",
@@ -74,26 +79,25 @@ def page(rows: Iterable[dict[str, object]]) -> str:
         "",
     ]
     for row in rows:
-        notes = row.get("notes")
-        if isinstance(notes, list) and notes:
+        if notes := row.get("notes"):
             text += [f"**{row['what']}**", "", *(f"- {note}" for note in notes), ""]
     return "\n".join(text)
 
 
 def main(wanted: list[str]) -> None:
-    """Measure the parts named (all, where none is) and write the page (print it, where not all were measured)."""
+    """Measure the parts named (all, where none is) and write the page."""
     threads = torch.get_num_threads()
-    rows = []
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if wanted and KEPT.exists() else {}
+    made = ", ".join(f"{name} {number}" for name, number in versions().items())
     for name, part in PARTS.items():
         if not wanted or name in wanted:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
-            rows += part()
+            day = datetime.datetime.now(datetime.UTC).date()
+            kept[name] = {"made": f"{day}: {processor()}; {made}", "rows": part()}
             torch.set_num_threads(threads)
-    if wanted:
-        print(page(rows))
-    else:
-        PAGE.write_text(page(rows), encoding="utf-8")
-        print(PAGE)
+    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
+    PAGE.write_text(page(kept), encoding="utf-8")
+    print(PAGE)
 
 
 if __name__ == "__main__":
