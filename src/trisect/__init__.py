@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trisect.core.trace import Trace as Trace
     from trisect.door import ablate as ablate
     from trisect.door import annotate as annotate
+    from trisect.door import ask as ask
+    from trisect.door import chart as chart
     from trisect.door import check as check
     from trisect.door import corpus as corpus
     from trisect.door import explore as explore
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from trisect.door import norms as norms
     from trisect.door import plan as plan
     from trisect.door import prove as prove
+    from trisect.door import recall as recall
     from trisect.door import render as render
     from trisect.door import rewind as rewind
     from trisect.door import similarity as similarity
     from trisect.door import study as study
     from trisect.door import texts as texts
+    from trisect.door import theory_page as theory_page
     from trisect.lab.study import Study as Study
     from trisect.text.corpus import Corpus as Corpus
 
@@ -49,7 +53,22 @@ _HOME = {
     ),
     **dict.fromkeys(("annotate", "check", "corpus", "list_claims", "plan", "render", "study"), "door"),
     **dict.fromkeys(
-        ("ablate", "explore", "explore_page", "load", "norms", "prove", "rewind", "similarity", "texts"), "door"
+        (
+            "ablate",
+            "ask",
+            "chart",
+            "explore",
+            "explore_page",
+            "load",
+            "norms",
+            "prove",
+            "recall",
+            "rewind",
+            "similarity",
+            "texts",
+            "theory_page",
+        ),
+        "door",
     ),
     "Texts": "core.subject",
     **dict.fromkeys(("Reading", "Trace"), "core.trace"),
@@ -62,8 +81,8 @@ __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import trisect` costs nothing."""
-    if name == "measure":
-        return import_module("trisect.measure")
+    if name in ("measure", "theory"):
+        return import_module(f"trisect.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"trisect.{_HOME[name]}"), name)

@@ -17,8 +17,8 @@ from trisect.text.corpus import Corpus
 from trisect.text.readers import open_corpus
 
 __all__ = [
-    "ablate", "annotate", "check", "corpus", "explore", "explore_page", "is_study", "list_claims", "load", "norms",
-    "plan", "prove", "render", "rewind", "similarity", "study", "texts",
+    "ablate", "annotate", "ask", "chart", "check", "corpus", "explore", "explore_page", "is_study", "list_claims", "load",
+    "norms", "plan", "prove", "recall", "render", "rewind", "similarity", "study", "texts", "theory_page",
 ]  # fmt: skip
 
 
@@ -253,6 +253,60 @@ def explore_page(subject: Any, text: Text, out: str | Path = "explore.html") -> 
     from trisect.lab.explore import run_explore
 
     return run_explore(_subject(subject), text, Path(out))
+
+
+def theory_page(
+    names: Sequence[str] = (),
+    beta: float | Sequence[float] = (),
+    dim: int | None = None,
+    keys: int | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    out: str | Path = "theory",
+    quiet: bool = False,
+) -> Any:
+    """The constructions of `trisect.theory` by name, or all eight, at every `beta`: table, figures and interactive page."""
+    from trisect.lab.theory import run_theory
+
+    several = (float(beta),) if isinstance(beta, (int, float)) else tuple(beta)
+    chosen = (names,) if isinstance(names, str) else tuple(names)
+    return run_theory(chosen, several, dim, keys, samples, seed, _place(out), quiet)
+
+
+def chart(result: Any) -> Any:
+    """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
+    from trisect.report.theory_figures import chart as draw
+
+    return draw(result)
+
+
+def recall(
+    data: str | Path = "embedded",
+    out: str | Path = "recall",
+    seeds: int | Sequence[int] = 1,
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    examples: bool = True,
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+) -> Any:
+    """What pretraining adds (science B2 to B4): models with and without it, asked where people were born.
+
+    `data` is 'embedded' or a folder of birth places; `recipe` 'embedded', 'small' or 'course', with some `settings`
+    changed. Goes on where it stopped; the models are ordinary Hugging Face folders.
+    """
+    from trisect.lab.recall import run_recall
+
+    chosen = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
+    return run_recall(data, _place(out), chosen, recipe, settings or {}, examples, Machine(device, workers, quiet))
+
+
+def ask(model: str | Path, question: str, risk: float | None = None) -> Any:
+    """Put a question such as 'Where was NAME born?' to a model that `recall` trained; it may abstain."""
+    from trisect.lab.ask import ask as put
+
+    return put(model, question, risk)
 
 
 def _subject(model: Any) -> Any:

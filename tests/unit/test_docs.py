@@ -24,7 +24,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
-    first, second = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    first, second, third = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert len(first.strip().splitlines()) <= 8
     monkeypatch.chdir(tmp_path)
     exec(compile(first, "README.md", "exec"), {})
@@ -34,6 +34,7 @@ def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
     local = second.replace("sentence-transformers/all-MiniLM-L6-v2", str(Path(package.origin).parent / "model"))
     assert local != second
     exec(compile(local, "README.md", "exec"), {})
+    exec(compile(third, "README.md", "exec"), {})
     assert "v@1-5" in capsys.readouterr().out
     assert (tmp_path / "first" / "report.html").exists()
 

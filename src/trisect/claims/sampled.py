@@ -32,7 +32,10 @@ def too_few(n: int, unit: str) -> str:
 
 
 class Drawn(NamedTuple):
-    """What was drawn anew: `n` units, by so many groups of them (as many as units, where each was drawn alone)."""
+    """What was drawn anew: `n` units, by so many groups of them (as many as units, where each was drawn alone).
+
+    Degrees of freedom are those of the groups.
+    """
 
     n: int
     groups: int
@@ -48,6 +51,7 @@ class Tested:
     replicates: Reals
     sides: Sides
     barred: str | None
+    drawn: Drawn
 
     @property
     def spread(self) -> float:
@@ -67,28 +71,39 @@ def judge_sampled(
     n: int,
     about: Mapping[str, Any],
     groups: int | None = None,
+    each: Mapping[str, Drawn] | None = None,
 ) -> pl.DataFrame:
     """The table `claims` for a source about one model: a row per claim and one for each of its parts.
 
     `replicates` holds for every Statistic by name its values in R draws of `n` units with replacement, the same draws
     for all; `estimates` its value on the units themselves. A statistic that is missing or not finite is not measured. `about`
     (model, texts) is what the verdicts speak of and stands in the column `runs`. Where units were drawn by `groups`, these
-    are fewer than `n` and count for the degrees of freedom.
+    are fewer than `n` and count for the degrees of freedom. `each` says so of single statistics that were drawn from other
+    units than the rest; a part that combines several has the fewest of theirs.
     p_for is the share of draws on the wrong side of the bound, p_against that on the claimed side, both made as wide as
     Student's t with n − 1 degrees of freedom (core.resampling); draws that are no number count against both.
     """
     drawn = Drawn(n, n if groups is None else min(n, groups), source.unit)
-    tested = [tuple(_test(part, replicates, estimates, drawn) for part in claim.parts) for claim in source.claims]
+    tested = [
+        tuple(_test(part, replicates, estimates, _drawn(part, drawn, each or {})) for part in claim.parts)
+        for claim in source.claims
+    ]
     family, runs = len(source.claims), canonical(dict(about))
     rows: list[dict[str, Any]] = []
     for claim, parts, whole in zip(source.claims, tested, decide(tested, NOT_MEASURED), strict=True):
         named = {"source": source.key, "claim": claim.id, "runs": runs}
-        rows.append({**named, "sentence": claim.sentence, **_whole(whole, drawn, family)})
+        rows.append({**named, "sentence": claim.sentence, **_whole(whole, family)})
         for test in parts:
             own = {"part": test.part.name, "sentence": test.part.sentence, "decides": test.part.decides}
             alone = None if test.barred else number(two_sided(test.sides))
-            rows.append({**named, **own, **_row(test, drawn, family), "p": alone, "reason": test.barred})
+            rows.append({**named, **own, **_row(test, family), "p": alone, "reason": test.barred})
     return frame("claims", rows)
+
+
+def _drawn(part: Part, rest: Drawn, each: Mapping[str, Drawn]) -> Drawn:
+    """What the statistics of a part were drawn from."""
+    own = [each.get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
+    return Drawn(min(one.n for one in own), min(one.groups for one in own), rest.unit)
 
 
 def _test(part: Part, replicates: Mapping[str, Reals], estimates: Mapping[str, float], drawn: Drawn) -> Tested:
@@ -99,12 +114,12 @@ def _test(part: Part, replicates: Mapping[str, Reals], estimates: Mapping[str, f
     barred = None
     if not known or not len(values):
         barred = NOT_MEASURED
-    elif drawn.groups < LEAST:
+    elif drawn.n < LEAST:
         barred = too_few(drawn.n, drawn.unit)
     elif not spread(values) > 0:
         barred = NO_SPREAD
     both = Sides(np.ones(()), np.ones(())) if barred else sides(values, drawn.groups, part.direction, part.bound)
-    return Tested(part, float(effect) if known and effect is not None else None, values, both, barred)
+    return Tested(part, float(effect) if known and effect is not None else None, values, both, barred, drawn)
 
 
 def _value(effect: Effect, values: Mapping[str, Any]) -> Any:
@@ -119,18 +134,18 @@ def _value(effect: Effect, values: Mapping[str, Any]) -> Any:
     return sum(parts[1:], parts[0])
 
 
-def _whole(whole: Decided[Tested], drawn: Drawn, family: int) -> dict[str, Any]:
+def _whole(whole: Decided[Tested], family: int) -> dict[str, Any]:
     measured = all(test.effect is not None for test in whole.deciding)
     more = whole.undecided and more_helps(whole.barred)
     return {
-        **(_row(whole.weakest, drawn, family) if measured else {}),
+        **(_row(whole.weakest, family) if measured else {}),
         "decides": True,
-        "n": drawn.n,
+        "n": whole.weakest.drawn.n,
         "p": whole.p,
         "p_holm": whole.p_holm,
         "verdict": whole.verdict,
         "reason": (whole.barred or UNDECIDED) if whole.undecided else None,
-        "seeds_needed": _needed(whole.deciding, drawn.n, family) if more else None,
+        "seeds_needed": _needed(whole.deciding, family) if more else None,
     }
 
 
@@ -139,21 +154,23 @@ def more_helps(reason: str | None) -> bool:
     return reason in (None, UNDECIDED) or reason.endswith("resampling decides nothing")
 
 
-def _needed(deciding: Sequence[Tested], n: int, family: int) -> int | None:
+def _needed(deciding: Sequence[Tested], family: int) -> int | None:
     """The fewest units that would decide the claim at these effects and spreads; null when a million would not do."""
     if not all(test.effect is not None and test.spread > 0 for test in deciding):
         return None
     counts = np.unique(np.geomspace(LEAST, MOST, 500).round())
     ahead = []
     for test in deciding:
-        sample = Sample(counts, np.full_like(counts, test.effect), np.full_like(counts, test.spread * n**0.5))
+        sample = Sample(
+            counts, np.full_like(counts, test.effect), np.full_like(counts, test.spread * test.drawn.n**0.5)
+        )
         ahead.append(student_sides(sample, test.part.direction, test.part.bound))
     enough = np.flatnonzero(two_sided(conjunction(ahead)) < ALPHA / family)
     return int(counts[enough[0]]) if len(enough) else None
 
 
-def _row(test: Tested, drawn: Drawn, family: int) -> dict[str, Any]:
-    part = test.part
+def _row(test: Tested, family: int) -> dict[str, Any]:
+    part, drawn = test.part, test.drawn
     low, high = interval(test.replicates, drawn.groups)
     low_family, high_family = interval(test.replicates, drawn.groups, 1 - ALPHA / family)
     return {

@@ -46,4 +46,6 @@ def main() -> None:
     trisect corpus annotate DIR ...        label a text with spaCy
     trisect norms MODEL --corpus DIR       where a pretrained model's attention takes its information from
     trisect explore MODEL "a text"         one page to look into every head
+    trisect theory                         attention worked by hand, and a page to move it with
+    trisect recall --out recall            what pretraining adds: models asked where people were born
     """

@@ -146,7 +146,7 @@ def norms(block: str, out: str | None, seed: int, as_json: bool, **named: Any) -
 
     subject, texts = _loaded(named), _read(named)
     done = door.norms(subject, texts, _folder(out, "norms", subject.name), block, seed)
-    _said(done, as_json)
+    say_result(done, as_json)
 
 
 @main.command()
@@ -165,7 +165,7 @@ def similarity(draws: int, out: str | None, seed: int, as_json: bool, **named: A
 
     subject, texts = _loaded(named), _read(named, needed=False)
     done = door.similarity(subject, texts, _folder(out, "similarity", subject.name), draws, seed)
-    _said(done, as_json)
+    say_result(done, as_json)
 
 
 @main.command(cls=_Sited)
@@ -201,7 +201,7 @@ def ablate(
     subject, texts = _loaded(named), _read(named)
     wanted = _several(sites) or None
     done = door.ablate(subject, texts, wanted, _folder(out, "ablate", subject.name), how, per, hold is not None, seed)
-    _said(done, as_json)
+    say_result(done, as_json)
 
 
 @main.command(cls=_Sited)
@@ -268,7 +268,7 @@ def rewind(
         pickle=pickle,
         remote_code=remote_code,
     )
-    _said(done, as_json)
+    say_result(done, as_json)
 
 
 @main.command()
@@ -324,7 +324,7 @@ def _several(sites: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(site for given in sites for site in given.split())
 
 
-def _said(done: Any, as_json: bool) -> None:
+def say_result(done: Any, as_json: bool) -> None:
     """The verdicts, a few findings, and the path of the page."""
     if as_json:
         click.echo(

@@ -63,7 +63,7 @@ def study(
         experiment,
         out,
         corpus,
-        _seeds(seeds),
+        read_seeds(seeds),
         epochs,
         sites or None,
         _names(only),
@@ -102,7 +102,7 @@ def plan(
     from trisect import door
     from trisect.lab.live import clock
 
-    planned = door.plan(experiment, corpus, _seeds(seeds), epochs, sites or None, _names(only))
+    planned = door.plan(experiment, corpus, read_seeds(seeds), epochs, sites or None, _names(only))
     if as_json:
         click.echo(json.dumps(planned.data(), indent=1))
         return
@@ -195,7 +195,8 @@ def annotate(
     click.echo(out)
 
 
-def _seeds(text: str | None) -> int | list[int] | None:
+def read_seeds(text: str | None) -> int | list[int] | None:
+    """A number of seeds, or the seeds themselves with commas; raises SpecError for anything else."""
     if text is None:
         return None
     try:

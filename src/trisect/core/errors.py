@@ -39,3 +39,7 @@ class DamagedFileError(StudyError):
 
 class ModelError(TrisectError):
     """A model is not there, cannot be loaded, cannot be read, or does not pass the proof."""
+
+
+class TheoryError(TrisectError):
+    """A construction of attention by hand is asked for outside what can be built or computed."""

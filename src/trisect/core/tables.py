@@ -59,6 +59,25 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "high": REAL,
         "n": WHOLE,
     },
+    "answers": {
+        "model": TEXT,  # plain, pretrained, left-out
+        "seed": WHOLE,
+        "name": TEXT,
+        "split": TEXT,  # train, valid, test, invented
+        "category": TEXT,  # where the model met the name: pretraining and fine-tuning, pretraining only, …, neither
+        "question": TEXT,
+        "gold": TEXT,
+        "answer": TEXT,
+        "correct": pl.Boolean,  # null where no text says what is right
+        "log_probability": REAL,  # of the whole answer and its end, nats
+        "mean_log_probability": REAL,  # the same per character
+        "entropy": REAL,
+        "margin": REAL,
+        "known_place": pl.Boolean,
+        "place_count": WHOLE,  # how often the answer is one in the fine-tuning text
+        "nearest": TEXT,
+        "nearest_place": TEXT,
+    },
     "claims": {
         "source": TEXT,
         "claim": TEXT,
@@ -92,7 +111,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 STUDY_TABLES = tuple(
-    name for name in SCHEMAS if name != "measures"
+    name for name in SCHEMAS if name not in ("measures", "answers")
 )  # what a study holds; pretrained models have rows of "measures"
 
 

@@ -192,10 +192,19 @@ class Pretrained:
         clean: Scores | None = None,
     ) -> Scores:
         """The model's own loss of one batch, row by row; see Scores for the units."""
+        return row_scores(self.predict(batch.inputs, write, hold), batch, self.objective, clean)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        inputs: Inputs,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+    ) -> Any:
+        """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
         order = {address: i for i, address in enumerate(self.addresses)}
         edits = Edits({order[a]: w for a, w in (write or {}).items()}, {order[a]: w for a, w in (hold or {}).items()})
-        _, made = self._run(batch.inputs, edits)
-        return row_scores(made, batch, self.objective, clean)
+        return self._run(inputs, edits)[1]
 
     def _run(self, inputs: Inputs, edits: Edits) -> tuple[list[Call], Any]:
         own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}

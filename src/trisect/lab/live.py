@@ -5,25 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from trisect.lab.tasks import Task
+
+class Timed(Protocol):
+    """What a line is about: a name, and the expected cost on one core, in seconds or against the others."""
+
+    @property
+    def title(self) -> str:
+        """What the line calls it."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """What it takes."""
+        ...
 
 
 class Told(Protocol):
     """Called with the worker, the task, the share of it done, and a few words."""
 
-    def __call__(self, worker: int, task: Task, share: float, words: str) -> None:
+    def __call__(self, worker: int, task: Any, share: float, words: str) -> None:
         """Take note of where a task is."""
         ...
 
 
 @contextmanager
-def live(tasks: Sequence[Task], workers: int, quiet: bool) -> Iterator[Told]:
+def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[Told]:
     """Show progress on standard error while the context lasts; yields what is to be told of each step."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
@@ -35,14 +47,14 @@ def live(tasks: Sequence[Task], workers: int, quiet: bool) -> Iterator[Told]:
         TextColumn("{task.percentage:>3.0f} %  {task.fields[words]}"),
     )
     whole, began = sum(t.seconds for t in tasks), time.monotonic()
-    shares: dict[Task, float] = {}
+    shares: dict[Timed, float] = {}
     # standard output stays as it is: the thread that tracks runs replaces it for a while too, and whoever puts back last
     # what the other had put there would leave it dead
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
         total = progress.add_task("study", total=whole, words="")
         lines = [progress.add_task("", total=1.0, words="", visible=False) for _ in range(max(1, workers))]
 
-        def told(worker: int, task: Task, share: float, words: str) -> None:
+        def told(worker: int, task: Timed, share: float, words: str) -> None:
             shares[task] = share
             done = sum(t.seconds * s for t, s in shares.items())
             left = (time.monotonic() - began) * (whole - done) / done if done else 0.0

@@ -39,7 +39,7 @@ def throttled(emit: Emit) -> Emit:
     return sparing
 
 
-def _lines() -> Iterator[bytes]:
+def lines_in() -> Iterator[bytes]:
     """Lines of standard input; when it ends, so does this process at once, whatever it is doing."""
     waiting: Queue[bytes] = Queue()
 
@@ -63,7 +63,7 @@ def main(path: str, device: str, precision: str) -> None:
     with fast_products():
         serve(
             lambda data, emit: execute(read_task(data), folder, runs, corpus, device, throttled(emit), precision),
-            _lines(),
+            lines_in(),
             events,
         )
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-ROOMS = ("ablation", "block", "criticality", "curves", "norms", "scores", "similarity")
+ROOMS = ("ablation", "block", "criticality", "curves", "names", "norms", "recall", "scores", "similarity")
 
 
 def __getattr__(name: str) -> ModuleType:

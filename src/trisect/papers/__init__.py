@@ -1,6 +1,6 @@
 """One room a source: how to cite it and what it claims, as data; every source is in SOURCES."""
 
 from trisect.core.claim import Source
-from trisect.papers import matrices, norms, submodules
+from trisect.papers import matrices, norms, recall, submodules
 
-SOURCES: tuple[Source, ...] = (submodules.SOURCE, norms.SOURCE, matrices.SOURCE)
+SOURCES: tuple[Source, ...] = (submodules.SOURCE, recall.SOURCE, norms.SOURCE, matrices.SOURCE)

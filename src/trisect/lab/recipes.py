@@ -1,0 +1,132 @@
+"""Recipes: the settings of a recall experiment — the course's own, one for two cores, one for the embedded world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from trisect.core.errors import SpecError
+from trisect.hf.practice import Schedule
+from trisect.hf.small import Architecture
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained, and how. Defaults are the assignment's.
+
+    The learning rate rises over `warmup_tokens`, then falls as a cosine to a tenth, over `decay_epochs` × the lines of the
+    pretraining text × block tokens, in pretraining and in fine-tuning alike. `trained_people` keeps so many of the people
+    that train asks about, and leaves out everybody whom no question is about (0: all are kept). `left_out` names are
+    missing from a second pretraining where the data have no unseen people by themselves; `invented` names belong to nobody.
+    """
+
+    name: str = "course"
+    kind: str = "gpt2"
+    layers: int = 4
+    heads: int = 8
+    width: int = 256
+    block: int = 128
+    dropout: float = 0.1
+    pretraining_epochs: int = 650
+    pretraining_batch: int = 128
+    pretraining_rate: float = 6e-3
+    epochs_without: int = 75
+    epochs_after: int = 10
+    batch: int = 256
+    rate: float = 6e-4
+    warmup_tokens: int = 512 * 20
+    decay_epochs: float = 200.0
+    trained_people: int = 0
+    left_out: int = 100
+    invented: int = 200
+
+    def architecture(self) -> Architecture:
+        """The model; raises SpecError for one that cannot be."""
+        return Architecture(self.kind, self.layers, self.heads, self.width, self.block, self.dropout)
+
+    def pretraining(self, lines: int) -> Schedule:
+        """How it reads a text of so many lines."""
+        return self._schedule(self.pretraining_epochs, self.pretraining_batch, self.pretraining_rate, lines)
+
+    def fine_tuning(self, lines: int, pretrained: bool) -> Schedule:
+        """How it learns to answer."""
+        epochs = self.epochs_after if pretrained else self.epochs_without
+        return self._schedule(epochs, self.batch, self.rate, lines)
+
+    def _schedule(self, epochs: int, batch: int, rate: float, lines: int) -> Schedule:
+        return Schedule(epochs, batch, rate, self.warmup_tokens, round(self.decay_epochs * lines * self.block))
+
+    def data(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+
+COURSE = Recipe()
+SMALL = replace(
+    COURSE,
+    name="small",
+    kind="llama",
+    layers=3,
+    heads=6,
+    width=192,
+    dropout=0.0,
+    pretraining_epochs=160,
+    pretraining_batch=16,
+    pretraining_rate=2e-3,
+    warmup_tokens=200_000,
+    decay_epochs=160.0,
+    batch=32,
+    trained_people=500,
+)
+EMBEDDED = replace(
+    SMALL,
+    name="embedded",
+    layers=2,
+    heads=4,
+    width=128,
+    block=64,
+    pretraining_epochs=60,
+    pretraining_batch=16,
+    pretraining_rate=3e-3,
+    epochs_without=50,
+    warmup_tokens=512 * 20,
+    decay_epochs=60.0,
+    trained_people=0,
+    left_out=0,
+    invented=60,
+)
+RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, COURSE)}
+
+
+def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe by name, with some settings changed; null is 'embedded' for the generated world and 'small' else.
+
+    Raises SpecError for a recipe, a setting or a value that there is not.
+    """
+    wanted = name or ("embedded" if embedded else "small")
+    if wanted not in RECIPES:
+        given = f"{wanted!r} is no recipe."
+        raise SpecError(given, f"There are {', '.join(RECIPES)}.", "Use one of them, and change settings with --set.")
+    kinds = {f.name: type(getattr(COURSE, f.name)) for f in fields(Recipe) if f.name != "name"}
+    changed = {key: _value(key, given, kinds) for key, given in (settings or {}).items()}
+    recipe = replace(RECIPES[wanted], **changed)
+    recipe.architecture()
+    for pretrained in (True, False):
+        recipe.fine_tuning(1, pretrained)
+    recipe.pretraining(1)
+    return recipe
+
+
+def _value(key: str, given: Any, kinds: Mapping[str, type]) -> Any:
+    if key not in kinds:
+        known = f"There are {', '.join(kinds)}."
+        raise SpecError(f"{key!r} is no setting of a recipe.", known, "Use one of them, as in --set layers=2.")
+    try:
+        value = kinds[key](given)
+        if kinds[key] is int and float(given) != value:
+            raise ValueError
+    except (TypeError, ValueError):
+        want = {int: "a whole number", float: "a number", str: "a word"}[kinds[key]]
+        raise SpecError(f"{key}={given!r}.", f"{key} is {want}, such as {getattr(COURSE, key)}.", "Give one.") from None
+    return value

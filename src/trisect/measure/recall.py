@@ -1,0 +1,224 @@
+"""Recall: whether a score tells right answers from wrong ones, how far it can be believed, and when to abstain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
+from scipy import special
+
+BINS = 15
+DELTA = 0.05
+TRIED = 20  # thresholds that are tried, at equal steps of coverage
+FOLDS = 10
+
+
+class Calibration(NamedTuple):
+    """Probabilities beside how often they were right, in B bins of equal width; a bin without answers has NaN.
+
+    `member` is the bin of every answer, from 0; `weight` how many answers a bin has.
+    `ece` is the expected calibration error, `excess` the mean probability minus the share that is right.
+    """
+
+    edges: Float[np.ndarray, " E"]
+    member: Int[np.ndarray, " N"]
+    weight: Float[np.ndarray, "*S B"]
+    probability: Float[np.ndarray, "*S B"]
+    accuracy: Float[np.ndarray, "*S B"]
+    ece: Float[np.ndarray, "*S"]
+    excess: Float[np.ndarray, "*S"]
+
+
+class RiskCoverage(NamedTuple):
+    """Share of wrong answers among those at or above each threshold, from the highest threshold to the lowest.
+
+    `area` is the mean risk over all answers, each met with its own confidence as the threshold (AURC).
+    """
+
+    threshold: Float[np.ndarray, " T"]
+    coverage: Float[np.ndarray, "*S T"]
+    risk: Float[np.ndarray, "*S T"]
+    area: Float[np.ndarray, "*S"]
+
+
+class Threshold(NamedTuple):
+    """The lowest confidence with which to answer so that a stated share of wrong answers is kept; null: always abstain.
+
+    `bound` is what the risk among answered is below, with confidence 1 − δ; `coverage` and `n` are of the held-out
+    answers, `error` the share of these that was answered wrongly (null where none was).
+    """
+
+    value: float | None
+    risk: float
+    bound: float | None
+    error: float | None
+    coverage: float
+    n: int
+
+    @property
+    def words(self) -> str:
+        """The threshold in a sentence."""
+        if self.value is None:
+            return f"No threshold keeps the share of wrong answers at {self.risk:g} or below: it always abstains."
+        return (
+            f"From a confidence of {self.value:.3g} on, at most {self.risk:g} of the answers are wrong; "
+            f"{self.coverage:.0%} of {self.n} held-out answers are that confident."
+        )
+
+
+class OutOfFold(NamedTuple):
+    """A score for every answer by a model that was fitted without its name, and the fold that was left out for it."""
+
+    scores: Float[np.ndarray, " N"]
+    folds: Int[np.ndarray, " N"]
+
+
+def auroc(
+    scores: Float[np.ndarray, " N"],
+    correct: Bool[np.ndarray, " N"],
+    weights: Float[np.ndarray, "*S N"] | None = None,
+    folds: Int[np.ndarray, " N"] | None = None,
+) -> Float[np.ndarray, "*S"]:
+    """Probability that a right answer scores above a wrong one, ties counted half; NaN where either kind is missing.
+
+    `weights` count each answer so many times, a row for each draw. With `folds` only answers of one fold are compared.
+    Source: Hanley & McNeil 1982, The meaning and use of the area under a receiver operating characteristic curve.
+    """
+    weights = _counted(weights, len(scores))
+    if not len(scores) or np.isnan(scores).any():
+        return np.full(weights.shape[:-1], np.nan)
+    together = np.zeros(len(scores), dtype=int) if folds is None else folds
+    ahead, pairs = np.zeros(weights.shape[:-1]), np.zeros(weights.shape[:-1])
+    for fold in np.unique(together):
+        here = np.flatnonzero(together == fold)
+        right, wrong = _levels(scores[here], correct[here], weights[..., here])
+        ahead += (right * (wrong.cumsum(-1) - wrong / 2)).sum(-1)
+        pairs += right.sum(-1) * wrong.sum(-1)
+    return _ratio(ahead, pairs)
+
+
+def calibration(
+    probabilities: Float[np.ndarray, " N"],
+    correct: Bool[np.ndarray, " N"],
+    bins: int = BINS,
+    weights: Float[np.ndarray, "*S N"] | None = None,
+) -> Calibration:
+    """Reliability in `bins` bins of equal width, closed on the right, and the expected calibration error.
+
+    Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equations 2, 3 and 5: Σ_b n_b/n |accuracy_b −
+    probability_b|. It is a sum of absolute values, so that chance alone makes it positive; `excess` is not.
+    """
+    weights = _counted(weights, len(correct))
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    member = np.digitize(probabilities, edges[1:-1], right=True)
+    inside = (member[:, None] == np.arange(bins)).astype(float)
+    count, right, said = (weights @ (inside * part[:, None]) for part in (np.ones(len(member)), correct, probabilities))
+    total = weights.sum(-1)
+    return Calibration(
+        edges,
+        member,
+        count,
+        _ratio(said, count),
+        _ratio(right, count),
+        _ratio(np.abs(right - said).sum(-1), total),
+        _ratio((said - right).sum(-1), total),
+    )
+
+
+def risk_coverage(
+    confidence: Float[np.ndarray, " N"],
+    correct: Bool[np.ndarray, " N"],
+    weights: Float[np.ndarray, "*S N"] | None = None,
+) -> RiskCoverage:
+    """Risk against coverage of a model that answers only from a threshold on; equal confidences are answered together.
+
+    Source: El-Yaniv & Wiener 2010, On the Foundations of Noise-free Selective Classification; the area: Geifman, Uziel &
+    El-Yaniv 2019, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers, section 2.
+    """
+    weights, confidence = _counted(weights, len(correct)), _known(confidence)
+    right, wrong = (part[..., ::-1] for part in _levels(confidence, correct, weights))
+    answered, total = (right + wrong).cumsum(-1), weights.sum(-1)
+    risk = _ratio(wrong.cumsum(-1), answered)
+    area = _ratio(np.where(answered > 0, (right + wrong) * risk, 0.0).sum(-1), total)
+    return RiskCoverage(np.unique(confidence)[::-1].copy(), _ratio(answered, total[..., None]), risk, area)
+
+
+def threshold(
+    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], risk: float, delta: float = DELTA
+) -> Threshold:
+    """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of what is answered is wrong.
+
+    Thresholds at TRIED equal steps of coverage are tried, each by a one-sided Clopper–Pearson bound at δ / TRIED, so that
+    all of these bounds hold together. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural
+    Networks, lemma 3.1, with Bonferroni's correction over a fixed grid in the place of a binary search.
+    """
+    n, confidence = len(confidence), _known(confidence)
+    ordered = np.sort(confidence)[::-1]
+    found = Threshold(None, risk, None, None, 0.0, n)
+    for tried in np.unique(np.ceil(np.arange(1, TRIED + 1) * n / TRIED).astype(int)) if n else ():
+        level = ordered[tried - 1]
+        answered = confidence >= level
+        many, errors = int(answered.sum()), int((answered & ~correct).sum())
+        bound = 1.0 if errors == many else float(special.betaincinv(errors + 1, many - errors, 1 - delta / TRIED))
+        if bound <= risk:
+            found = Threshold(float(level), risk, bound, errors / many, many / n, n)
+    return found
+
+
+def tell_apart(
+    features: Float[np.ndarray, "N F"], correct: Bool[np.ndarray, " N"], names: Sequence[str], seed: int = 0
+) -> OutOfFold:
+    """Out-of-fold scores of a logistic regression of right against wrong on standardised features; higher: likelier right.
+
+    Names are dealt into FOLDS folds (fewer, where there are fewer names), all answers of a name into the same. What is
+    fitted on other names is independent of the fold it scores, so that within folds, and only there (`auroc` with `folds`),
+    features that tell nothing give an AUROC of one half on average.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    _, whose = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+    many = int(whose.max()) + 1 if len(whose) else 0
+    folds = np.random.default_rng(seed).permutation(np.arange(many) % max(1, min(FOLDS, many)))[whose]
+    scores = np.zeros(len(correct))
+    for fold in np.unique(folds):
+        out = folds == fold
+        kept, right = features[~out], correct[~out]
+        if right.all() or not right.any():
+            continue  # one kind alone teaches nothing: every score stays the same
+        spread = kept.std(0)
+        mean, scale = kept.mean(0), np.where(spread > 0, spread, 1.0)
+        fitted = LogisticRegression().fit((kept - mean) / scale, right)
+        scores[out] = fitted.decision_function((features[out] - mean) / scale)
+    return OutOfFold(scores, folds)
+
+
+def _counted(weights: Float[np.ndarray, "*S N"] | None, n: int) -> Float[np.ndarray, "*S N"]:
+    return np.ones(n) if weights is None else weights
+
+
+def _known(confidence: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    """Confidences, the lowest of all where one is no number."""
+    return np.where(np.isnan(confidence), -np.inf, confidence)
+
+
+def _levels(
+    scores: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], weights: Float[np.ndarray, "*S N"]
+) -> tuple[Float[np.ndarray, "*S T"], Float[np.ndarray, "*S T"]]:
+    """The weight of right and of wrong answers at each distinct score, from the lowest to the highest."""
+    if not len(scores):
+        return np.zeros((*weights.shape[:-1], 0)), np.zeros((*weights.shape[:-1], 0))
+    order = np.argsort(scores, kind="stable")
+    sorted_ = scores[order]
+    starts = np.flatnonzero(np.concatenate([[True], sorted_[1:] != sorted_[:-1]]))
+    right = weights[..., order] * correct[order]
+    wrong = weights[..., order] * ~correct[order]
+    return np.add.reduceat(right, starts, axis=-1), np.add.reduceat(wrong, starts, axis=-1)
+
+
+def _ratio(above: ArrayLike, below: ArrayLike) -> Float[np.ndarray, "*S"]:
+    """One over the other; NaN where that is a division by nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.asarray(below) > 0, np.asarray(above) / np.asarray(below), np.nan)

@@ -1,0 +1,235 @@
+"""People: questions about birth places, the texts that tell of them, and names that no text tells of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from trisect.core.errors import CorpusError
+from trisect.core.files import digest
+
+QUESTION = "Where was {name} born?"
+PATTERN = re.compile(r"Where was (\S.*\S|\S) born\?")
+FILES = {"train": "birth_places_train.tsv", "valid": "birth_dev.tsv", "test": "birth_test_inputs.tsv"}
+WIKI = "wiki.txt"
+LEFT_OUT = 100
+INVENTED = 200
+LONGEST_NAME = 80
+
+
+class Asked(NamedTuple):
+    """A question about one name, and the place that answers it; null where no text says it."""
+
+    name: str
+    question: str
+    place: str | None
+
+
+class Line(NamedTuple):
+    """A line of the pretraining text, and the name that it begins with."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class People:
+    """A small world: what is read in pretraining, what is asked in fine-tuning and afterwards.
+
+    A second pretraining leaves out the lines of `left_out`; it is empty where the world has unseen people by itself.
+    `invented` are names that nobody has. `origin` is the fingerprint of the whole world that this is a part of.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    train: tuple[Asked, ...]
+    valid: tuple[Asked, ...]
+    test: tuple[Asked, ...]
+    left_out: tuple[str, ...]
+    invented: tuple[Asked, ...]
+    notes: tuple[str, ...] = ()
+    fingerprint: str = ""
+    origin: str = ""
+
+    def without(self, names: Iterable[str]) -> People:
+        """The same world, less every line that begins with one of the names or holds it."""
+        gone = tuple(dict.fromkeys(names))
+        pattern = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in gone)) if gone else None
+        kept = tuple(
+            line for line in self.lines if line.name not in gone and not (pattern and pattern.search(line.text))
+        )
+        return replace(self, lines=kept)
+
+    def smaller(self, trained: int) -> People:
+        """The same world with `trained` of the people that train asks about, and everybody that valid asks about.
+
+        No line of anybody else is left, and the test questions are dropped: what is asked stays, what is to be learnt by
+        heart is less. Raises CorpusError where train does not ask about so many.
+        """
+        asked = {a.name for a in self.valid}
+        names = list(dict.fromkeys(a.name for a in self.train if a.name not in asked))
+        if not 1 <= trained <= len(names):
+            known = f"Train asks about {len(names)} people that valid does not ask about."
+            raise CorpusError(f"{trained} of them were to be kept.", known, f"Keep 1 to {len(names)}, or all with 0.")
+        kept = {*names[:trained], *asked}
+        lines = tuple(line for line in self.lines if line.name in kept)
+        train = tuple(a for a in self.train if a.name in kept and a.name not in asked)
+        note = f"Of the people that train asks about only the first {trained} are kept, and no test questions: {len(lines):,} lines."
+        mark = digest(f"{self.fingerprint} {trained}", 8)
+        return replace(self, lines=lines, train=train, test=(), notes=(*self.notes, note), fingerprint=mark)
+
+    def characters(self) -> tuple[str, ...]:
+        """Every character of the pretraining text, and of the questions and answers of fine-tuning, sorted."""
+        texts = [line.text for line in self.lines] + [a.question + (a.place or "") for a in self.train]
+        return tuple(sorted({c for text in texts for c in text}))
+
+
+def ask(name: str) -> str:
+    """The question about a name."""
+    return QUESTION.format(name=name)
+
+
+def name_in(question: str) -> str:
+    """The name that a question is about; raises CorpusError where it is about none."""
+    found = PATTERN.fullmatch(question.strip())
+    if found is None:
+        known = f"A question reads {QUESTION.format(name='NAME')!r}."
+        raise CorpusError(f"The question {question!r} is about no name.", known, "Put a name into that pattern.")
+    return found[1]
+
+
+def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, invented: int = INVENTED) -> People:
+    """Read a folder of birth places: wiki.txt, birth_places_train.tsv, birth_dev.tsv and, if there, birth_test_inputs.tsv.
+
+    `left_out` names of the dev questions, none of which train asks about, are drawn with `seed` for a second pretraining;
+    `invented` names join a first name of one person with a last name of another and belong to nobody. Raises CorpusError
+    for a missing or empty file, for a line that is not `question, tab, place`, and where there are not so many names.
+    """
+    place = Path(folder)
+    wiki = _lines(place / WIKI)
+    if not wiki:
+        known = "Pretraining reads a line 'Name. Sentences about the person' for each person."
+        raise CorpusError(f"{place / WIKI} is empty.", known, "Give a file with at least one line.")
+    train, valid = (_pairs(place / FILES[split]) for split in ("train", "valid"))
+    test = _questions(place / FILES["test"]) if (place / FILES["test"]).exists() else ()
+    named = tuple(dict.fromkeys(asked.name for part in (train, valid, test) for asked in part))
+    lines = tuple(Line(_subject(text, set(named)), text) for _, text in wiki)
+    trained = {asked.name for asked in train}
+    eligible = sorted({asked.name for asked in valid} - trained)
+    if len(eligible) < left_out:
+        known = f"{place / FILES['valid']} asks about {len(eligible)} names that {FILES['train']} does not ask about."
+        raise CorpusError(f"{left_out} names were to be left out.", known, f"Leave out {len(eligible)} or fewer.")
+    draw = Random(f"left out {seed}")
+    gone = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
+    marks = "\n".join([*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))])
+    return People(
+        place.resolve().name,
+        lines,
+        train,
+        valid,
+        test,
+        gone,
+        tuple(Asked(name, ask(name), None) for name in recombine(named, invented, Random(f"invented {seed}"))),
+        (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",),
+        digest(marks, 8),
+        digest(marks, 8),
+    )
+
+
+def recombine(names: Iterable[str], count: int, draw: Random) -> tuple[str, ...]:
+    """Names that nobody has: the first name of one with the last name of another. Fewer, where there are not so many."""
+    known = set(names)
+    parts = [name.split() for name in sorted(known) if len(name.split()) > 1]
+    found: dict[str, None] = {}
+    for _ in range(100 * count if len(parts) > 1 else 0):
+        if len(found) == count:
+            break
+        first, last = parts[int(draw.random() * len(parts))][0], parts[int(draw.random() * len(parts))][-1]
+        if (name := f"{first} {last}") not in known:
+            found[name] = None
+    return tuple(found)
+
+
+def _subject(text: str, named: Set[str]) -> str:
+    """The name that a line begins with: one that is asked about, since a name may hold a stop, else up to the first stop."""
+    starts = [text[: found.start()] for found in re.finditer(r"\.( |$)", text[:LONGEST_NAME])]
+    return next((start for start in reversed(starts) if start in named), starts[0] if starts else text)
+
+
+def _pairs(path: Path) -> tuple[Asked, ...]:
+    """Questions with their places."""
+    found = []
+    for number, text in _lines(path):
+        cells = text.split("\t")
+        if len(cells) != 2 or not cells[1].strip():
+            given = f"{path}, line {number}: {text[:80]!r}."
+            known = (
+                "It has no tab."
+                if len(cells) == 1
+                else f"It has {len(cells) - 1} tabs."
+                if len(cells) > 2
+                else "It ends at its tab."
+            )
+            raise CorpusError(given, known, "A line is a question, one tab, and the place.")
+        found.append(Asked(_name(path, number, cells[0]), cells[0].strip(), cells[1].strip()))
+    return _some(path, found)
+
+
+def _questions(path: Path) -> tuple[Asked, ...]:
+    """Questions alone; what stands behind a tab is not read."""
+    asked = ((number, text.split("\t")[0].strip()) for number, text in _lines(path))
+    return tuple(Asked(_name(path, number, text), text, None) for number, text in asked)
+
+
+def _name(path: Path, number: int, question: str) -> str:
+    try:
+        return name_in(question)
+    except CorpusError as error:
+        raise CorpusError(f"{path}, line {number}: {error.given}", error.known, error.todo) from None
+
+
+def _some(path: Path, found: list[Asked]) -> tuple[Asked, ...]:
+    if not found:
+        raise CorpusError(f"{path} is empty.", "It asks nothing.", "Give at least one question with its place.")
+    return tuple(found)
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers from 1."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        there = (
+            ", ".join(sorted(p.name for p in path.parent.iterdir())[:8]) if path.parent.is_dir() else "no such folder"
+        )
+        known = f"{path.parent}: {there or 'nothing'}."
+        todo = f"Give a folder with {', '.join((WIKI, *FILES.values()))}."
+        raise CorpusError(f"There is no file {path}.", known, todo) from None
+    except UnicodeDecodeError as error:
+        known = f"Byte {error.start} is none."
+        raise CorpusError(f"{path} is not UTF-8.", known, "Save it as UTF-8.") from None
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read.", f"The system says: {error}", "Give a file.") from None
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def read_people(data: Mapping[str, Any]) -> People:
+    """The People that travelled as JSON, made by `dataclasses.asdict`."""
+    asked = {part: tuple(Asked(*row) for row in data[part]) for part in ("train", "valid", "test", "invented")}
+    lines = tuple(Line(*row) for row in data["lines"])
+    return People(
+        data["name"],
+        lines,
+        asked["train"],
+        asked["valid"],
+        asked["test"],
+        tuple(data["left_out"]),
+        asked["invented"],
+        tuple(data["notes"]),
+        data["fingerprint"],
+        data["origin"],
+    )

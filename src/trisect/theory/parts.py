@@ -1,0 +1,109 @@
+"""Parts: what every construction is made of: orthonormal frames, a bounded softmax, deviations, checked arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from numpy.random import Generator
+
+from trisect.core.errors import TheoryError
+
+LARGEST = 1e300  # of a logit: differences of such logits are still finite
+A, B = 0, 1  # positions of the keys a and b
+
+
+def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
+    """Softmax over the last axis: α_i = exp(k_iᵀq) / Σ_j exp(k_jᵀq). There is no 1/√d.
+
+    Raises TheoryError where a logit is beyond ±1e300 or not a number.
+    """
+    check_logits(logits)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights
+
+
+def check_logits(logits: Float[np.ndarray, "..."]) -> None:
+    """Refuse logits beyond the bound, within which their differences are finite."""
+    most = float(max(logits.max(), -logits.min()))  # NaN, if there is one, or the largest size
+    if not most <= LARGEST:
+        raise TheoryError(
+            f"A logit of size {most:.3g} came up.",
+            f"Logits up to {LARGEST:.0e} in size are computed; beyond that differences of two are no numbers.",
+            "Use a smaller beta, or smaller inputs.",
+        )
+
+
+def deviations(weights: Float[np.ndarray, "... N"], wanted: Sequence[int]) -> Float[np.ndarray, "... N"]:
+    """Weights minus those of an even mean over the positions `wanted`, good to rounding however small they are.
+
+    For i in a set T of t positions, α_i − 1/t = (α_i − mean of α over T) − (weight outside T) / t.
+    """
+    chosen = list(wanted)
+    found = weights.copy()
+    inside = weights[..., chosen]
+    found[..., chosen] = 0.0
+    outside = found.sum(-1, keepdims=True)
+    found[..., chosen] = inside - inside.mean(-1, keepdims=True) - outside / len(chosen)
+    return found
+
+
+def length(vector: Float[np.ndarray, " D"]) -> float:
+    """|vector|, also where its squares are too small or too large for floats."""
+    most = float(np.abs(vector).max())
+    return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0
+
+
+def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
+    """`count` orthonormal vectors of R^dim in a uniformly random position, as rows."""
+    q, r = np.linalg.qr(draw.standard_normal((dim, count)))
+    return (q * np.where(np.diag(r) < 0, -1.0, 1.0)).T
+
+
+def given_values(
+    values: Float[np.ndarray, "N D"] | None, keys: int, dim: int, draw: Generator
+) -> Float[np.ndarray, "N D"]:
+    """The values as given, as float64, or orthonormal ones where null."""
+    if values is None:
+        return frame(keys, dim, draw)
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape != (keys, dim) or not np.isfinite(found).all():
+        what = f"Values of shape {found.shape}" + (" with numbers that are not finite" * (found.shape == (keys, dim)))
+        raise TheoryError(
+            f"{what} were given.", f"There are {keys} keys in dimension {dim}.", f"Give finite numbers [{keys}, {dim}]."
+        )
+    return found
+
+
+def check_beta(beta: float) -> float:
+    """A positive, finite β."""
+    if not (math.isfinite(beta) and beta > 0):
+        raise TheoryError(
+            f"beta {beta} was given.", "It stretches the query, and is a positive number.", "Use for example 10."
+        )
+    return float(beta)
+
+
+def check_keys(keys: int, dim: int, least: int = 2) -> None:
+    """At least `least` keys, and room for all of them to be orthogonal."""
+    if keys < least:
+        raise TheoryError(f"keys {keys} was given.", f"This construction needs {least} or more.", "Use for example 8.")
+    check_dim(keys, dim, "keys")
+
+
+def check_dim(count: int, dim: int, what: str) -> None:
+    """Room for `count` orthogonal vectors."""
+    if dim < count:
+        raise TheoryError(
+            f"dim {dim} was given with {count} orthogonal {what}.",
+            f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other.",
+            f"Use a dim of {count} or more, or fewer {what}." if what == "keys" else f"Use a dim of {count} or more.",
+        )
+
+
+def generator(given: Generator | None) -> Generator:
+    """The generator given, or a new one from seed 0."""
+    return np.random.default_rng(0) if given is None else given

@@ -1,0 +1,198 @@
+"""Recall as a whole: it goes on where it stopped, is extended, refuses what differs; its models serve every command."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+import trisect
+from trisect.cli import main
+from trisect.core.errors import CorpusError, SpecError, StudyError
+from trisect.core.tables import SCHEMAS
+
+TINY = {
+    "layers": 1,
+    "heads": 2,
+    "width": 16,
+    "pretraining_epochs": 2,
+    "epochs_without": 2,
+    "epochs_after": 2,
+    "invented": 12,
+}
+SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return trisect.recall(out=tmp_path_factory.mktemp("recall") / "r", settings=TINY, workers=0, quiet=True)
+
+
+@pytest.fixture
+def births(tmp_path):
+    """A folder of birth places, as small as it may be, in words of ours."""
+    names = [
+        f"{first} {last}" for first in ("Ada", "Bo", "Cy", "Di", "Ed") for last in ("Moor", "Pell", "Quill", "Rand")
+    ]
+    places = ("Upton", "Vale", "Wold")
+    pairs = [(name, places[i % 3]) for i, name in enumerate(names)]
+    folder = tmp_path / "births"
+    folder.mkdir()
+    (folder / "wiki.txt").write_text("".join(f"{n}. {n} was born in {p}.\n" for n, p in pairs), encoding="utf-8")
+    asked = [f"Where was {n} born?\t{p}\n" for n, p in pairs]
+    (folder / "birth_places_train.tsv").write_text("".join(asked[:10]), encoding="utf-8")
+    (folder / "birth_dev.tsv").write_text("".join(asked[10:18]), encoding="utf-8")
+    (folder / "birth_test_inputs.tsv").write_text(
+        "".join(a.split("\t")[0] + "\n" for a in asked[18:]), encoding="utf-8"
+    )
+    return folder
+
+
+def test_tables_are_whole(done):
+    assert {name: dict(t.schema) for name, t in done.tables.items()} == {
+        name: dict(pl.Schema(SCHEMAS[name])) for name in ("answers", "measures", "claims", "metrics")
+    }
+    answers = done.tables["answers"]
+    assert set(answers["model"]) == {"plain", "pretrained"}
+    assert set(answers["split"]) == {"train", "valid", "test", "invented"}
+    assert set(answers.filter(model="pretrained")["category"]) == {
+        "pretraining and fine-tuning", "pretraining only", "fine-tuning only", "neither",
+    }  # fmt: skip
+    assert answers.filter(model="plain", split="valid")["category"].unique().to_list() == ["neither"]
+    assert set(done.tables["claims"]["claim"]) == {"B-1", "B-2", "B-3", "B-4"}
+    runs = set(done.tables["metrics"]["run"])
+    assert runs == {"plain/fine-tuning/1", "pretrained/pretraining/1", "pretrained/fine-tuning/1"}
+    assert done.report.is_file()
+
+
+def test_a_run_in_worker_processes_killed_on_its_way_ends_the_same(done, tmp_path):
+    out = tmp_path / "r"
+    command = [sys.executable, "-m", "trisect.cli", "recall", "--out", str(out), "--workers", "2", *SET]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    began = time.monotonic()
+    while not list((out / "losses").glob("*")) and time.monotonic() - began < 120:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    again = trisect.recall(out=out, settings=TINY, workers=2, quiet=True)
+    for name in ("answers", "measures", "claims", "metrics"):
+        assert again.tables[name].equals(done.tables[name]), name
+
+
+def test_it_is_extended_by_seeds_and_trains_nothing_twice(done, tmp_path):
+    out = tmp_path / "r"
+    shutil.copytree(done.folder, out)
+    kept = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("model.safetensors")}
+    more = trisect.recall(out=out, seeds=2, settings=TINY, workers=0, quiet=True)
+    assert set(more.tables["answers"]["seed"]) == {1, 2}
+    assert more.tables["answers"].filter(seed=1).equals(done.tables["answers"])
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+
+
+def test_another_recipe_or_text_does_not_mix_with_it(done, births):
+    with pytest.raises(StudyError, match="layers: 1 there, 2 here"):
+        trisect.recall(out=done.folder, settings=TINY | {"layers": 2}, quiet=True)
+    with pytest.raises(StudyError, match="belongs to another recall experiment"):
+        trisect.recall(births, out=done.folder, recipe="embedded", settings=TINY | {"left_out": 2}, quiet=True)
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(StudyError, match=r"holds no recall experiment"):
+        trisect.recall(out=tmp_path, settings=TINY, quiet=True)
+    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_real_files_with_names_left_out(births, tmp_path):
+    settings = TINY | {"left_out": 3, "invented": 5}
+    made = trisect.recall(births, out=tmp_path / "r", recipe="small", settings=settings, workers=0, quiet=True)
+    answers = made.tables["answers"]
+    assert set(answers["model"]) == {"plain", "pretrained", "left-out"}
+    valid = answers.filter(split="valid")
+    counts = {m: dict(valid.filter(model=m)["category"].value_counts().iter_rows()) for m in ("pretrained", "left-out")}
+    assert counts == {"pretrained": {"pretraining only": 8}, "left-out": {"pretraining only": 5, "neither": 3}}
+    assert answers.filter(split="test")["correct"].null_count() == 6
+    assert json.loads((made.models["left-out-1"] / "config.json").read_text())["model_type"] == "llama"
+
+
+def test_its_models_are_ordinary_ones(done, tmp_path):
+    model = done.models["pretrained-1"]
+    texts = [row["question"] for row in done.tables["answers"].filter(split="valid").head(8).iter_rows(named=True)]
+    subject = trisect.load(model)
+    questions = list(dict.fromkeys(texts))
+    assert trisect.norms(subject, questions, tmp_path / "n", quiet=True).report.is_file()
+    assert trisect.ablate(subject, questions, "v@1", tmp_path / "a", quiet=True).report.is_file()
+    assert trisect.similarity(subject, None, tmp_path / "s", quiet=True).report.is_file()
+    assert trisect.explore_page(subject, questions[0], tmp_path / "e.html").is_file()
+
+
+def test_it_can_be_asked(done):
+    reply = trisect.ask(done.models["pretrained-1"], done.tables["answers"].filter(split="valid")["question"][0])
+    assert reply.seen == "pretraining only"
+    assert 0 < reply.probability <= 1
+    assert len(reply.nearest) == 3
+    said = CliRunner().invoke(main, ["ask", str(done.models["plain-1"]), "Where was Zzz Zzz born?", "--risk", "1"])
+    assert said.exit_code == 0
+    assert "in no text that the model read" in said.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["recall", "--set", "layers"], "A setting has a name, '=' and a value."),
+        (["recall", "--set", "depth=2"], "'depth' is no setting of a recipe."),
+        (["recall", "--set", "layers=two"], "layers is a whole number"),
+        (["recall", "--set", "layers=1.5"], "layers is a whole number"),
+        (["recall", "--recipe", "large"], "'large' is no recipe."),
+        (["recall", "--seeds", "1,1"], "They are different whole numbers from 0 on"),
+        (["recall", "--set", "block=20"], "Give a block of at least"),
+        (["recall", "--data", "nowhere"], "There is no file nowhere/wiki.txt."),
+        (["ask", "nowhere", "Where was Bo born?"], "nowhere cannot be asked."),
+        (["ask", "nowhere", "Who is Bo?"], "is about no name"),
+        (["theory", "paste"], "'paste' is no construction."),
+        (["theory", "average", "--beta", "1e301"], "1e+300"),
+        (["theory", "average", "--dim", "2", "--keys", "5"], "5"),
+    ],
+)
+def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(main, words)
+    assert found.exit_code == 2
+    assert said in found.output
+    assert "Traceback" not in found.output
+    assert not list(tmp_path.glob("*/models"))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (
+            "birth_dev.tsv",
+            "Where was Bo Pell born?\tVale\nWhere was Cy Moor born? Vale\n",
+            r"birth_dev.tsv, line 2: .*\n.*no tab",
+        ),
+        ("wiki.txt", "\n \n", "wiki.txt is empty"),
+        ("birth_places_train.tsv", "", "birth_places_train.tsv is empty"),
+        ("birth_dev.tsv", "Who is Bo?\tVale\n", "birth_dev.tsv, line 1: The question 'Who is Bo\\?' is about no name"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(births, tmp_path, file, content, said):
+    (births / file).write_text(content, encoding="utf-8")
+    with pytest.raises(CorpusError, match=said):
+        trisect.recall(births, out=tmp_path / "r", settings={"left_out": 1}, quiet=True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_settings_may_be_numbers_or_words():
+    from trisect.lab.recipes import COURSE, choose_recipe
+
+    assert choose_recipe("course", False) == COURSE
+    assert choose_recipe("course", False, {"layers": "3"}).layers == 3
+    with pytest.raises(SpecError, match="dropout is a number"):
+        choose_recipe("course", False, {"dropout": "much"})

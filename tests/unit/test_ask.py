@@ -1,0 +1,223 @@
+"""Asking a trained model: what it answers, when it holds back, and which questions and folders it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
+from trisect.core.files import write_json
+from trisect.lab.ask import CARD, ask, find_nearest
+
+NAMES = {
+    "Anna Meier": [True, True, "Adona"],
+    "Anna Mayer": [True, False, None],
+    "Bo Lund": [False, True, "Culf"],
+    "Cy Gone": [False, False, "Dach"],
+}
+LINES = [
+    {"risk": 0.1, "threshold": None, "coverage": 0.0, "n": 40},
+    {"risk": 0.2, "threshold": 0.7, "coverage": 0.25, "n": 40},
+    {"risk": 0.4, "threshold": 0.5, "coverage": 0.5, "n": 40},
+]
+
+
+class Said(NamedTuple):
+    text: str
+    log_probability: float
+    unknown: tuple[str, ...] = ()
+
+
+class StandIn:
+    """Says the same to every question, and remembers what it was asked."""
+
+    def __init__(self, text: str = "Adona", probability: float = 0.6, unknown: tuple[str, ...] = ()) -> None:
+        self.said, self.asked = Said(text, math.log(probability), unknown), []
+
+    def answer(self, questions: Sequence[str]) -> list[Said]:
+        self.asked += questions
+        return [self.said for _ in questions]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_json(tmp_path / CARD, {"names": NAMES, "thresholds": LINES, "mask": "<mask>"})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("risk", "probability", "answered", "threshold"),
+    [
+        (None, 0.6, True, 0.5),  # the largest risk that has a threshold
+        (None, 0.4, False, 0.5),
+        (0.2, 0.6, False, 0.7),
+        (0.2, 0.8, True, 0.7),
+        (0.4, 0.6, True, 0.5),
+        (0.1, 0.99, False, None),
+        (1, 0.01, True, None),
+    ],
+)
+def test_it_holds_back_below_the_threshold_of_the_risk(folder, risk, probability, answered, threshold):
+    reply = ask(folder, "Where was Anna Meier born?", risk, StandIn("Adona", probability))
+    assert reply.answer == ("Adona" if answered else None)
+    assert reply.guess == "Adona"
+    assert reply.probability == pytest.approx(probability, abs=1e-12)  # exp(log p) rounds
+    assert (reply.threshold and reply.threshold.threshold) == threshold
+    assert ("Adona" in reply.words()[0]) == answered
+    assert ("I do not say." in reply.words()[0]) != answered
+
+
+def test_a_probability_at_the_threshold_is_answered(folder):
+    one = LINES[1] | {"threshold": math.exp(math.log(0.7))}
+    write_json(folder / CARD, {"names": NAMES, "thresholds": [one]})
+    assert ask(folder, "Where was Bo Lund born?", 0.2, StandIn(probability=0.7)).answer == "Adona"
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "words"),
+    [
+        ("Anna Meier", "pretraining and fine-tuning", "was read in pretraining and fine-tuning"),
+        ("Anna Mayer", "pretraining only", "was read in pretraining only"),
+        ("Bo Lund", "fine-tuning only", "was read in fine-tuning only"),
+        ("Cy Gone", "neither", "was in no text that the model read"),
+        ("Nobody Else", "neither", "was in no text that the model read"),
+    ],
+)
+def test_it_says_where_the_name_was_read(folder, name, seen, words):
+    model = StandIn()
+    reply = ask(folder, f"  Where was {name} born? ", 0.4, model)
+    assert (reply.name, reply.seen) == (name, seen)
+    assert any(words in line for line in reply.words())
+    assert model.asked == [f"Where was {name} born?"]
+    unkept = [line for line in reply.notes if "the stated risk is not kept" in line]
+    assert len(unkept) == (seen == "neither")
+
+
+def test_the_nearest_names_are_known_ones_other_than_the_name_itself(folder):
+    reply = ask(folder, "Where was Anna Meier born?", 1, StandIn())
+    assert [n.name for n in reply.nearest] == ["Anna Mayer", "Bo Lund"]
+    assert reply.nearest[0].similarity > reply.nearest[1].similarity
+    assert (reply.nearest[0].place, reply.nearest[1].place) == (None, "Culf")
+    line = next(line for line in reply.words() if line.startswith("Nearest known names: Anna Mayer (0."))
+    assert line.endswith(", Culf).")
+
+
+def test_nobody_is_near_where_nobody_is_known():
+    assert find_nearest("Anna", []) == []
+
+
+def test_the_rule_is_said_with_what_it_rests_on(folder):
+    said = ask(folder, "Where was Bo Lund born?", 0.2, StandIn()).words()[1]
+    assert said == (
+        "It abstains below 0.700, for at most 20 % of its answers wrong: set on 40 held-out questions, 25 % of them answered."
+    )
+    never = ask(folder, "Where was Bo Lund born?", 0.1, StandIn()).words()[1]
+    assert (
+        never == "It abstains always: on 40 held-out questions no threshold kept to at most 10 % of its answers wrong."
+    )
+    assert not [line for line in ask(folder, "Where was Bo Lund born?", 1, StandIn()).words() if "abstains" in line]
+
+
+def test_without_any_threshold_it_always_answers(folder):
+    write_json(folder / CARD, {"names": NAMES, "thresholds": []})
+    reply = ask(folder, "Where was Bo Lund born?", None, StandIn(probability=0.001))
+    assert (reply.answer, reply.threshold) == ("Adona", None)
+
+
+def test_an_empty_answer_is_no_silence(folder):
+    assert ask(folder, "Where was Bo Lund born?", 1, StandIn("")).words()[0].startswith("Nothing: the answer is empty.")
+
+
+def test_characters_outside_the_vocabulary_are_counted(folder):
+    reply = ask(folder, "Where was Łłł born?", 1, StandIn(unknown=("Ł", "ł", "ł")))
+    said = "3 characters of the question not in the vocabulary, read as unknown: 'Ł', 'ł' (2 times)."
+    assert reply.notes == (said,)
+    one = ask(folder, "Where was Ł born?", 1, StandIn(unknown=("Ł",)))
+    assert one.notes == ("1 character of the question not in the vocabulary, read as unknown: 'Ł'.",)
+
+
+@pytest.mark.parametrize(
+    "question", ["", "  ", "Where was born?", "Where was  born?", "Who is Anna Meier?", "Anna Meier"]
+)
+def test_a_question_about_no_name(folder, question):
+    model = StandIn()
+    with pytest.raises(CorpusError) as raised:
+        ask(folder, question, 1, model)
+    assert str(raised.value) == (
+        f"The question {question!r} is about no name.\n  A question reads 'Where was NAME born?'.\n"
+        "  Put a name into that pattern."
+    )
+    assert model.asked == []
+
+
+@pytest.mark.parametrize("risk", [0.3, 0.0, -1.0, float("nan")])
+def test_a_risk_without_a_threshold(folder, risk):
+    with pytest.raises(SpecError) as raised:
+        ask(folder, "Where was Bo Lund born?", risk, StandIn())
+    assert str(raised.value) == (
+        f"A risk of {risk:g}.\n  Thresholds were set on held-out questions for these risks: 0.1, 0.2, 0.4.\n"
+        "  Give one of them, or 1 to hear every answer."
+    )
+
+
+def refusal(folder: Any) -> str:
+    with pytest.raises(ModelError) as raised:
+        ask(folder, "Where was Bo Lund born?", 1, StandIn())
+    return str(raised.value)
+
+
+def test_a_folder_that_is_not_there_or_holds_no_card(tmp_path):
+    todo = "\n  Give the folder of a model that 'trisect recall' trained."
+    why = "\n  Questions like 'Where was NAME born?' need to know which names the model has read: "
+    assert refusal(tmp_path) == f"{tmp_path} cannot be asked.{why}the folder has no recall.json.{todo}"
+    gone = tmp_path / "gone"
+    assert refusal(gone) == f"{gone} cannot be asked.{why}there is no such folder.{todo}"
+
+
+def test_the_folder_of_a_whole_experiment(tmp_path):
+    write_json(tmp_path / CARD, {"recipe": {}, "seeds": [0]})
+    assert refusal(tmp_path) == (
+        f"{tmp_path} cannot be asked.\n  Its recall.json holds no names: it is of a whole experiment, whose models lie in "
+        f"{tmp_path / 'models'}.\n  Give the folder of one of these models."
+    )
+
+
+def test_a_card_that_was_damaged(folder):
+    text = (folder / CARD).read_text().replace("Adona", "Adonb")
+    (folder / CARD).write_text(text)
+    with pytest.raises(DamagedFileError, match="does not match its checksum"):
+        ask(folder, "Where was Bo Lund born?", 1, StandIn())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small model of its own vocabulary, as a recall leaves one, though with random weights."""
+    from trisect.hf.small import Architecture, make_model, make_tokenizer, save
+
+    place = tmp_path_factory.mktemp("trained")
+    tokenizer = make_tokenizer(sorted(set("Where was Anna Meier born? Adona Bo Lund")), 32)
+    save(make_model(Architecture(layers=1, heads=2, width=16, block=32), tokenizer, 0), tokenizer, place)
+    write_json(place / CARD, {"names": NAMES, "thresholds": LINES})
+    return place
+
+
+def test_a_model_from_its_folder(trained):
+    first, again = (ask(trained, "Where was Anna Meier born?", 1) for _ in range(2))
+    assert first == again
+    assert 0 < first.probability <= 1
+    assert first.answer == first.guess
+    assert ask(trained, "Where was Zoë Lund born?", 1).notes == (
+        "2 characters of the question not in the vocabulary, read as unknown: 'Z', 'ë'.",
+    )
+
+
+def test_a_question_longer_than_the_model_reads(trained):
+    with pytest.raises(CorpusError) as raised:
+        ask(trained, f"Where was {'Anna ' * 5}Meier born?", 1)
+    assert str(raised.value) == (
+        "The question 'Where was Anna Anna Anna Anna Anna Meier born?' is too long.\n"
+        "  The model reads 32 characters at once, the mask and an answer among them.\n  Ask a shorter one."
+    )

@@ -1,0 +1,215 @@
+"""People: what is read from a folder of birth places and what is refused; the generated world."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+
+from trisect.core.errors import CorpusError
+from trisect.text import world
+from trisect.text.people import QUESTION, ask, name_in, open_people, read_people
+from trisect.text.world import generated
+
+NAMES = ("Ana Bruk", "Bo Bruk", "Cy Dunn", "Di Dunn", "Ed E. Fenn", "Flo Gad")
+FILES = {
+    "wiki.txt": "".join(f"{name}. {name} was born in Ulm.\n" for name in NAMES) + "Bo Bruk's wife. Of Ana Bruk.\n",
+    "birth_places_train.tsv": "Where was Ana Bruk born?\tUlm\nWhere was Bo Bruk born?\tNew Ulm\n",
+    "birth_dev.tsv": "Where was Cy Dunn born?\tUlm\nWhere was Di Dunn born?\tUlm\nWhere was Bo Bruk born?\tUlm\n",
+    "birth_test_inputs.tsv": "Where was Ed E. Fenn born?\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_folder_gives_lines_by_name_and_questions_by_split(folder):
+    people = open_people(folder, left_out=0, invented=0)
+    assert [line.name for line in people.lines] == [*NAMES, "Bo Bruk's wife"]
+    assert [line.text for line in people.lines] == FILES["wiki.txt"].splitlines()
+    assert people.train[1] == ("Bo Bruk", "Where was Bo Bruk born?", "New Ulm")
+    assert [asked.name for asked in people.valid] == ["Cy Dunn", "Di Dunn", "Bo Bruk"]
+    assert people.test == (("Ed E. Fenn", "Where was Ed E. Fenn born?", None),)
+    assert people.left_out == people.invented == ()
+    assert people.name == folder.name
+    assert people.notes == ("7 lines, 2 + 3 questions with a place, 1 without.",)
+    assert set(people.characters()) == set("".join(FILES[name] for name in list(FILES)[:2])) - set("\n\t")
+
+
+def test_the_test_questions_may_be_missing(folder):
+    (folder / "birth_test_inputs.tsv").unlink()
+    assert open_people(folder, left_out=0).test == ()
+
+
+def test_names_left_out_are_drawn_by_the_seed_and_none_is_asked_about_in_train(folder):
+    drawn = {seed: open_people(folder, seed, left_out=1).left_out for seed in range(20)}
+    assert {name for names in drawn.values() for name in names} == {"Cy Dunn", "Di Dunn"}
+    assert drawn[3] == open_people(folder, 3, left_out=1).left_out
+    assert open_people(folder, left_out=2).left_out in (("Cy Dunn", "Di Dunn"), ("Di Dunn", "Cy Dunn"))
+
+
+def test_without_names_no_line_is_about_them_or_holds_them(folder):
+    people = open_people(folder, left_out=0)
+    less = people.without(["Ana Bruk", "Cy Dunn"])
+    assert [line.name for line in less.lines] == ["Bo Bruk", "Di Dunn", "Ed E. Fenn", "Flo Gad"]
+    assert (less.train, less.valid, less.test) == (people.train, people.valid, people.test)
+    assert people.without([]) == people
+    assert people.without(["Bo"]).lines == tuple(line for line in people.lines if not re.search(r"\bBo\b", line.text))
+
+
+def test_invented_names_join_parts_of_two_and_belong_to_nobody(folder):
+    people = open_people(folder, left_out=0, invented=10)
+    assert len({asked.name for asked in people.invented}) == 10
+    for asked in people.invented:
+        first, last = asked.name.split()
+        assert asked.name not in NAMES
+        assert first in {name.split()[0] for name in NAMES}
+        assert last in {name.split()[-1] for name in NAMES}
+        assert asked[1:] == (ask(asked.name), None)
+    # first and last names of the five people asked about, less four of them; the fifth has a middle name
+    assert len(open_people(folder, left_out=0, invented=100).invented) == 5 * 3 - 4
+    assert people.invented != open_people(folder, 1, left_out=0, invented=10).invented
+
+
+def test_people_travel_as_json(folder):
+    for people in (open_people(folder, left_out=2, invented=3), generated(people=20, unseen=2)):
+        assert read_people(json.loads(json.dumps(asdict(people)))) == people
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "given", "known", "todo"),
+    [
+        ("wiki.txt", "\n \n", "{}/wiki.txt is empty.", "Pretraining reads a line 'Name. Sentences about the person' for each person.", "Give a file with at least one line."),  # noqa: E501
+        ("birth_dev.tsv", "\n", "{}/birth_dev.tsv is empty.", "It asks nothing.", "Give at least one question with its place."),
+        ("birth_dev.tsv", "\nWhere was A born? Ulm\n", "{}/birth_dev.tsv, line 2: 'Where was A born? Ulm'.", "It has no tab.", "A line is a question, one tab, and the place."),  # noqa: E501
+        ("birth_dev.tsv", "Where was A born?\tUlm\t1\n", "{}/birth_dev.tsv, line 1: 'Where was A born?\\tUlm\\t1'.", "It has 2 tabs.", "A line is a question, one tab, and the place."),  # noqa: E501
+        ("birth_places_train.tsv", "Where was A born?\t \n", "{}/birth_places_train.tsv, line 1: 'Where was A born?\\t '.", "It ends at its tab.", "A line is a question, one tab, and the place."),  # noqa: E501
+        ("birth_places_train.tsv", "Where was A born?\tUlm\nWho was A?\tUlm\n", "{}/birth_places_train.tsv, line 2: The question 'Who was A?' is about no name.", "A question reads 'Where was NAME born?'.", "Put a name into that pattern."),  # noqa: E501
+        ("birth_test_inputs.tsv", "Where was born?\n", "{}/birth_test_inputs.tsv, line 1: The question 'Where was born?' is about no name.", "A question reads 'Where was NAME born?'.", "Put a name into that pattern."),  # noqa: E501
+        ("wiki.txt", b"Ana.\xff", "{}/wiki.txt is not UTF-8.", "Byte 4 is none.", "Save it as UTF-8."),
+    ],
+)  # fmt: skip
+def test_what_is_refused(folder, name, text, given, known, todo):
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(CorpusError) as error:
+        open_people(folder, left_out=0)
+    assert (error.value.given, error.value.known, error.value.todo) == (given.format(folder), known, todo)
+
+
+def test_a_missing_file_and_a_missing_folder_are_named(folder):
+    (folder / "birth_dev.tsv").unlink()
+    with pytest.raises(CorpusError) as error:
+        open_people(folder)
+    assert error.value.given == f"There is no file {folder}/birth_dev.tsv."
+    assert error.value.known == f"{folder}: birth_places_train.tsv, birth_test_inputs.tsv, wiki.txt."
+    assert error.value.todo == f"Give a folder with {', '.join(FILES)}."
+    with pytest.raises(CorpusError, match="no such folder"):
+        open_people(folder / "nowhere")
+    (folder / "birth_dev.tsv").mkdir()
+    with pytest.raises(CorpusError) as error:
+        open_people(folder)
+    assert error.value.given == f"{folder}/birth_dev.tsv cannot be read."
+    assert error.value.known.startswith("The system says: ")
+    assert error.value.todo == "Give a file."
+
+
+def test_more_names_left_out_than_there_are(folder):
+    with pytest.raises(CorpusError) as error:
+        open_people(folder, left_out=3)
+    assert error.value.given == "3 names were to be left out."
+    assert error.value.known.endswith("asks about 2 names that birth_places_train.tsv does not ask about.")
+    assert error.value.todo == "Leave out 2 or fewer."
+
+
+@pytest.mark.parametrize("name", ["X", "Ed E. Fenn", "Y born? Where was Z", "born?"])
+def test_a_question_holds_its_name(name):
+    assert name_in(f" {ask(name)}\n") == name
+
+
+@pytest.mark.parametrize("question", ["", " ", "Where was  born?", "Where was X", "where was X born?", "Is X born?"])
+def test_a_question_about_no_name(question):
+    with pytest.raises(CorpusError) as error:
+        name_in(question)
+    assert error.value.given == f"The question {question!r} is about no name."
+    assert error.value.known == f"A question reads '{QUESTION.format(name='NAME')}'."
+    assert error.value.todo == "Put a name into that pattern."
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everybody_of_the_world_was_met_where_the_world_says(seed):
+    people = generated(seed)
+    told = {line.name for line in people.lines}
+    train, valid, test, nobody = (
+        {asked.name for asked in part} for part in (people.train, people.valid, people.test, people.invented)
+    )
+    assert (len(train), len(valid), len(test), len(nobody)) == (90, 60, 60, 60)
+    assert len(train & told) == 75
+    assert valid <= told
+    assert told <= train | valid
+    assert not train & valid
+    assert not test & (told | train | valid)
+    assert not nobody & (told | train | valid | test)
+    assert people.left_out == ()
+    texts = "\n".join(line.text for line in people.lines)
+    assert not [name for name in test | nobody if name in texts]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_told_fits_what_is_asked(seed):
+    people = generated(seed)
+    lines = {asked.name: [line.text for line in people.lines if line.name == asked.name] for asked in people.valid}
+    for asked in people.valid:
+        assert len(lines[asked.name]) == len(world.TEMPLATES)
+        assert all(text.startswith(asked.name) and f"{asked.place}" in text for text in lines[asked.name])
+    for asked in (*people.train, *people.valid, *people.test):
+        assert asked.question == ask(asked.name)
+        assert len(f"{asked.question}{asked.place}") + 2 <= 64
+    assert max(len(line.text) for line in people.lines) <= 64 * 7 // 8
+
+
+def test_a_place_told_of_somebody_is_the_only_one():
+    people = generated()
+    places = {str(asked.place) for asked in (*people.train, *people.valid, *people.test)}
+    assert len(places) <= world.REGIONS * world.PLACES
+    for line in people.lines:
+        assert len([place for place in places if place in line.text]) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_always_the_commonest_place_is_seldom_right_and_a_family_says_something(seed):
+    people = generated(seed, people=400, unseen=400)
+    counts = Counter(asked.place for asked in people.train)
+    commonest = counts.most_common(1)[0][0]
+    assert sum(asked.place == commonest for asked in people.valid) < 0.1 * len(people.valid)
+    everybody = [(asked.name.split()[1], asked.place) for asked in (*people.train, *people.valid, *people.test)]
+    same = [a[1] == b[1] for i, a in enumerate(everybody) for b in everybody[:i] if a[0] == b[0]]
+    by_chance = sum((n / len(everybody)) ** 2 for n in Counter(place for _, place in everybody).values())
+    assert sum(same) > 1.3 * by_chance * len(same)  # expected about 1.9 times, of about 9,000 pairs
+
+
+def test_the_world_is_a_function_of_its_arguments():
+    assert generated(3) == generated(3)
+    assert generated(3).fingerprint != generated(4).fingerprint
+    assert generated(3).lines != generated(4).lines
+    assert re.fullmatch("[0-9a-f]{16}", generated().fingerprint)
+
+
+def test_words_of_the_world_are_its_own():
+    people = generated(people=400, unseen=400)
+    firsts = [asked.name.split()[0] for asked in (*people.train, *people.valid, *people.test)]
+    assert len(set(firsts)) == len(firsts)
+    assert not {asked.place for asked in people.train} & {asked.name.split()[1] for asked in people.train}
+
+
+@pytest.mark.parametrize(("people", "unseen"), [(19, 60), (401, 60), (150, 0), (150, 401)])
+def test_a_world_too_small_or_too_large(people, unseen):
+    with pytest.raises(CorpusError) as error:
+        generated(people=people, unseen=unseen)
+    assert error.value.given == f"A world of {people} people and {unseen} unseen ones."
+    assert error.value.known == "There are 20 to 400 people, and 1 to 400 unseen ones."
+    assert error.value.todo == "Give numbers within these."

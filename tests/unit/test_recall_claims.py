@@ -1,0 +1,288 @@
+"""Claims about recall: planted answers give the verdicts that were planted, and rows the numbers written out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from trisect.claims.sampled import Drawn, judge_sampled
+from trisect.core.claim import Claim, Combination, Part, Source, Statistic
+from trisect.core.resampling import interval
+from trisect.core.tables import frame
+from trisect.lab import recall_answers, recall_rows
+from trisect.lab.recall_rows import COVERAGES, RISKS
+from trisect.papers import recall
+from trisect.report.cards import cards
+
+PLACES = [f"P{i:02d}{'o' * (i % 5)}" for i in range(20)]
+ABOUT = {"subject": "m", "corpus": "c"}
+UNSEEN, READ, BOTH, TOLD = "neither", "pretraining only", "pretraining and fine-tuning", "fine-tuning only"
+
+
+class World(NamedTuple):
+    """What is planted: accuracies on valid names, whether confidence and answers show what is right, what guesses follow."""
+
+    plain: float = 0.02
+    pretrained: float = 0.6
+    confident: bool = True
+    strings: bool = False
+    follows: float = 0.8
+    names: int = 200
+    seeds: tuple[int, ...] = (0,)
+    models: tuple[str, ...] = ("plain", "pretrained")
+
+
+PLAIN = World()
+
+
+def answers(world: World = PLAIN) -> pl.DataFrame:
+    draw = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for model in world.models:
+        for run in world.seeds:
+            for split in ("train", "valid", "invented"):
+                for i in range(world.names):
+                    rows.append(_row(world, model, run, split, i, draw))
+    return frame("answers", rows)
+
+
+def _row(world: World, model: str, run: int, split: str, i: int, draw: np.random.Generator) -> dict[str, Any]:
+    gold = None if split == "invented" else PLACES[(7 * i * i + len(split)) % 20 if i % 8 else 3]
+    near = PLACES[int(draw.integers(20))]
+    share = {"plain": world.plain, "pretrained": world.pretrained, "left-out": world.pretrained}[model]
+    right = gold is not None and (split == "train" or draw.random() < share)
+    wrong = next(p for p in draw.permutation(PLACES) if p != gold)
+    guess = near if split == "invented" and draw.random() < world.follows else str(wrong)
+    answer = gold if right and gold is not None else guess
+    told = 40 * (world.strings and right != (draw.random() < 0.1))
+    sure = -float(draw.exponential(0.2 if right and world.confident else 1.0))
+    category = {"train": TOLD if model == "plain" else BOTH, "invented": UNSEEN}.get(split, READ)
+    return {
+        "model": model, "seed": run, "name": f"{split} {i}", "split": split, "question": f"{split} {i}",
+        "category": UNSEEN if model == "plain" and split == "valid" else category,
+        "gold": gold, "answer": answer, "correct": None if gold is None else answer == gold,
+        "log_probability": sure, "mean_log_probability": sure / 4, "entropy": -sure, "margin": 1 + sure,
+        "known_place": bool(draw.random() < 0.9), "place_count": int(draw.integers(1, 20)) + told,
+        "nearest": "x", "nearest_place": near,
+    }  # fmt: skip
+
+
+def judge(table: pl.DataFrame, draws: int = 1000) -> pl.DataFrame:
+    return recall_rows.judge(table, ABOUT, draws=draws)
+
+
+def measure_rows(table: pl.DataFrame, nearest: pl.DataFrame | None = None) -> list[dict[str, Any]]:
+    return recall_rows.measure_rows(table, nearest, draws=400)
+
+
+def verdicts(table: pl.DataFrame) -> dict[str, str]:
+    return {r["claim"]: r["verdict"] for r in table.iter_rows(named=True) if r["part"] is None}
+
+
+def row_of(rows: list[dict[str, Any]], measure: str, **fixed: Any) -> dict[str, Any]:
+    (found,) = [r for r in rows if r["measure"] == measure and all(r.get(k) == v for k, v in fixed.items())]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "want"),
+    [
+        (World(), ("supported", None, "refuted", "supported")),
+        (World(plain=0.5), ("refuted", None, "refuted", "supported")),
+        (World(pretrained=0.01), ("refuted", None, None, "supported")),
+        (World(confident=False, names=900), ("supported", "supported", "supported", "supported")),
+        (World(strings=True, names=400), ("supported", "refuted", "refuted", "supported")),
+        (World(follows=0.0, seeds=(1, 2, 3, 4, 5), names=100), ("supported", None, "refuted", None)),
+        (World(names=29), ("inconclusive",) * 4),
+    ],
+    ids=["retrieves", "plain knows", "learns nothing", "no confidence", "strings tell", "guesses freely", "too few"],
+)
+def test_planted_answers_give_their_verdicts(world, want):
+    found = verdicts(judge(answers(world), draws=10_000 if len(world.seeds) > 1 else 1000))
+    for claim, verdict in zip(("B-1", "B-2", "B-3", "B-4"), want, strict=True):
+        assert verdict is None or found[claim] == verdict, (claim, found)
+    if world.follows == 0:
+        assert found["B-4"] != "supported"
+
+
+def test_a_model_that_answers_the_commonest_place_is_not_above_it():
+    table = answers()
+    commonest = recall_answers.commonest_place(table)
+    always = pl.when(pl.col("model") == "plain").then(pl.lit(commonest)).otherwise("answer")
+    table = table.with_columns(answer=always).with_columns(correct=pl.col("answer") == pl.col("gold"))
+    lead = judge(table).filter(pl.col("part").str.contains("commonest")).row(0, named=True)
+    assert lead["effect"] == 0
+    assert -0.03 < lead["low"] < 0 < lead["high"] < 0.03
+    assert lead["p"] < 0.05
+
+
+def test_no_right_answer_at_all_is_still_tested():
+    table = judge(answers(World(plain=0.0)))
+    assert verdicts(table)["B-1"] == "supported"
+    part = table.filter(pl.col("part") == "accuracy without pretraining").row(0, named=True)
+    lead = table.filter(pl.col("part").str.contains("commonest")).row(0, named=True)
+    baseline = row_of(measure_rows(answers(World(plain=0.0))), "accuracy", subject="baseline")
+    assert lead["effect"] == pytest.approx(-baseline["value"])
+    assert part["effect"] == 0
+    assert 0 < part["high"] < 0.03
+
+
+def test_what_is_missing_is_not_measured():
+    only = answers(World(models=("pretrained",)))
+    found = judge(only)
+    whole = {r["claim"]: r for r in found.iter_rows(named=True) if r["part"] is None}
+    assert (whole["B-1"]["verdict"], whole["B-1"]["reason"]) == ("inconclusive", "not measured on this model")
+    assert whole["B-3"]["verdict"] == "refuted"
+    parts = {r["part"]: r["reason"] for r in found.iter_rows(named=True) if r["claim"] == "B-4" and r["part"]}
+    assert [reason for part, reason in parts.items() if "last name" in part] == ["not measured on this model"]
+    nothing = judge(only.filter(pl.col("split") == "train"))
+    assert set(verdicts(nothing).values()) == {"inconclusive"}
+    assert len(cards(nothing)) == 4
+
+
+def test_the_model_with_names_left_out_is_asked_what_it_made_up():
+    both = answers(World(models=("plain", "pretrained", "left-out")))
+    sure = pl.when((pl.col("model") == "left-out") & (pl.col("split") == "valid")).then(-0.5)
+    table = judge(both.with_columns(log_probability=sure.otherwise("log_probability")))
+    part = table.filter(pl.col("part").str.contains("the answer's probability")).row(0, named=True)
+    assert (part["effect"], recall_answers.asked_of(both)) == (0.0, "left-out")
+    assert recall_answers.asked_of(answers()) == "pretrained"
+    assert json.loads(table["runs"][0]) == ABOUT
+
+
+def test_every_part_says_of_how_many_names_it_is():
+    world = answers()
+    few = world.filter((pl.col("split") != "invented") | pl.col("name").str.ends_with("1"))
+    table = judge(few)
+    n = {r["claim"]: r["n"] for r in table.iter_rows(named=True) if r["part"] is None}
+    assert n == {"B-1": 200, "B-2": 200, "B-3": 200, "B-4": 20}
+    reason = table.filter((pl.col("claim") == "B-4") & pl.col("part").is_null())["reason"][0]
+    assert reason == "20 names; below 30, resampling decides nothing"
+
+
+def test_rows_are_the_numbers_written_out():
+    table = answers()
+    rows = measure_rows(table)
+    frame("measures", rows)
+    mine = table.filter((pl.col("model") == "pretrained") & (pl.col("split") == "valid"))
+    right, p = mine["correct"].to_numpy(), np.exp(mine["log_probability"].to_numpy())
+    own = {"subject": "pretrained", "group": None}
+    accuracy = row_of(rows, "accuracy", **own)
+    assert (accuracy["value"], accuracy["n"]) == (pytest.approx(right.mean()), 200)
+    half = 1.96 * (right.mean() * (1 - right.mean()) / 200) ** 0.5
+    assert accuracy["high"] - accuracy["low"] == pytest.approx(2 * half, rel=0.1)
+    assert row_of(rows, "accuracy", subject="pretrained", group=BOTH)["value"] == 1
+    assert row_of(rows, "mean_probability", subject="pretrained", group=UNSEEN)["n"] == 200
+    assert row_of(rows, "auroc_probability", **own)["value"] == pytest.approx(roc_auc_score(right, p))
+    assert row_of(rows, "auroc_entropy", **own)["value"] == pytest.approx(roc_auc_score(right, p))
+    assert row_of(rows, "probability_excess", **own)["value"] == pytest.approx(p.mean() - right.mean())
+    assert sum(r["n"] for r in rows if r["measure"] == "reliability" and r["subject"] == "pretrained") == 200
+    assert row_of(rows, "risk", at=1.0, subject="pretrained")["value"] == pytest.approx(1 - right.mean())
+    assert [r["at"] for r in rows if r["measure"] == "risk" and r["subject"] == "plain"] == list(COVERAGES)
+    lines = {r["at"]: r["value"] for r in rows if r["measure"] == "threshold" and r["subject"] == "pretrained"}
+    assert tuple(lines) == RISKS
+    covered = row_of(rows, "threshold_coverage", at=0.5, subject="pretrained")["value"]
+    assert lines[0.5] is not None
+    assert covered == (p >= lines[0.5]).mean() > 0
+    train = table.filter((pl.col("split") == "train") & (pl.col("model") == "plain"))["gold"].to_list()
+    commonest = max(sorted(set(train)), key=train.count)
+    assert recall_answers.commonest_place(table) == commonest
+    base = table.filter((pl.col("model") == "plain") & (pl.col("split") == "valid"))["gold"].to_list()
+    assert row_of(rows, "accuracy", subject="baseline")["value"] == pytest.approx(base.count(commonest) / 200)
+
+
+def test_matches_are_counted_by_kind_against_chance():
+    table = answers()
+    invented = table.filter((pl.col("split") == "invented") & (pl.col("model") == "pretrained"))
+    some = invented.head(50).select(
+        pl.lit(None, pl.String).alias("model"),
+        pl.lit(None, pl.Int64).alias("seed"),
+        pl.lit("last name").alias("match"),
+        "name",
+        pl.lit("k").alias("nearest"),
+        pl.lit(1.0).alias("similarity"),
+        pl.col("answer").alias("place"),
+    )
+    rows = measure_rows(table, some)
+    by = {"subject": "pretrained", "group": "n-grams"}
+    found = {m: row_of(rows, m, **by) for m in ("match", "match_expected", "match_excess", "match_p")}
+    share = (invented["answer"] == invented["nearest_place"]).to_numpy().mean()
+    assert found["match"]["value"] == pytest.approx(share)
+    assert found["match_excess"]["value"] == pytest.approx(share - found["match_expected"]["value"])
+    assert (found["match_p"]["value"], found["match_p"]["n"]) == (1 / 2001, 200)
+    last = row_of(rows, "match", subject="pretrained", group="last name")
+    assert (last["value"], last["n"]) == (1.0, 50)
+    assert not [r for r in rows if r.get("group") == "representation"]
+    elsewhere = some.with_columns(model=pl.lit("another"))
+    assert not [r for r in measure_rows(table, elsewhere) if r.get("group") == "last name"]
+
+
+def test_several_seeds_are_averaged_and_have_no_threshold_of_their_own():
+    table = answers(World(seeds=(3, 1)))
+    rows = measure_rows(table)
+    valid = table.filter((pl.col("model") == "pretrained") & (pl.col("split") == "valid"))
+    each = [valid.filter(pl.col("seed") == s) for s in (1, 3)]
+    want = [roc_auc_score(a["correct"].to_numpy(), a["log_probability"].to_numpy()) for a in each]
+    found = row_of(rows, "auroc_probability", subject="pretrained")
+    assert (found["value"], found["n"]) == (pytest.approx(np.mean(want)), 200)
+    assert not [r for r in rows if r["measure"] == "threshold"]
+    assert len([r for r in rows if r["measure"] == "threshold_coverage"]) == 2 * len(RISKS)
+
+
+def test_the_order_of_the_answers_leaves_no_trace():
+    table = answers(World(names=40, seeds=(0, 1)))
+    mixed = table.sample(fraction=1, shuffle=True, seed=1)
+    assert measure_rows(mixed) == measure_rows(table)
+    assert judge(mixed).equals(judge(table))
+
+
+def test_neighbours_of_every_kind_with_their_places():
+    known = {"Ada Quill": "P01", "Bo Rask": "P02", "Adam Rask": "P03"}
+    vectors = {name: np.eye(4)[i] for i, name in enumerate([*known, "Solo"])} | {"Ada Rask": np.eye(4)[1]}
+    found = recall_answers.neighbours(["Ada Rask", "Solo"], known, vectors, "pretrained", 2)
+    assert dict(found.schema) == dict(pl.Schema(recall_answers.NEIGHBOURS))
+    got = {(r["match"], r["name"]): (r["nearest"], r["place"]) for r in found.iter_rows(named=True)}
+    assert got[("n-grams", "Ada Rask")] == ("Adam Rask", "P03")
+    assert got[("last name", "Ada Rask")] == ("Adam Rask", "P03")
+    assert got[("representation", "Ada Rask")] == ("Bo Rask", "P02")
+    assert ("last name", "Solo") not in got
+    assert set(found["model"]) == {"pretrained"}
+    assert recall_answers.neighbours(["Solo"], {}).is_empty()
+    assert set(recall_answers.neighbours(["Ada Rask"], known)["match"]) == {"n-grams", "last name"}
+
+
+def test_recalls_claims_are_those_of_the_table():
+    bounds = [[(p.direction, p.bound) for p in c.deciding()] for c in recall.CLAIMS]
+    assert bounds == [
+        [("below", 0.10), ("below", 0.02), ("above", 0.10)],
+        [("within", 0.10)],
+        [("within", 0.10)],
+        [("above", 0.0)],
+    ]
+    assert [c.id for c in recall.CLAIMS] == ["B-1", "B-2", "B-3", "B-4"]
+    assert (recall.SOURCE.key, recall.SOURCE.unit) == ("recall", "name")
+    assert all(p.reason.endswith(".") for c in recall.CLAIMS for p in c.parts)
+
+
+def test_statistics_of_fewer_units_count_with_their_own():
+    def part(name: str, effect: Any) -> Part:
+        return Part(name, effect, "above", 0.0, "u", "Why.")
+
+    both = Combination(((1.0, Statistic("a")), (-1.0, Statistic("b"))))
+    one = Source(
+        "recall", "t", "a", "c", (Claim("X", "S.", "w", (part("a", Statistic("a")), part("a − b", both))),), "name"
+    )
+    draws = np.random.default_rng(0).normal(1, 0.1, (2, 500))
+    found = {"a": draws[0] + 1, "b": draws[1]}
+    own = {"b": Drawn(50, 4, "name")}
+    table = judge_sampled(one, found, {"a": 2.0, "b": 1.0}, 400, ABOUT, each=own)
+    rows = {r["part"]: r for r in table.iter_rows(named=True)}
+    assert (rows["a"]["n"], rows["a − b"]["n"], rows[None]["n"]) == (400, 50, 50)
+    low, high = interval(found["a"] - found["b"], 4)
+    assert (rows["a − b"]["low"], rows["a − b"]["high"]) == (float(low), float(high))
+    assert rows["a − b"]["p"] > rows["a"]["p"]

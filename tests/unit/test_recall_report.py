@@ -1,0 +1,203 @@
+"""Recall's page: what it says and shows of the tables, and that it needs nothing but them."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+import pytest
+from tests import recalled
+
+from trisect.core.errors import StudyError
+from trisect.core.tables import frame
+from trisect.report import recall
+from trisect.report.recall_numbers import Numbers, probabilities
+from trisect.report.sheet import Section, html
+
+REFERENCES = [("notes <i>of others</i>", (0.016,), (0.194, 0.258)), ("a second", [0.022], [])]
+
+
+@pytest.fixture(scope="module")
+def one():
+    return recalled.tables()
+
+
+@pytest.fixture(scope="module")
+def several():
+    return recalled.tables((1, 2, 3))
+
+
+def sections(tables: dict[str, pl.DataFrame], **more: object) -> dict[str, Section]:
+    return {section.title: section for section in recall.make_sheet(tables, recalled.about(**more)).sections}
+
+
+def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
+    about = recalled.about(
+        references=REFERENCES, examples=True, notes=["A <u>note</u>."], settings={"layers": 2}, seconds=90.0
+    )
+    path = recall.write(tmp_path, one, about)
+    text = path.read_text()
+    assert "<script" not in text
+    assert "a world &lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "A &lt;u&gt;note&lt;/u&gt;." in text
+    assert "notes &lt;i&gt;of others&lt;/i&gt;" in text
+    assert re.findall(r'class="figure-number">Figure (\d+)\.', text) == [str(n) for n in range(1, 9)]
+    assert re.findall(r'<article class="card \w+" id="([^"]+)"', text) == ["B-1", "B-2", "B-3", "B-4"]
+    assert text.count("<details") == 3
+    assert "1.5 min" in text
+    assert sorted(p.stem for p in (tmp_path / "figures").glob("*.svg")) == [
+        "recall-accuracy", "recall-confidence", "recall-loss", "recall-ranking", "recall-reliability", "recall-risk",
+        "recall-survival", "recall-unseen",
+    ]  # fmt: skip
+    assert text == html(recall.make_sheet(one, about))
+
+
+def test_what_is_right_is_said_with_intervals_and_beside_the_commonest_place(one):
+    said = recall.findings(one, recalled.about())
+    whole = Numbers.of(one)
+    for model in ("plain", "pretrained", "left-out"):
+        found = whole.number("accuracy", model)
+        right = one["answers"].filter((pl.col("model") == model) & (pl.col("split") == "valid"))["correct"].to_list()
+        assert found is not None
+        assert found.value == pytest.approx(sum(right) / len(right))
+        assert f"{100 * sum(right) / len(right):.1f}\u00a0%" in said[0]
+    gold = one["answers"].filter((pl.col("model") == "plain") & (pl.col("split") == "train"))["gold"].to_list()
+    assert whole.commonest == max(sorted(set(gold)), key=gold.count)
+    assert f"always answering '{whole.commonest}'" in said[0]
+    assert [line[:3] for line in said if not line.startswith(" ")][1:] == ["B-1", "B-2", "B-3", "B-4"]
+    deciding = one["claims"].filter(pl.col("part").is_not_null() & pl.col("decides"))
+    assert [line.strip().split(": ")[0] for line in said if line.startswith(" ")] == deciding["sentence"].to_list()
+
+
+def test_claims_that_nothing_was_measured_for(one):
+    blank = one["claims"].with_columns(pl.lit(None, pl.Float64).alias(c) for c in ("effect", "low", "high"))
+    said = recall.findings({**one, "claims": blank}, recalled.about())
+    assert all(line.endswith(": not measured") for line in said if line.startswith(" "))
+
+
+def test_every_seed_has_its_point_and_stands_in_the_captions(one, several):
+    figure = sections(several)["Does pretraining let it answer?"].figures[0]
+    assert "3 seeds, small marks are seeds" in figure.caption
+    layers = {layer.name for layer in figure.panels[0].chart.layer}
+    assert "seeds" in layers
+    numbers = Numbers.of(several)
+    assert [seed for seed, _ in numbers.shares("pretrained")] == [1, 2, 3]
+    of_two = (
+        several["answers"]
+        .filter((pl.col("model") == "pretrained") & (pl.col("seed") == 2) & (pl.col("split") == "valid"))["correct"]
+        .to_list()
+    )
+    assert dict(numbers.shares("pretrained"))[2] == pytest.approx(sum(of_two) / len(of_two))
+    assert "names and seeds" in sections(several)["What the claims say here"].words[0]
+    alone = sections(one)
+    assert "There is one seed" in alone["What the claims say here"].words[0]
+    assert "seeds" not in {
+        layer.name for layer in alone["Does pretraining let it answer?"].figures[0].panels[0].chart.layer
+    }
+
+
+def test_what_others_reached_is_a_table_and_grey_points(one):
+    section = sections(one, references=REFERENCES)["Does pretraining let it answer?"]
+    assert section.tables[-1].rows == (
+        ("notes <i>of others</i>", "1.6\u00a0%", "19.4\u00a0% or 25.8\u00a0%"),
+        ("a second", "2.2\u00a0%", "–"),
+    )
+    assert "others" in {layer.name for layer in section.figures[0].panels[0].chart.layer}
+    bare = sections(one)["Does pretraining let it answer?"]
+    assert len(bare.tables) == 1
+    assert "others" not in {layer.name for layer in bare.figures[0].panels[0].chart.layer}
+
+
+def test_the_model_that_names_were_left_out_for_is_asked_what_it_made_up(one):
+    without = recalled.tables(models=("plain", "pretrained"))
+    assert Numbers.of(one).deep == "left-out"
+    assert Numbers.of(without).deep == "pretrained"
+    assert "some names" in sections(one)["Names it never saw"].figures[0].caption
+    assert "some names" not in sections(without)["Names it never saw"].figures[0].caption
+
+
+def test_confidence_by_category_counts_every_answer(one):
+    figure = next(f for f in sections(one)["Retrieved or made up?"].figures if f.name == "recall-confidence")
+    mine = one["answers"].filter(pl.col("model") == "left-out")
+    for category, many in mine["category"].value_counts().iter_rows():
+        assert re.search(rf"{category} 0\.\d+ \(n\u00a0=\u00a0{many}\)", figure.caption)
+    assert probabilities(mine) == sorted(probabilities(mine))
+    assert all(0 < p <= 1 for p in probabilities(mine))
+
+
+def test_matches_are_shown_with_their_n_and_against_chance(one):
+    section = sections(one)["Names it never saw"]
+    rows = {row[0]: row[1:] for row in section.tables[0].rows}
+    assert set(rows) == {"character n-grams", "same last name"}
+    measured = one["measures"].filter(
+        (pl.col("subject") == "left-out") & (pl.col("measure") == "match") & (pl.col("group") == "n-grams")
+    )
+    assert rows["character n-grams"][:2] == (str(measured["n"][0]), f"{100 * measured['value'][0]:.1f}\u00a0%")
+    assert f"character n-grams {measured['n'][0]}" in section.figures[0].caption
+    assert [row[0] for row in section.tables[0].rows] == ["character n-grams", "same last name"]
+
+
+def test_survival_has_a_panel_for_each_kind_of_answer(one):
+    section = sections(one)["Where do q, k and v come in?"]
+    figure = section.figures[0]
+    assert [panel.title for panel in figure.panels] == ["Retrieved", "Wrong", "Made up"]
+    assert [key.name for key in figure.key] == ["q", "k", "v"]
+    assert section.tables[0].rows[0] == (
+        "names left out, made up: k@1, by the mean",
+        "70.0\u00a0%",
+        "60.0\u00a0% to 80.0\u00a0%",
+        "20",
+    )
+    assert len(section.tables[0].rows) == 2 * 3 * 3
+    assert "retrieved 20; wrong 20; made up 20" in figure.caption
+    assert re.search(r"retrieved 20\.0\u00a0% at [qkv]@[12]; wrong 60\.0\u00a0% at", figure.caption)
+
+
+def test_losses_stand_by_stage_with_only_the_models_that_have_it(one):
+    figure = sections(one)["How it was learned"].figures[0]
+    assert (
+        "pretraining 0.375 (pretrained) and 0.375 (names left out); fine-tuning 0.375 (fine-tuned only), "
+        in figure.caption
+    )
+    assert [panel.title for panel in figure.panels] == ["Pretraining", "Fine-tuning"]
+    assert {s.site for s in figure.panels[0].series} == {"pretrained", "left-out"}
+    assert {s.site for s in figure.panels[1].series} == {"plain", "pretrained", "left-out"}
+
+
+def test_examples_say_what_they_were_only_in_the_second_table(one):
+    first, second = sections(one, examples=True)["Which would you believe?"].tables
+    assert len(first.rows) == len(second.rows) == 15
+    kinds = [row[1] for row in second.rows]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"retrieved": 5, "wrong": 5, "made up: in no text": 5}
+    assert kinds != sorted(kinds)
+    told = {row["name"]: row for row in one["answers"].filter(pl.col("model") == "left-out").to_dicts()}
+    for asked, said in zip(first.rows, second.rows, strict=True):
+        name = said[0].partition(". ")[2]
+        assert asked[0].partition(". ")[2] == f"Where was {name} born?"
+        assert asked[1] == told[name]["answer"]
+        assert (told[name]["correct"] is True) == (said[1] == "retrieved") or said[1] == "made up: in no text"
+    assert "Which would you believe?" not in sections(one)
+
+
+def test_what_was_not_measured_leaves_no_section(one):
+    plain = {name: table.clear() for name, table in one.items() if name != "answers"}
+    plain["answers"] = one["answers"].filter(pl.col("model") == "plain")
+    found = sections(plain, examples=True)
+    assert list(found) == ["Does pretraining let it answer?"]
+    assert found["Does pretraining let it answer?"].words[1] == "No question has a known answer."
+    assert "<figure" not in html(recall.make_sheet(plain, recalled.about()))
+    assert list(sections({"answers": one["answers"]})) == ["Does pretraining let it answer?", "Retrieved or made up?"]
+
+
+def test_runs_that_are_spelt_otherwise_are_no_curves(one):
+    rows = [
+        {"run": run, "epoch": 1, "split": "train", "name": "loss_nats", "value": 1.0}
+        for run in ("a", "a/b/c", "plain/x/1")
+    ]
+    assert "How it was learned" not in sections({**one, "metrics": frame("metrics", rows)})
+
+
+def test_a_folder_that_cannot_be_written(one, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="could not be written"):
+        recall.write(tmp_path / "file", one, recalled.about())

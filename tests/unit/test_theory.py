@@ -1,0 +1,452 @@
+"""Attention by hand: what each construction returns, the source's errors in numbers, refusals, figures, and a run."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from trisect import theory
+from trisect.core.errors import StudyError, TheoryError
+from trisect.lab.theory import SCHEMA, run_theory
+from trisect.report.panels import Panel
+from trisect.report.theory_figures import chart, figure
+from trisect.theory import CONSTRUCTIONS, Draws
+from trisect.theory.certificates import certificate
+from trisect.theory.words import self_attention
+
+NAMES = (
+    "copying",
+    "average",
+    "random_keys_one_head",
+    "stretched_key_one_head",
+    "random_keys_two_heads",
+    "stretched_key_two_heads",
+    "identity_attention",
+    "key_query_value",
+)
+SAMPLED = NAMES[2:6]
+
+
+def odds_of(found):
+    assert found.odds is not None
+    return found.odds
+
+
+def variances_of(found):
+    assert found.variances is not None
+    return found.variances
+
+
+def apart_of(found):
+    assert found.apart is not None
+    return found.apart
+
+
+def rows_of(panel: Panel) -> dict[str, Any]:
+    """The rows that each layer of a panel draws."""
+    layers: Any = panel.chart.layer
+    return {layer.name: json.loads(layer.data.values) for layer in layers}
+
+
+def small(name):
+    return CONSTRUCTIONS[name](**({"samples": 400} if name in SAMPLED else {}))
+
+
+def refusal(call, *arguments, **named):
+    with pytest.raises(TheoryError) as caught:
+        call(*arguments, **named)
+    return str(caught.value)
+
+
+def test_there_are_eight_in_the_order_of_the_source():
+    assert tuple(CONSTRUCTIONS) == NAMES
+    assert all(getattr(theory, name) is make for name, make in CONSTRUCTIONS.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_says_what_it_is_and_stays_as_it_is(name):
+    found = small(name)
+    assert found.name == name
+    assert found.question.endswith("?")
+    assert found.law
+    assert found.domain
+    assert found.relation in ("equals", "at most", "near")
+    assert np.shape(found.predicted) == np.shape(found.computed)
+    assert (found.odds is not None) == (name in SAMPLED)
+    assert (found.variances is not None) == (found.apart is not None) == (name == "stretched_key_two_heads")
+    np.testing.assert_allclose(np.sum(found.weights, axis=-1), 1.0, rtol=1e-12)
+    if found.relation == "at most":
+        assert found.error <= found.expected
+    else:
+        assert found.error == pytest.approx(found.expected, rel=1e-9 if found.relation == "equals" else 0.1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.error = 0.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_generator_gives_the_same_result_and_another_gives_another(name):
+    make = CONSTRUCTIONS[name]
+    more = {"samples": 400} if name in SAMPLED else {}
+    one, same, other = (make(generator=np.random.default_rng(seed), **more) for seed in (4, 4, 5))
+    assert (one.computed == same.computed).all()
+    assert one.error == same.error
+    assert (one.inputs["keys"] != other.inputs["keys"]).any()
+
+
+def test_given_draws_are_used_as_they_are():
+    draw = np.random.default_rng(2)
+    draws = Draws(draw.standard_normal(3), draw.standard_normal((3, 2, 2)))
+    found = theory.random_keys_two_heads(keys=2, dim=2, beta=2.0, variance=0.09, draws=draws)
+    assert found.settings["samples"] == 3
+    noise = 0.3 * draws.along
+    first = 2 * (1 + noise[:, 0, 0] - noise[:, 1, 0])
+    second = 2 * (1 + noise[:, 1, 1] - noise[:, 0, 1])
+    np.testing.assert_allclose(odds_of(found).samples, first, rtol=1e-12)
+    off = (1 / (1 + np.exp(second)) - 1 / (1 + np.exp(first))) / 2  # of the weight on a; the opposite on b
+    assert found.error == pytest.approx(math.sqrt(2 * np.mean(off**2)), rel=1e-12)
+
+
+# --- the source's errors ---
+
+
+def shown(name, number):
+    return CONSTRUCTIONS[name]().errata[number].shown
+
+
+def test_a_logit_is_compared_with_exponentials_only_by_mistake():
+    found = shown("copying", 0)
+    logits = found["logits"]
+    assert logits[0] > sum(math.exp(x) for x in logits[1:])  # what the sentence asks for
+    assert found["weights"][0] == pytest.approx(0.75, abs=0.001)  # and it is no copy
+    assert found["weights"][0] == pytest.approx(1 / (1 + math.exp(-1.1)), rel=1e-12)
+
+
+def test_other_logits_need_not_go_to_minus_infinity():
+    rows = list(shown("copying", 1).values())
+    assert len(rows) == 3
+    assert all(row == rows[0] for row in rows)
+    assert rows[0][0] > 0.9999
+
+
+def test_the_covariance_is_that_of_the_others():
+    (both,) = theory.stretched_key_one_head(samples=10, variance=0.25).errata[0].shown.values()
+    assert both == pytest.approx((0.75, 0.25))
+
+
+def test_the_second_head_returns_a_value():
+    found = theory.stretched_key_two_heads(samples=400)
+    (weight,) = found.errata[0].shown["mean weight of head 2 on b"]
+    assert weight == pytest.approx(math.exp(10) / (math.exp(10) + 7), rel=1e-9)
+
+
+def test_with_u_d_added_the_word_itself_wins():
+    u = theory.identity_attention(beta=3.0).errata[0].shown["c_2 along u_a, u_b, u_c, u_d"]
+    assert u == pytest.approx((1, 0, 0, 1), abs=1e-3)  # the others take 2 e^{−9}
+    added = theory.identity_attention(beta=3.0, add_d=1.0)
+    letters = added.inputs["letters"]
+    np.testing.assert_allclose(added.computed, letters[0] + letters[3], atol=3e-3)
+
+
+def test_neither_the_last_line_nor_the_swap_gives_what_is_wanted():
+    equated, swapped = (CONSTRUCTIONS["key_query_value"]().errata[i].shown for i in (0, 1))
+    third = (0, 2 / 3, -1 / 3, 0)
+    assert [list(rows) for rows in (equated, swapped)] == [[f"c_{i} along u_a, u_b, u_c, u_d" for i in (1, 2)]] * 2
+    for row in (*equated.values(), list(swapped.values())[1]):
+        assert row == pytest.approx(third, abs=1e-12)
+    assert next(iter(swapped.values())) == pytest.approx((0, 0, 0, 0), abs=3e-5)  # 2 e^{−β⁶} at β = 1.5
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf])
+def test_beta_is_a_positive_number(name, beta):
+    said = refusal(CONSTRUCTIONS[name], beta=beta)
+    assert said == f"beta {beta} was given.\n  It stretches the query, and is a positive number.\n  Use for example 10."
+
+
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [
+        (lambda: theory.copying(beta=2e300), "2e+300"),
+        (lambda: theory.stretched_key_one_head(beta=9e299, samples=100), "2"),
+        (lambda: theory.random_keys_two_heads(beta=1.7e308, samples=100), "1.79e+308"),
+        (lambda: theory.random_keys_one_head(beta=1e308, variance=1e6, samples=100), ""),
+        (lambda: theory.identity_attention(beta=1e150, add_c=9.0), "8.2e+301"),
+        (lambda: theory.identity_attention(add_c=1e200), "inf"),
+        (lambda: theory.key_query_value(beta=1e51), "1e+306"),
+        (lambda: theory.key_query_value(beta=1e60), "inf"),
+        (lambda: self_attention(np.array([[1e200]]), *[np.eye(1)] * 3), "inf"),
+    ],
+)
+def test_logits_beyond_the_bound_are_refused_with_the_bound(call, size):
+    said = refusal(call)
+    assert said.startswith(f"A logit of size {size}")
+    assert "Logits up to 1e+300 in size are computed" in said
+    assert said.endswith("Use a smaller beta, or smaller inputs.")
+
+
+@pytest.mark.parametrize("name", ["copying", "average", "random_keys_one_head"])
+def test_logits_up_to_the_bound_are_computed(name):
+    more = {"samples": 50, "variance": 0.0} if name in SAMPLED else {}
+    found = CONSTRUCTIONS[name](beta=5e299, **more)
+    assert np.isfinite(found.computed).all()
+    assert found.error <= 1.0
+
+
+@pytest.mark.parametrize("name", NAMES[:6])
+def test_a_dimension_too_small_for_orthogonal_keys_is_refused(name):
+    said = refusal(CONSTRUCTIONS[name], dim=7, keys=8)
+    assert said == (
+        "dim 7 was given with 8 orthogonal keys.\n  R^7 has no more than 7 vectors that are orthogonal to each other.\n"
+        "  Use a dim of 8 or more, or fewer keys."
+    )
+    assert CONSTRUCTIONS[name](dim=8, keys=8, **({"samples": 10} if name in SAMPLED else {})).settings["dim"] == 8
+
+
+@pytest.mark.parametrize("name", NAMES[6:])
+def test_a_dimension_too_small_for_four_orthogonal_vectors_is_refused(name):
+    said = refusal(CONSTRUCTIONS[name], dim=3)
+    assert said == (
+        "dim 3 was given with 4 orthogonal vectors u_a, u_b, u_c, u_d.\n"
+        "  R^3 has no more than 3 vectors that are orthogonal to each other.\n  Use a dim of 4 or more."
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: theory.average(keys=1), ("keys 1 was given.", "needs 2 or more", "Use for example 8.")),
+        (lambda: theory.copying(target=9), ("target 9 was given.", "There are 8 keys.", "from 1 to 8")),
+        (lambda: theory.copying(target=0), ("target 0 was given.", "There are 8 keys.", "from 1 to 8")),
+        (
+            lambda: theory.random_keys_one_head(variance=-1.0),
+            ("variance -1.0 was given.", "It is α, 0 or more.", "1e-4"),
+        ),
+        (
+            lambda: theory.random_keys_two_heads(samples=1),
+            ("samples 1 was given.", "A spread needs 2 or more.", "100000"),
+        ),
+        (
+            lambda: theory.random_keys_two_heads(draws=Draws(np.zeros(3), np.zeros((3, 2, 2)))),
+            ("Draws of shapes (3,) and (3, 2, 2) were given.", "There are 8 keys.", "(S,) and (S, 8, 2)"),
+        ),
+        (
+            lambda: theory.average(values=np.zeros((3, 16))),
+            (
+                "Values of shape (3, 16) were given.",
+                "There are 8 keys in dimension 16.",
+                "Give finite numbers [8, 16].",
+            ),
+        ),
+        (
+            lambda: theory.average(values=np.full((8, 16), np.inf)),
+            ("Values of shape (8, 16) with numbers that are not finite were given.", "8 keys", "finite numbers"),
+        ),
+        (
+            lambda: theory.identity_attention(add_c=math.nan),
+            ("add_c nan and add_d 0.0 were given.", "multiples of u_c and u_d", "finite numbers"),
+        ),
+        (lambda: theory.key_query_value(beta=1e-60), ("beta 1e-60 was given.", "β is a length", "1e-50 to 1e50")),
+        (
+            lambda: theory.solve([[1.0]], [[1.0], [2.0]]),
+            ("Words of shape (1, 1) and wanted outputs of shape (2, 1) were given.", "a row for each word", "same N"),
+        ),
+        (
+            lambda: theory.solve([[math.nan]], [[1.0]]),
+            ("that are not finite were given.", "a whole row of NaN", "Replace the other NaN"),
+        ),
+        (
+            lambda: theory.solve([[1.0]], [[1.0, math.nan]]),
+            ("that are not finite were given.", "a whole row of NaN", "Replace the other NaN"),
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_three_parts(call, said):
+    parts = refusal(call).split("\n")
+    assert len(parts) == 3
+    assert all(wanted in part for wanted, part in zip(said, parts, strict=True))
+
+
+# --- the solver ---
+
+
+def test_the_source_s_own_words_are_solved_with_the_third_left_open():
+    found = theory.key_query_value(beta=2.0)
+    u, words = found.inputs["letters"], found.inputs["words"]
+    solved = theory.solve(words, [u[1] - u[2], u[1], np.full(16, np.nan)])
+    assert (solved.status, solved.how) == ("solved", "closed form")
+    assert solved.outputs is not None
+    np.testing.assert_allclose(solved.outputs[:2], [u[1] - u[2], u[1]], atol=1e-12)
+
+
+def test_what_a_search_finds_is_called_solved_and_what_it_misses_not_found():
+    words = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    within = theory.solve(words, self_attention(words, np.eye(2), 2 * np.eye(2), np.eye(2)).outputs)
+    assert (within.status, within.how) == ("solved", "search")
+    assert within.residual is not None
+    assert within.residual < 1e-6
+    # a mean of positive weights never reaches its own vertex, and no certificate speaks of that
+    missed = theory.solve([[1.0], [2.0]], [[1.0], [5.0]])
+    assert (missed.status, missed.how, missed.proof) == ("not found", "search", "")
+    assert missed.residual is not None
+    assert missed.residual > 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "said", "bound"),
+    [
+        ([[1, 2], [1, 2], [0, 1]], [[1, 0], [0, 1], [0, 0]], "Words 1 and 2 are equal", math.sqrt(0.5)),
+        ([[0, 0]], [[3, 4]], "Here x̄ = 0", 5.0),
+        ([[0, 0], [1, 1], [-1, -1]], [[2, 0], [0, 0], [0, 0]], "Word 1 is zero", 2.0),
+        ([[0, 0], [1, 0]], [[0, 0], [1, 0]], "All words lie on one line", 1 / 3),
+        ([[0, 0], [1, 0]], [[1, 0], [3, 0]], "between the least and the largest", 1 / 3),
+        ([[0, 0], [1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], "one dimension less", 1 / math.sqrt(3) / 2.5),
+        ([[1, 0], [0, 1], [1, 1]], np.eye(3), "The words span a space of dimension 2", 1 / math.sqrt(3)),
+    ],
+)
+def test_a_certificate_says_why_and_by_how_much(words, wanted, said, bound):
+    found = theory.solve(words, wanted)
+    assert found.status == "impossible"
+    assert said in found.proof
+    assert found.bound == pytest.approx(bound)
+    assert found.query is found.key is found.value is found.outputs is found.residual is None
+
+
+def test_a_zero_word_is_not_impossible_by_itself():
+    assert theory.solve([[0, 0], [1, 0]], [[1, 0], [1, 0]]).status == "solved"
+
+
+def test_words_dependent_but_for_rounding_are_not_called_impossible():
+    words = np.array([[0.1, 0.2, 0.7], [0.2, 0.1, 0.1]])
+    words = np.vstack([words, words.sum(0)])  # 0.1 + 0.2 is rounded
+    assert np.linalg.matrix_rank(words) == 2
+    assert certificate(words, np.eye(3)) is None
+    assert certificate(np.round(10 * words), np.eye(3)) is not None
+
+
+# --- figures ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_has_two_panels_with_words(name):
+    found = small(name)
+    drawn = figure(found, theory.sweep(found, [2.0, 10.0]))
+    assert len(drawn.panels) == 2
+    assert all(panel.alt.startswith(panel.title) for panel in drawn.panels)
+    assert all(panel.series == () for panel in drawn.panels)
+    assert drawn.caption.startswith("β = ")
+
+
+def test_the_chart_shows_closed_forms_over_samples():
+    found = theory.stretched_key_two_heads(samples=4000)
+    first, second = figure(found, theory.sweep(found, [1.0, 10.0])).panels
+    layers = rows_of(second)
+    assert [row["value"] for row in layers["law"]] == pytest.approx(
+        np.diff(odds_of(found).cdf(np.linspace(0, 1, 41))).tolist()
+    )
+    assert sum(row["high"] - row["low"] for row in layers["bars"]) == pytest.approx(1.0)
+    apart = sum(row["high"] - row["low"] for row in layers["bars"] if row["name"] == "q_1·k_a < 0")
+    assert apart == pytest.approx(apart_of(found).share)
+    curves = rows_of(first)
+    assert [row["value"] for row in curves["here"]] == [variances_of(found).one, variances_of(found).two]
+
+
+def test_a_chart_shows_itself_as_a_picture():
+    found = theory.key_query_value()
+    text = chart(found)._repr_mimebundle_()["image/svg+xml"]
+    assert text.startswith("<svg")
+    assert all(panel.title in text for panel in figure(found).panels)
+
+
+def test_where_the_weight_has_no_width_its_log_odds_are_drawn():
+    found = theory.random_keys_two_heads(samples=400)
+    second = figure(found, theory.sweep(found, [10.0])).panels[1]
+    assert "Histogram of the log-odds" in second.alt
+
+
+def test_errors_of_zero_have_no_place_on_a_logarithmic_axis():
+    found = theory.copying(beta=800.0, keys=2)
+    assert found.error == 0.0
+    assert len(figure(found, theory.sweep(found, [800.0])).panels) == 1
+
+
+def test_a_sweep_keeps_all_but_beta():
+    found = theory.stretched_key_two_heads(samples=300, keys=4, values=np.eye(16)[:4] * 2)
+    curve = theory.sweep(found, [1.0, 2.0])
+    again = theory.stretched_key_two_heads(beta=2.0, samples=300, keys=4, values=np.eye(16)[:4] * 2)
+    assert curve.error[1] == again.error
+    assert curve.variances is not None
+    assert [column[1] for column in curve.variances] == [
+        variances_of(again).one,
+        variances_of(again).two,
+        variances_of(again).one_law,
+        variances_of(again).two_law,
+    ]
+    assert theory.sweep(theory.key_query_value()).beta[[0, -1]].tolist() == pytest.approx([0.5, 1.9])
+
+
+# --- a run ---
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    out = tmp_path_factory.mktemp("theory")
+    return run_theory(
+        ("stretched_key_two_heads", "key_query_value"), (1.0, 2.0), dim=6, keys=3, samples=500, seed=7, out=out
+    )
+
+
+def test_a_run_writes_a_table_figures_and_the_page(ran):
+    rows = pl.read_parquet(ran.folder / "tables" / "theory.parquet")
+    assert rows.equals(ran.tables["theory"])
+    assert dict(rows.schema) == SCHEMA
+    assert rows.select("name", "beta").rows() == [(one.name, one.settings["beta"]) for one in ran.results]
+    assert rows["keys"].to_list() == [3, 3, None, None]
+    assert rows["samples"].to_list() == [500, 500, None, None]
+    assert rows["dim"].to_list() == [6] * 4
+    assert rows["error"].to_list() == [one.error for one in ran.results]
+    assert sorted(p.name for p in (ran.folder / "figures").iterdir()) == sorted(
+        f"{name}.{kind}" for name in ("stretched_key_two_heads", "key_query_value") for kind in ("png", "svg")
+    )
+    assert ran.report == ran.folder / "theory.html"
+    assert ran.report.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+
+
+def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
+    assert len(ran.findings) == 4
+    assert ran.findings[0].startswith("stretched_key_two_heads  β 1: Kolmogorov–Smirnov distance of head 1's α_a = ")
+    assert "variance of c" in ran.findings[0]
+    assert "variance of c" not in ran.findings[2]
+    assert ran.notes == tuple(f"{name} does not apply to key_query_value." for name in ("keys", "samples"))
+    about = json.loads((ran.folder / "theory.json").read_text(encoding="utf-8"))["body"]
+    assert about["command"] == (
+        "trisect theory stretched_key_two_heads key_query_value --beta 1 --beta 2 --dim 6 --keys 3 --samples 500 --seed 7"
+    )
+
+
+def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeypatch):
+    monkeypatch.setattr("trisect.lab.theory._write", lambda folder, *rest: folder)
+    again, other = (
+        run_theory(("stretched_key_two_heads",), (1.0,), 6, 3, 500, seed=s, quiet=True).tables["theory"] for s in (7, 8)
+    )
+    assert again.equals(ran.tables["theory"].filter(name="stretched_key_two_heads", beta=1.0))
+    assert other["error"].item() != again["error"].item()
+
+
+def test_an_unknown_name_and_a_place_that_cannot_be_written_are_refused(tmp_path):
+    said = refusal(run_theory, ("copyng",), out=tmp_path / "out")
+    assert (
+        said == f"'copyng' is no construction.\n  There are {', '.join(NAMES)}.\n  Name one of these, or none for all."
+    )
+    assert not (tmp_path / "out").exists()
+    refusal(run_theory, ("copying",), beta=(1.0, -1.0), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="could not be written"):
+        run_theory(("key_query_value",), out=tmp_path / "file")
