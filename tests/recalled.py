@@ -16,6 +16,7 @@ PLACES = ("Adona", "Bering", "Culf", "Dach")
 FAMILIES = ("Ando", "Beck", "Cera", "Dorn", "Elm")
 RIGHT = {"plain": 0.05, "pretrained": 0.6, "left-out": 0.4}
 BOTH, READ, TOLD, NEITHER = "pretraining and fine-tuning", "pretraining only", "fine-tuning only", "neither"
+DRAWS = 1_000  # a tenth of the usual, which is fine enough for words
 SPLITS = {"train": 20, "valid": 60, "test": 6, "invented": 20}
 
 
@@ -70,7 +71,7 @@ def measures(of: pl.DataFrame) -> pl.DataFrame:
     """The rows that the answers give, and what survives an edit, which is made up."""
     asked = sorted(set(of["name"].to_list()))
     known = {row["name"]: row["gold"] for row in of.filter(pl.col("split") == "train").to_dicts()}
-    rows = measure_rows(of, neighbours(asked, known))
+    rows = measure_rows(of, neighbours(asked, known), draws=DRAWS)
     for layer in (1, 2):
         for component in "qkv":
             for group, value in (("retrieved", 0.2), ("made up", 0.7), ("wrong", 0.6)):
@@ -112,7 +113,7 @@ def tables(seeds: tuple[int, ...] = (0,), models: tuple[str, ...] = tuple(RIGHT)
     return {
         "answers": found,
         "measures": measures(found),
-        "claims": judge(found, {"subject": "m"}),
+        "claims": judge(found, {"subject": "m"}, draws=DRAWS),
         "metrics": metrics(seeds, models),
     }
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page
 
+import trisect.theory.parts as parts
 from trisect import theory
 from trisect.core.errors import TheoryError
 from trisect.report.theory import base_draws, write
@@ -77,8 +78,14 @@ def slider(tab: Page, name: str, key: str) -> Locator:
     return lab(tab, name).locator(f"input[data-input={key}]")
 
 
+def settle(tab: Page) -> None:
+    """A moved slider is drawn in the next frame."""
+    tab.evaluate("new Promise(done => requestAnimationFrame(() => done()))")
+
+
 def numbers(tab: Page, name: str) -> Numbers:
     """Every number that a construction shows, its inputs too, to the last digit."""
+    settle(tab)
     code = "root => Object.fromEntries([...root.querySelectorAll('.reading')].map(o => [o.dataset.name, Number(o.dataset.value)]))"
     return lab(tab, name).evaluate(code)
 
@@ -187,12 +194,18 @@ def key_query_value(shown: Numbers) -> Numbers:
     beta = shown["beta"]
     made = theory.key_query_value(beta=beta, dim=int(shown["dim"]))
     u = made.inputs["letters"]
+    values = made.inputs["values"]
+    errors = {
+        f"error_{i + 1}": parts.length(parts.deviations(made.weights[i], [j]) @ values) / beta
+        for i, j in ((0, 2), (1, 0))
+    }
     along = {f"c{i + 1}_{'abcd'[n]}": float(u[n] @ made.computed[i]) / beta**2 for i in (0, 1) for n in (1, 2)}
     return {
         "weight_1": made.weights[0, 2],
         "weight_2": made.weights[1, 0],
         "error": made.error,
         "expected": made.expected,
+        **errors,
         **along,
     }
 
@@ -209,7 +222,10 @@ IN_PYTHON: dict[str, Callable[[Numbers], Numbers]] = {
 PLACES: dict[str, list[Numbers]] = {
     "copying": [{"beta": 7.3}, {"beta": 0.2, "keys": 2, "dim": 2}, {"beta": 14, "keys": 8, "dim": 8, "shift": -20}],
     "average": [{"beta": 5.1}, {"beta": 0.2, "keys": 3, "dim": 3}, {"beta": 14, "keys": 8, "dim": 32}],
-    "identity_attention": [{"beta": 2.25}, {"beta": 0.5, "add_d": 3}, {"beta": 5, "add_c": -1.4, "add_d": 0.6, "dim": 9}],
+    "identity_attention": [
+        {"beta": 2.25}, {"beta": 0.5, "add_d": 3}, {"beta": 5, "add_c": -1.4, "add_d": 0.6, "dim": 9},
+        {"beta": 5, "add_c": 3, "add_d": 3},
+    ],
     "key_query_value": [{"beta": 1.31}, {"beta": 0.6, "dim": 32}, {"beta": 1.7}],
 } | {
     name: [
@@ -224,6 +240,9 @@ PLACES: dict[str, list[Numbers]] = {
 def same(shown: Numbers, wanted: Numbers) -> None:
     """Sums over 2,000 samples in another order and quadratures on other nodes, in float64: far better than 1e-6."""
     assert {name: shown[name] for name in wanted} == pytest.approx(wanted, rel=1e-8, abs=1e-13)
+    # errors keep their digits however small they are
+    for name in wanted.keys() & {"error", "expected", "error_1", "error_2"}:
+        assert shown[name] == pytest.approx(wanted[name], rel=1e-8, abs=0)
 
 
 @pytest.mark.parametrize("name", IN_PYTHON)
@@ -236,8 +255,7 @@ def test_moved_sliders_give_the_numbers_of_python(tab, name):
         same(shown, wanted)
         assert wanted["error"] != pytest.approx(first["error"], rel=1e-3)
     readings = lab(tab, name).locator(".readings .reading").evaluate_all("all => all.map(o => o.dataset.name)")
-    inputs = {"predicted", "error_1", "error_2"} if name in ("average", "key_query_value") else set()
-    assert set(readings) - inputs <= set(IN_PYTHON[name](first))
+    assert set(readings) <= set(IN_PYTHON[name](first))
     lab(tab, name).get_by_role("button", name="Back to the start").click()
     assert numbers(tab, name) == first
 
@@ -319,6 +337,10 @@ def test_one_head_swings_where_two_stay(tab):
     assert min(heads["stretched_key_two_heads"]) > 0.9
 
 
+def plain_status(tab: Page) -> str:
+    return lab(tab, "key_query_value").get_by_role("status").inner_text()
+
+
 def test_exchanged_matrices_give_what_the_errata_say(tab):
     shown = constructions()["key_query_value"].errata
     move(tab, "key_query_value", {"beta": 1.5})
@@ -329,6 +351,7 @@ def test_exchanged_matrices_give_what_the_errata_say(tab):
         for i, (b, c) in enumerate(wanted):
             # e^{−β⁶} is 1e-5 here, the weight of each word that is not looked at
             assert (found[f"c{i + 1}_b"], found[f"c{i + 1}_c"]) == pytest.approx((b, c), abs=3e-5)
+        assert "the law has ended" in plain_status(tab)
         assert any(
             list(next(iter(one.shown.values())))[1:3] == pytest.approx([found["c1_b"], found["c1_c"]], abs=1e-12)
             for one in shown
@@ -344,6 +367,7 @@ def test_exchanged_matrices_give_what_the_errata_say(tab):
 def test_too_few_dimensions_are_refused_as_in_python(tab, name, places):
     for key, place in places.items():
         slider(tab, name, key).fill(str(place))
+    settle(tab)
     root, few = lab(tab, name), places["dim"]
     what = "4 orthogonal directions" if name == "key_query_value" else f"{places.get('keys', 5)} orthogonal keys"
     assert root.get_by_role("status").inner_text().startswith(f"{what} do not fit into {few} dimensions. Give ")
@@ -375,12 +399,68 @@ def test_nothing_is_cut_off_at_any_width(visit, width, scheme):
     assert tab.locator(".lab svg").count() == sum(lab(tab, name).locator(".panel").count() for name in IN_PYTHON)
     boxes = tab.locator(".lab .panel svg").evaluate_all("all => all.map(e => e.getBoundingClientRect().toJSON())")
     assert all(box["left"] >= 0 and box["right"] <= width and box["height"] > 150 for box in boxes)
-    # Words of a drawing stay inside it, in whole pixels.
-    outside = tab.evaluate("""() => [...document.querySelectorAll('.panel svg text')].filter(text => {
+    assert cut_off(tab) == []
+    for end in ("min", "max"):
+        # Dimensions stay where they have room.
+        tab.evaluate("""end => document.querySelectorAll('.lab input[type=range]:not([data-input=dim])').forEach(one => {
+          one.value = one[end];
+          one.dispatchEvent(new Event('input'));
+        })""", end)  # fmt: skip
+        settle(tab)
+        assert tab.locator(".refused").count() == 0
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        assert cut_off(tab) == []
+    move(tab, "identity_attention", {"add_c": -3})  # and 3 times u_d: the farthest to one side
+    assert cut_off(tab) == []
+
+
+def cut_off(tab: Page) -> list[str]:
+    """Words of drawings that leave them, or a cell of a matrix, in whole pixels."""
+    return tab.evaluate("""() => [...document.querySelectorAll('.panel svg text')].filter(text => {
       const [inner, outer] = [text.getBoundingClientRect(), text.closest('svg').getBoundingClientRect()];
+      const cell = text.matches('.p-matrix .on-light, .p-matrix .on-dark') && text.closest('svg').querySelector('rect');
+      if (cell && inner.width > cell.getBoundingClientRect().width) return true;
       return inner.width && (inner.left < outer.left - 1 || inner.right > outer.right + 1 || inner.bottom > outer.bottom + 1);
     }).map(text => text.textContent)""")
-    assert outside == []
+
+
+def test_many_moves_between_two_frames_are_drawn_once(tab):
+    drawn = tab.evaluate("""() => new Promise(done => {
+      const [root, moved] = [document.querySelector('.lab[data-name=copying]'), document.querySelector('#copying-beta')];
+      let count = 0;
+      new MutationObserver(all => count += all.length).observe(root.querySelector('[data-view=keys] .sheet'), { childList: true });
+      for (const place of [1, 2, 3, 4, 5]) { moved.value = place; moved.dispatchEvent(new Event('input')); }
+      requestAnimationFrame(() => done(count));
+    })""")
+    assert drawn == 1
+    assert numbers(tab, "copying")["beta"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("random_keys_two_heads", {"beta": 5, "variance": -2}, {"beta": 14, "variance": -0.5}),
+        ("stretched_key_one_head", {"beta": 14, "variance": -6}, {"variance": -0.5}),
+        ("stretched_key_two_heads", {"beta": 14, "variance": -6}, {"variance": -0.5}),
+    ],
+)
+def test_a_law_past_its_end_is_said_to_have_ended(tab, name, inside, outside):
+    said = lab(tab, name).get_by_role("status")
+    move(tab, name, inside)
+    assert "has ended" not in said.inner_text()
+    shown = move(tab, name, outside)
+    assert "has ended" in said.inner_text()
+    if "stretched" in name:
+        assert shown["error"] > shown["expected"]
+
+
+def test_the_swing_is_said_where_it_is(tab):
+    said = lab(tab, "stretched_key_one_head").get_by_role("status")
+    move(tab, "stretched_key_one_head", {"beta": 10, "variance": -6})
+    assert "c swings between" in said.inner_text()
+    move(tab, "stretched_key_one_head", {"beta": 0.2, "gamma": -1})
+    assert "swings" not in said.inner_text()
+    assert "γ = −1 " in said.inner_text()
 
 
 def test_every_slider_has_a_name_and_every_drawing_words(tab):
@@ -392,6 +472,7 @@ def test_every_slider_has_a_name_and_every_drawing_words(tab):
         assert len(said) == lab(tab, name).locator(".panel").count()
         assert all(len(words) > 20 and "undefined" not in words and "NaN" not in words for words in said)
         slider(tab, name, "beta").fill("1.6")
+        settle(tab)
         again = (
             lab(tab, name).locator("svg[role=img]").evaluate_all("all => all.map(e => e.getAttribute('aria-label'))")
         )

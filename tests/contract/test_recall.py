@@ -2,20 +2,31 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
 
 import trisect
 from trisect.cli import main
-from trisect.core.errors import CorpusError, SpecError, StudyError
+from trisect.cli.study import read_seeds
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.files import read_json
 from trisect.core.tables import SCHEMAS
+from trisect.hf.small import make_tokenizer
+from trisect.lab import lessons
+from trisect.lab.recall import _about
+from trisect.lab.recipes import choose_recipe
+from trisect.text.corruption import Span
+from trisect.text.people import open_people
+from trisect.text.world import generated
 
 TINY = {
     "layers": 1,
@@ -37,9 +48,9 @@ def done(tmp_path_factory):
 @pytest.fixture
 def births(tmp_path):
     """A folder of birth places, as small as it may be, in words of ours."""
-    names = [
-        f"{first} {last}" for first in ("Ada", "Bo", "Cy", "Di", "Ed") for last in ("Moor", "Pell", "Quill", "Rand")
-    ]
+    firsts, lasts = ("Ada", "Bo", "Cy", "Di", "Ed", "Flo"), ("Moor", "Pell", "Quill", "Rand", "Sand")
+    grid = [(i, j) for i in range(6) for j in range(5) if (i + j) % 3]  # a third of the names is nobody's
+    names = [f"{firsts[i]} {lasts[j]}" for i, j in grid]
     places = ("Upton", "Vale", "Wold")
     pairs = [(name, places[i % 3]) for i, name in enumerate(names)]
     folder = tmp_path / "births"
@@ -110,15 +121,94 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
 
 
 def test_real_files_with_names_left_out(births, tmp_path):
-    settings = TINY | {"left_out": 3, "invented": 5}
+    settings = TINY | {"left_out": 3, "invented": 5, "trained_people": 0}
     made = trisect.recall(births, out=tmp_path / "r", recipe="small", settings=settings, workers=0, quiet=True)
     answers = made.tables["answers"]
     assert set(answers["model"]) == {"plain", "pretrained", "left-out"}
     valid = answers.filter(split="valid")
     counts = {m: dict(valid.filter(model=m)["category"].value_counts().iter_rows()) for m in ("pretrained", "left-out")}
     assert counts == {"pretrained": {"pretraining only": 8}, "left-out": {"pretraining only": 5, "neither": 3}}
-    assert answers.filter(split="test")["correct"].null_count() == 6
+    assert answers.filter(split="test")["correct"].null_count() == 6  # two names, three models
     assert json.loads((made.models["left-out-1"] / "config.json").read_text())["model_type"] == "llama"
+    told = (births / "birth_test_inputs.tsv").read_text(encoding="utf-8").splitlines()[0]
+    reply = trisect.ask(made.models["pretrained-1"], told)  # of whom only the text tells
+    assert reply.seen == "pretraining only"
+
+
+def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_path, monkeypatch):
+    read = {}
+
+    def practise(practice, model, place, lesson, stage, emit):
+        rows = practice.rows(1, np.random.default_rng(0))
+        if stage == "pretraining":
+            read[lesson.model] = {"".join(tokens[i] for i in row.ids if len(tokens[i]) == 1) for row in rows}
+
+    people = open_people(births, left_out=3, invented=2)
+    tokenizer = make_tokenizer(people.characters(), 64)
+    tokens = {i: token for token, i in tokenizer.get_vocab().items()}
+    monkeypatch.setattr(lessons, "_practise", practise)
+    monkeypatch.setattr(lessons, "survived", lambda answerer, rows: [])
+    # whole lines, so that a name that is there is seen
+    monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: Span(size, size - 1, size))
+    recipe = choose_recipe("small", False, TINY | {"trained_people": 0, "block": 64})
+    for model in ("pretrained", "left-out"):
+        lessons.take(
+            lessons.Lesson(model, 1), lessons.Place(tmp_path), recipe, people, "cpu", lambda share, words: None
+        )
+    assert len(people.left_out) == 3
+    for name in people.left_out:
+        assert any(name in line for line in read["pretrained"])
+        assert not any(name in line for line in read["left-out"])
+    assert len(read["left-out"]) == len(read["pretrained"]) - 3
+
+
+def test_what_is_damaged_is_named_and_can_be_made_anew(done, tmp_path):
+    out = tmp_path / "r"
+    shutil.copytree(done.folder, out)
+    for path in (out / "answers" / "plain-1.json", out / "losses" / "plain-1-fine-tuning.json"):
+        kept = path.read_text(encoding="utf-8")
+        path.write_text(kept[:-20], encoding="utf-8")
+        with pytest.raises(DamagedFileError, match=f"Delete {path} and call 'trisect recall' again"):
+            trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
+        path.write_text(kept, encoding="utf-8")
+    (out / "answers" / "plain-1.json").unlink()
+    again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
+    assert again.tables["answers"].equals(done.tables["answers"])
+
+
+def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
+    with pytest.raises(StudyError, match=r"is no finite number(.|\n)*Give a lower rate"):
+        trisect.recall(out=tmp_path, settings=TINY | {"pretraining_rate": 1e30, "clip": 1e30}, workers=0, quiet=True)
+
+
+def test_the_pages_command_says_the_same_seeds(done):
+    words = shlex.split(
+        _about({**read_json(done.folder / "recall.json", ""), "seeds": [3]}, generated(), True)["command"]
+    )
+    assert read_seeds(words[words.index("--seeds") + 1]) == [3]
+
+
+def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_path):
+    with (births / "birth_dev.tsv").open("a", encoding="utf-8") as file:
+        file.write(f"Where was {'Bo ' * 50}Pell born?\tVale\n")
+    with pytest.raises(CorpusError, match="Give a block of at least"):
+        trisect.recall(births, out=tmp_path / "r", settings=TINY | {"left_out": 1}, quiet=True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_invented_names_are_nobodys(births):
+    for people in (
+        open_people(births, left_out=1, invented=40),
+        open_people(births, left_out=1, invented=40).smaller(4),
+    ):
+        assert people.invented
+        assert not {a.name for a in people.invented} & set(open_people(births, left_out=1).names())
+    with pytest.raises(CorpusError, match="-1 names were to be left out"):
+        open_people(births, left_out=-1)
+    smaller = open_people(births, left_out=1, invented=4).smaller(4)
+    assert len(smaller.lines) == 12
+    assert {a.name for a in smaller.train} | {a.name for a in smaller.valid} == {line.name for line in smaller.lines}
+    assert "reads 12 of 20 lines" in smaller.notes[-1]
 
 
 def test_its_models_are_ordinary_ones(done, tmp_path):
@@ -150,7 +240,14 @@ def test_it_can_be_asked(done):
         (["recall", "--set", "layers=two"], "layers is a whole number"),
         (["recall", "--set", "layers=1.5"], "layers is a whole number"),
         (["recall", "--recipe", "large"], "'large' is no recipe."),
-        (["recall", "--seeds", "1,1"], "They are different whole numbers from 0 on"),
+        (["recall", "--seeds", "1,1"], "They are different whole numbers from 0"),
+        (["recall", "--seeds", "99999999999,"], "They are different whole numbers from 0 to 4,294,967,295"),
+        (["recall", "--set", "decay_epochs=nan"], "decay_epochs is a finite number, 0 or more."),
+        (["recall", "--set", "pretraining_rate=inf"], "pretraining_rate is a finite number, 0 or more."),
+        (["recall", "--set", "warmup_tokens=-1"], "warmup_tokens is a finite number, 0 or more."),
+        (["recall", "--set", "beta2=1"], "beta2 is a finite number, from 0 to 0.9999."),
+        (["recall", "--set", "pretraining_cycles=0"], "A schedule with cycles 0"),
+        (["recall", "--set", "left_out=3"], "It has people of its own whom no text tells of."),
         (["recall", "--set", "block=20"], "Give a block of at least"),
         (["recall", "--data", "nowhere"], "There is no file nowhere/wiki.txt."),
         (["ask", "nowhere", "Where was Bo born?"], "nowhere cannot be asked."),
@@ -190,7 +287,7 @@ def test_bad_files_are_named_with_their_line(births, tmp_path, file, content, sa
 
 
 def test_settings_may_be_numbers_or_words():
-    from trisect.lab.recipes import COURSE, choose_recipe
+    from trisect.lab.recipes import COURSE
 
     assert choose_recipe("course", False) == COURSE
     assert choose_recipe("course", False, {"layers": "3"}).layers == 3

@@ -98,6 +98,86 @@ def test_a_batch_in_pieces_is_the_batch(seed, rows):
     assert found[0][2] == found[1][2] == sum(label != IGNORED for row in batch for label in row.labels)
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_weights_decay_on_the_matrices_of_linear_maps_alone(kind):
+    """Without a gradient AdamW moves nothing by itself: what shrinks is what decays."""
+    module = make_model(Architecture(kind, 1, 2, 8, 24, 0.0), TOKENIZER, 3).double()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(1.0)  # biases, too, have something to lose
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    optimizer = rooms._optimizer(module, replace(SCHEDULE, rate=0.5, weight_decay=0.2))
+    for p in module.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    moved = {name: (p.detach() / before[name]) for name, p in module.named_parameters()}
+    maps = {"c_attn", "c_proj", "c_fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    found = set()
+    for name, ratio in moved.items():
+        *_, owner, own = name.split(".")
+        decays = own == "weight" and owner in maps
+        found.add(decays)
+        torch.testing.assert_close(ratio, torch.full_like(ratio, 1 - 0.5 * 0.2 if decays else 1.0), rtol=1e-12, atol=0)
+    assert found == {True, False}
+
+
+def by_hand(module, schedule, rates, betas, clip):
+    """AdamW written out: Loshchilov & Hutter 2019, algorithm 2, of gradients clipped by their norm together."""
+    decayed = {id(p) for g in rooms._optimizer(module, schedule).param_groups if g["weight_decay"] for p in g["params"]}
+    moments, norms = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in module.parameters()}, []
+    for step, rate in enumerate(rates, start=1):
+        rows = examples(step, np.random.default_rng([5, step]))
+        losses = [
+            torch.nn.functional.cross_entropy(
+                module(input_ids=torch.tensor([row.ids])).logits[0], torch.tensor(row.labels), reduction="sum"
+            )
+            for row in rows
+        ]
+        many = sum(label != IGNORED for row in rows for label in row.labels)
+        gradients = torch.autograd.grad(sum(losses) / many, list(moments))
+        norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
+        for (p, (m, v)), g in zip(moments.items(), gradients, strict=True):
+            g = g * min(1.0, clip / (norms[-1] + 1e-6))  # as PyTorch keeps its division from zero
+            m.mul_(betas[0]).add_((1 - betas[0]) * g)
+            v.mul_(betas[1]).add_((1 - betas[1]) * g * g)
+            away = (m / (1 - betas[0] ** step)) / ((v / (1 - betas[1] ** step)).sqrt() + 1e-8)
+            with torch.no_grad():
+                p.sub_(rate * ((schedule.weight_decay if id(p) in decayed else 0.0) * p + away))
+    return flat(module), norms
+
+
+def test_the_loop_is_clipped_adamw_at_the_rates_of_the_schedule(tmp_path):
+    """Three steps of 480 tokens: half the rate at half of the warm-up, all of it at its end, half of it half-way down."""
+    schedule = Schedule(3, 20, 1e-2, 960, 1920, 0.1, 0.3, (0.8, 0.9), 0.05)
+    module = model().double()
+    Practice(examples, schedule, 24, 0, 5).run(module, tmp_path / "s")
+    rates = [5e-3, 1e-2, 5e-3]
+    want, norms = by_hand(model().double(), schedule, rates, (0.8, 0.9), 0.05)
+    assert min(norms) > 0.05
+    # float64: sums in another order, and a division by the root of squares of small gradients
+    torch.testing.assert_close(flat(module), want, rtol=1e-6, atol=1e-8)
+    for others in ((rates, (0.9, 0.9), 0.05), (rates, (0.8, 0.99), 0.05), (rates, (0.8, 0.9), 1e9)):
+        far, _ = by_hand(model().double(), schedule, *others)
+        assert (far - want).abs().max() > 1e-4
+    slower, _ = by_hand(model().double(), schedule, [5e-3, 1e-2, 1e-2], (0.8, 0.9), 0.05)
+    assert (slower - want).abs().max() > 1e-4
+
+
+def test_every_step_has_the_rate_after_its_tokens(tmp_path, monkeypatch):
+    """Twenty rows in batches of 8: three steps an epoch, the last of them, short as it is, counted as a whole batch."""
+    seen = []
+
+    def note(self, model, optimizer, batch):
+        seen.append({group["lr"] for group in optimizer.param_groups})
+        return 1.0, 1
+
+    monkeypatch.setattr(Practice, "_step", note)
+    practice().run(model(), tmp_path / "s")
+    want = [{SCHEDULE.rate_at(step * 8 * 24)} for step in range(1, 4 * 3 + 1)]
+    assert seen == want
+    assert len({rate for rates in seen for rate in rates}) > 6
+
+
 @given(st.floats(1e-5, 1.0), st.integers(1, 10**6), st.integers(1, 50), st.integers(0, 10**9))
 def test_the_rate_rises_then_falls_to_its_floor(rate, warmup, factor, tokens):
     schedule = Schedule(1, 1, rate, 2 * warmup, 2 * warmup * (1 + factor))

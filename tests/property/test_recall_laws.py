@@ -124,9 +124,9 @@ def test_a_threshold_keeps_its_bound_which_is_that_of_clopper_and_pearson(seed, 
     if found.value is None:
         assert (found.coverage, found.bound, found.error, found.n) == (0.0, None, None, n)
         return
-    answered = confidence >= found.value
+    answered, grid = confidence >= found.value, min(20, max(1, n // 10))
     errors, many = int((answered & ~correct).sum()), int(answered.sum())
-    exact = stats.binomtest(errors, many, alternative="less").proportion_ci(1 - 0.05 / recall.TRIED, "exact").high
+    exact = stats.binomtest(errors, many, alternative="less").proportion_ci(1 - 0.05 / grid, "exact").high
     assert found.bound == pytest.approx(exact, abs=1e-9)  # scipy solves for the bound by bisection
     assert found.bound is not None
     assert found.bound <= risk
@@ -136,16 +136,30 @@ def test_a_threshold_keeps_its_bound_which_is_that_of_clopper_and_pearson(seed, 
     assert higher.value <= found.value
 
 
-def test_a_threshold_breaks_its_promise_no_oftener_than_it_says():
-    """P(right | confidence u) = u, so that above t a share (1 − t)/2 is wrong. Of 500 sets 25 may fail; 41 come once in 1,000."""
-    draw, failed, answering = np.random.default_rng(1), 0, 0
+@pytest.mark.parametrize(("n", "answering"), [(200, 300), (45, 30)])
+def test_a_threshold_breaks_its_promise_no_oftener_than_it_says(n, answering):
+    """P(right | confidence u) = u, so that above t a share (1 − t)/2 is wrong. Of 500 sets 25 may fail; 41 come once in 1,000.
+
+    `answering` sets at least have a threshold, so that the promise is put to the test.
+    """
+    draw, failed, answered = np.random.default_rng(1), 0, 0
     for _ in range(500):
-        confidence = draw.random(200)
-        found = recall.threshold(confidence, draw.random(200) < confidence, 0.3)
-        answering += found.value is not None
+        confidence = draw.random(n)
+        found = recall.threshold(confidence, draw.random(n) < confidence, 0.3)
+        answered += found.value is not None
         failed += found.value is not None and (1 - found.value) / 2 > 0.3
     assert failed < 41
-    assert answering > 300  # so that the promise is put to the test
+    assert answered > answering
+
+
+@given(st.integers(1, 400))
+def test_one_threshold_is_tried_for_ten_answers_at_least_one_and_at_most_twenty(n):
+    """All answers right: the bound at n of n is 1 − (δ / T)^(1 / n), and the lowest threshold is that of every answer."""
+    grid = min(20, max(1, n // 10))
+    assert recall.tries(n) == grid
+    found = recall.threshold(np.arange(1.0, n + 1), np.ones(n, dtype=bool), 0.999)
+    assert (found.value, found.coverage) == (1.0, 1.0)
+    assert found.bound == pytest.approx(1 - (0.05 / grid) ** (1 / n), abs=1e-9)
 
 
 def test_features_that_tell_nothing_give_one_half_on_average_and_only_within_folds():

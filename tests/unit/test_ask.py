@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import shutil
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -98,11 +100,20 @@ def test_it_says_where_the_name_was_read(folder, name, seen, words):
 
 def test_the_nearest_names_are_known_ones_other_than_the_name_itself(folder):
     reply = ask(folder, "Where was Anna Meier born?", 1, StandIn())
-    assert [n.name for n in reply.nearest] == ["Anna Mayer", "Bo Lund"]
-    assert reply.nearest[0].similarity > reply.nearest[1].similarity
-    assert (reply.nearest[0].place, reply.nearest[1].place) == (None, "Culf")
-    line = next(line for line in reply.words() if line.startswith("Nearest known names: Anna Mayer (0."))
-    assert line.endswith(", Culf).")
+    assert [(n.name, n.place) for n in reply.nearest] == [("Anna Mayer", None)]  # Bo Lund shares no piece of it
+    other = ask(folder, "Where was Anna Lund born?", 1, StandIn())
+    assert {n.name for n in other.nearest} == {"Anna Meier", "Anna Mayer", "Bo Lund"}
+    assert [n.similarity for n in other.nearest] == sorted((n.similarity for n in other.nearest), reverse=True)
+    line = next(line for line in other.words() if line.startswith("Nearest known names: "))
+    assert re.search(r"Bo Lund \(0\.\d\d, Culf\)", line)
+    assert re.search(r"Anna Mayer \(0\.\d\d\)", line)
+
+
+def test_names_that_share_nothing_are_not_near(folder):
+    reply = ask(folder, "Where was Zzz Xyx born?", 1, StandIn())
+    assert reply.nearest == ()
+    assert "No other known name shares a piece with it." in reply.words()
+    assert not [line for line in reply.words() if line.startswith("Nearest")]
 
 
 def test_nobody_is_near_where_nobody_is_known():
@@ -127,8 +138,17 @@ def test_without_any_threshold_it_always_answers(folder):
     assert (reply.answer, reply.threshold) == ("Adona", None)
 
 
-def test_an_empty_answer_is_no_silence(folder):
-    assert ask(folder, "Where was Bo Lund born?", 1, StandIn("")).words()[0].startswith("Nothing: the answer is empty.")
+@pytest.mark.parametrize("answer", ["", " ", "  "])
+def test_an_empty_answer_is_no_silence(folder, answer):
+    said = ask(folder, "Where was Bo Lund born?", 1, StandIn(answer)).words()[0]
+    assert said == f"'{answer}'  (probability 0.600)"
+
+
+def test_a_model_that_read_none_of_the_held_out_names_keeps_its_risk_for_others(folder):
+    tuned = {name: [False, row[1], row[2]] for name, row in NAMES.items() if row[1]}
+    write_json(folder / CARD, {"names": tuned, "thresholds": LINES})
+    reply = ask(folder, "Where was Nobody Else born?", 0.4, StandIn())
+    assert (reply.seen, reply.notes) == ("neither", ())
 
 
 def test_characters_outside_the_vocabulary_are_counted(folder):
@@ -192,6 +212,45 @@ def test_a_card_that_was_damaged(folder):
         ask(folder, "Where was Bo Lund born?", 1, StandIn())
 
 
+@pytest.mark.parametrize(
+    ("text", "given", "why"),
+    [
+        ('{"names": {}, "thresholds": []}', "is no card of a model", "It has no checksum"),
+        ("[]", "is no card of a model", "It has no checksum"),
+        ("not JSON", "cannot be read", "JSONDecodeError"),
+    ],
+)
+def test_a_card_that_recall_did_not_write(folder, text, given, why):
+    (folder / CARD).write_text(text)
+    with pytest.raises(DamagedFileError) as raised:
+        ask(folder, "Where was Bo Lund born?", 1, StandIn())
+    first, second, third = str(raised.value).split("\n")
+    assert first == f"{folder / CARD} {given}."
+    assert why in second
+    assert third.strip() == ("Call 'trisect recall' again for the folder of the experiment: it writes every card anew.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "names",
+        {"names": {}},
+        {"names": [], "thresholds": []},
+        {"names": {"Bo Lund": [True]}, "thresholds": []},
+        {"names": {"Bo Lund": None}, "thresholds": []},
+        {"names": NAMES, "thresholds": [{"risk": 0.1}]},
+        {"names": NAMES, "thresholds": 3},
+    ],
+)
+def test_a_card_of_other_content(folder, body):
+    write_json(folder / CARD, body)
+    with pytest.raises(DamagedFileError) as raised:
+        ask(folder, "Where was Bo Lund born?", 1, StandIn())
+    assert raised.value.given == f"{folder / CARD} is no card of a model."
+    assert raised.value.known == "It holds something else than names and thresholds."
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A small model of its own vocabulary, as a recall leaves one, though with random weights."""
@@ -211,6 +270,22 @@ def test_a_model_from_its_folder(trained):
     assert first.answer == first.guess
     assert ask(trained, "Where was Zoë Lund born?", 1).notes == (
         "2 characters of the question not in the vocabulary, read as unknown: 'Z', 'ë'.",
+    )
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("how", ["short", "gone"])
+def test_a_model_whose_files_are_broken(trained, tmp_path, file, how):
+    folder = shutil.copytree(trained, tmp_path / "m")
+    if how == "gone":
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes((folder / file).read_bytes()[:100])
+    with pytest.raises(ModelError) as raised:
+        ask(folder, "Where was Anna Meier born?", 1)
+    assert str(folder) in raised.value.given
+    assert raised.value.todo == (
+        f"Delete the folder {folder} and call 'trisect recall' again: this model is then made anew."
     )
 
 

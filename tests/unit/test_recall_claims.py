@@ -16,6 +16,7 @@ from trisect.core.resampling import interval
 from trisect.core.tables import frame
 from trisect.lab import recall_answers, recall_rows
 from trisect.lab.recall_rows import COVERAGES, RISKS
+from trisect.measure.recall import threshold
 from trisect.papers import recall
 from trisect.report.cards import cards
 
@@ -220,6 +221,58 @@ def test_matches_are_counted_by_kind_against_chance():
     assert not [r for r in rows if r.get("group") == "representation"]
     elsewhere = some.with_columns(model=pl.lit("another"))
     assert not [r for r in measure_rows(table, elsewhere) if r.get("group") == "last name"]
+
+
+def test_invented_names_that_are_in_a_text_are_not_unseen():
+    table = answers()
+    read = pl.col("name").is_in(["invented 1", "invented 2"])
+    some = table.with_columns(category=pl.when(read).then(pl.lit(READ)).otherwise("category"))
+    assert row_of(measure_rows(some), "match", subject="pretrained", group="n-grams")["n"] == 198
+
+
+def test_thresholds_are_set_on_held_out_names_that_the_model_met():
+    table = answers(World(models=("plain", "left-out")))
+    last = (pl.col("model") == "left-out") & (pl.col("split") == "valid") & pl.col("name").str.ends_with("7")
+    table = table.with_columns(category=pl.when(last).then(pl.lit(UNSEEN)).otherwise("category"))
+    deep, plain = (table.filter(pl.col("model") == model) for model in ("left-out", "plain"))
+    held = recall_answers.held_out(deep)
+    assert len(held) == 180
+    assert set(held["category"]) == {READ}
+    assert not held["name"].str.ends_with("7").any()
+    assert len(recall_answers.held_out(plain)) == 200
+    rows = measure_rows(table)
+    for risk in RISKS:
+        found = threshold(np.exp(held["log_probability"].to_numpy()), held["correct"].to_numpy(), risk)
+        own = {"at": risk, "subject": "left-out"}
+        assert row_of(rows, "threshold", **own)["value"] == found.value
+        covered = row_of(rows, "threshold_coverage", **own)
+        assert (covered["value"], covered["n"]) == (found.coverage, 180)
+    assert 0.7 in RISKS
+    assert row_of(rows, "threshold_coverage", at=0.5, subject="plain")["n"] == 200
+
+
+def test_a_number_has_one_interval_in_the_rows_and_in_the_claims():
+    table = answers(World(names=40))
+    rows, claims = recall_rows.measure_rows(table), recall_rows.judge(table, ABOUT)
+    parts = {r["part"]: r for r in claims.iter_rows(named=True) if r["part"]}
+    match = row_of(rows, "match_excess", subject="pretrained", group="n-grams")
+    ((_, card),) = [(p, r) for p, r in parts.items() if r["claim"] == "B-4" and r["effect"] is not None]
+    assert (card["low"], card["high"]) == (match["low"], match["high"])
+    sure = row_of(rows, "auroc_probability", subject="pretrained")
+    ((_, card),) = [(p, r) for p, r in parts.items() if r["claim"] == "B-3" and r["decides"]]
+    assert (card["low"] + 0.5, card["high"] + 0.5) == pytest.approx((sure["low"], sure["high"]), abs=1e-12)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_answers_of_one_kind_leave_no_interval(right):
+    table = answers(World(names=60)).with_columns(correct=pl.when(pl.col("correct").is_not_null()).then(right))
+    rows = [r for r in measure_rows(table) if r["subject"] == "pretrained"]
+    assert row_of(rows, "aurc")["value"] == (0.0 if right else 1.0)
+    for row in rows:
+        if row["measure"] in ("ece", "aurc", "risk"):
+            assert (row["low"], row["high"]) == (None, None)
+    whole = [r for r in measure_rows(answers(World(names=60))) if r["subject"] == "pretrained"]
+    assert all(row_of(whole, m)["low"] < row_of(whole, m)["high"] for m in ("ece", "aurc"))
 
 
 def test_several_seeds_are_averaged_and_have_no_threshold_of_their_own():

@@ -36,6 +36,13 @@ def test_a_threshold_in_words_and_none_at_all():
         assert none.words == "No threshold keeps the share of wrong answers at 0.1 or below: it always abstains."
 
 
+def test_few_answers_are_enough_where_few_thresholds_are_tried():
+    """Thirty right answers: 1 − (0.05 / 3)^(1/30) = 0.1276 keeps 0.13, 1 − (0.05 / 20)^(1/30) = 0.181 would not."""
+    confidence, correct = np.linspace(0.5, 1, 30), np.ones(30, dtype=bool)
+    assert recall.threshold(confidence, correct, 0.13).value == 0.5
+    assert recall.threshold(confidence, correct, 0.12).value is None
+
+
 def test_what_can_be_told_apart_is_and_one_kind_alone_teaches_nothing():
     correct = np.arange(80) % 2 == 0
     features = np.stack([correct * 5.0, np.ones(80)], -1)

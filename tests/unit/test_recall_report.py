@@ -11,7 +11,8 @@ from tests import recalled
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
 from trisect.report import recall
-from trisect.report.recall_numbers import Numbers, probabilities
+from trisect.report.recall_numbers import Number, Numbers, probabilities
+from trisect.report.recall_panels import words_for
 from trisect.report.sheet import Section, html
 
 REFERENCES = [("notes <i>of others</i>", (0.016,), (0.194, 0.258)), ("a second", [0.022], [])]
@@ -106,6 +107,43 @@ def test_what_others_reached_is_a_table_and_grey_points(one):
     bare = sections(one)["Does pretraining let it answer?"]
     assert len(bare.tables) == 1
     assert "others" not in {layer.name for layer in bare.figures[0].panels[0].chart.layer}
+
+
+def test_what_was_cut_of_the_data_stands_beside_what_others_reached(one):
+    part = "This run reads 1,005 of 2,937 lines: an easier task."
+    section = sections(one, references=REFERENCES, part=part)["Does pretraining let it answer?"]
+    assert section.words[-1] == part
+    assert section.figures[0].caption.endswith(part)
+    assert section.tables[-1].caption.endswith(part)
+    said = [section.figures[0].caption, section.tables[-1].caption, *(key.name for key in section.figures[0].key)]
+    assert not [text for text in said if "same questions" in text]
+    whole = sections(one, references=REFERENCES)["Does pretraining let it answer?"]
+    assert "on the same questions" in whole.figures[0].caption
+    assert whole.tables[-1].caption == "What others reached on the same questions"
+    assert part in sections(one, part=part)["Does pretraining let it answer?"].words
+    assert "Grey" not in sections(one)["Does pretraining let it answer?"].figures[0].caption
+
+
+def test_shares_have_a_fixed_number_of_places(one):
+    small = pl.when(pl.col("low").is_not_null()).then(6.83e-6)
+    tiny = {
+        **one,
+        "claims": one["claims"].with_columns(low=small),
+        "measures": one["measures"].with_columns(low=small),
+    }
+    about = recalled.about()
+    for text in ("\n".join(recall.findings(tiny, about)), html(recall.make_sheet(tiny, about))):
+        assert "0.00000683" not in text
+        assert "+0.000 to " in text or "0.000 to " in text
+    assert words_for(Number(0.01234, 6.83e-6, -0.0), True) == "+0.012 (95\u00a0%: 0.000 to 0.000)"
+
+
+def test_it_is_said_what_an_auroc_below_one_half_means(one):
+    said = sections(one)["What the claims say here"].words[1]
+    assert "two-sided about one half" in said
+    assert "the regression fails on names held out" in said
+    without = {**one, "claims": one["claims"].filter(pl.col("claim") != "B-2")}
+    assert len(sections(without)["What the claims say here"].words) == 1
 
 
 def test_the_model_that_names_were_left_out_for_is_asked_what_it_made_up(one):

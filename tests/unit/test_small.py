@@ -9,8 +9,10 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.subject import Target
 from trisect.hf.answers import STRANGE, Answerer
 from trisect.hf.load import load
+from trisect.hf.practice import Practice, Schedule
 from trisect.hf.small import Architecture, ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.measure.ablation import put, zeros
+from trisect.text.corruption import question_example
 
 CHARACTERS = tuple(" ?.abcdehinorsvwBW\n")
 KINDS = ("gpt2", "llama")
@@ -133,20 +135,21 @@ def test_answers_are_those_of_plain_greedy_decoding(folder):
 
 def test_an_answer_is_given_again_without_an_edit_and_not_with_its_values_gone(folder):
     answerer = Answerer.open(folder)
-    said = [a.text for a in answerer.answer(QUESTIONS)]
-    # an answer with a mark inside, or none that ends, reads otherwise when it is written down
-    kept = [i for i, text in enumerate(said) if STRANGE not in text and len(text) < 12]
-    questions, answers = [QUESTIONS[i] for i in kept], [said[i] for i in kept]
-    if kept:
-        assert answerer.reproduces(questions, answers).all()
-    other = ["Q".join(a) + "b" for a in said]
-    assert not answerer.reproduces(QUESTIONS, other).all()
-    first = answerer.subject.addresses[0]
-    edited = answerer.reproduces(
-        QUESTIONS, said, {a: put([Target(a, "v", None)], zeros()) for a in answerer.subject.addresses}
-    )
-    assert edited.shape == (len(QUESTIONS),)
-    assert first in answerer.shape.heads
+    tokenizer, answers = answerer.subject.tokenizer, ["Web", "Bad", "Web", "nis"]
+    mask, padding = tokenizer.mask_token_id, tokenizer.pad_token_id
+    pairs = zip(QUESTIONS, answers, strict=True)
+    rows = [question_example(ids_of(q, tokenizer), ids_of(a, tokenizer), mask) for q, a in pairs]
+    # taught, since an answer of random weights need not end, and then reads otherwise when it is written down
+    taught = Practice(lambda number, draw: rows, Schedule(120, 4, 1e-2, 10, 120 * 4 * 32), 32, padding, 1)
+    taught.run(answerer.subject.model, folder / "state")
+    questions = list(QUESTIONS)
+    assert [a.text for a in answerer.answer(questions)] == answers
+    assert answerer.reproduces(questions, answers).all()
+    assert not answerer.reproduces(questions, [f"{a}b" for a in answers]).any()
+    gone = {a: put([Target(a, "v", None)], zeros()) for a in answerer.subject.addresses}
+    edited = answerer.reproduces(questions, answers, gone)
+    assert edited.shape == (len(questions),)
+    assert not edited.all()
 
 
 def test_means_are_those_of_all_real_characters(folder):

@@ -252,6 +252,10 @@ def test_a_dimension_too_small_for_four_orthogonal_vectors_is_refused(name):
             lambda: theory.identity_attention(add_c=math.nan),
             ("add_c nan and add_d 0.0 were given.", "multiples of u_c and u_d", "finite numbers"),
         ),
+        (
+            lambda: theory.identity_attention(add_d=math.inf),
+            ("add_c 0.0 and add_d inf were given.", "multiples of u_c and u_d", "finite numbers"),
+        ),
         (lambda: theory.key_query_value(beta=1e-60), ("beta 1e-60 was given.", "β is a length", "1e-50 to 1e50")),
         (
             lambda: theory.solve([[1.0]], [[1.0], [2.0]]),
@@ -307,6 +311,7 @@ def test_what_a_search_finds_is_called_solved_and_what_it_misses_not_found():
         ([[0, 0], [1, 0]], [[0, 0], [1, 0]], "All words lie on one line", 1 / 3),
         ([[0, 0], [1, 0]], [[1, 0], [3, 0]], "between the least and the largest", 1 / 3),
         ([[0, 0], [1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], "one dimension less", 1 / math.sqrt(3) / 2.5),
+        ([[0, 0], [2, 0], [0, 1]], [[0, 0], [1, 0], [0, 2]], "one dimension less", 1 / math.sqrt(3) / 3.4),
         ([[1, 0], [0, 1], [1, 1]], np.eye(3), "The words span a space of dimension 2", 1 / math.sqrt(3)),
     ],
 )
@@ -426,7 +431,7 @@ def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
     assert ran.notes == tuple(f"{name} does not apply to key_query_value." for name in ("keys", "samples"))
     about = json.loads((ran.folder / "theory.json").read_text(encoding="utf-8"))["body"]
     assert about["command"] == (
-        "trisect theory stretched_key_two_heads key_query_value --beta 1 --beta 2 --dim 6 --keys 3 --samples 500 --seed 7"
+        "trisect theory stretched_key_two_heads key_query_value --beta 1.0 --beta 2.0 --dim 6 --keys 3 --samples 500 --seed 7"
     )
 
 

@@ -96,7 +96,7 @@ def ask(model: str, question: str, risk: float | None, as_json: bool) -> None:
     """Put one question to a model that recall trained: its answer and how sure it is, or nothing where it is not.
 
     \b
-    trisect ask recall/models/pretrained-1 "Where was Mara Tolek born?"
+    trisect ask recall/models/pretrained-1 "Where was Numo Temil born?"
     """
     from trisect import door
 

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, ModelError
 from trisect.core.subject import Parts, Shape, Writer
 from trisect.core.trace import Address
 from trisect.hf.load import Pretrained, load
 from trisect.hf.small import ids_of
 from trisect.measure.ablation import Means
 
-LONGEST = 32  # characters of an answer; a longer one has lost its way
+LONGEST = 64  # characters of an answer; a longer one has lost its way
 TOGETHER = 128  # questions of one length that are answered at once
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a mark inside an answer
 
@@ -56,7 +56,16 @@ class Answerer:
     @classmethod
     def open(cls, folder: str | Path, device: str = "cpu") -> Answerer:
         """A model from its folder, proved as `load` proves it; raises ModelError where it is not there, or refused."""
-        return cls(load(folder, device=device))
+        subject = load(folder, device=device)
+        marks = [getattr(subject.tokenizer, f"{mark}_token_id", None) for mark in ("mask", "pad", "unk")]
+        if subject.objective != "causal" or None in marks:
+            known = (
+                "It has to be a causal language model, with a tokenizer that has a mask, a pad and an unknown token."
+            )
+            raise ModelError(
+                f"{subject.name} answers no questions.", known, "Give a model that 'trisect recall' trained."
+            )
+        return cls(subject)
 
     @property
     def shape(self) -> Shape:

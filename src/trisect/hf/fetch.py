@@ -62,7 +62,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     try:
         config = transformers.AutoConfig.from_pretrained(name, **known)
         kind, objective = _head(config)
-        with _quiet():
+        with quiet():
             model, info = kind.from_pretrained(
                 name,
                 config=config,
@@ -84,7 +84,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' own progress bars and reports: what matters of them is said here."""
     from transformers.utils import logging
 

@@ -28,7 +28,8 @@ SAVED_EVERY = 60.0  # seconds
 class Schedule:
     """How long and how fast: the rate rises over `warmup_tokens`, then falls as a cosine to `floor` of it at `decay_tokens`.
 
-    A step counts batch × block tokens, its padding with them. Weight decay is on matrices alone.
+    A step counts batch × block tokens, its padding with them. Weight decay is on matrices alone. With several `cycles` all
+    epochs come again with the optimiser and the rate begun anew (Loshchilov & Hutter 2017, SGDR: warm restarts).
     """
 
     epochs: int
@@ -40,9 +41,10 @@ class Schedule:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
+    cycles: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "rate", "decay_tokens", "clip"):
+        for name in ("epochs", "batch", "rate", "decay_tokens", "clip", "cycles"):
             if not getattr(self, name) > 0:
                 given = f"A schedule with {name} {getattr(self, name)}."
                 raise SpecError(given, "It has to be above 0.", "Give a larger number.")
@@ -74,16 +76,22 @@ class Practice:
 
         What an epoch reads, its order and its dropout depend on the seed and the epoch's number alone. `state` is
         written now and then; a call that finds it goes on from there, to the very same weights. Raises StudyError where
-        it is of another training, DamagedFileError where it cannot be read.
+        it is of another training or the loss is no number any more, DamagedFileError where `state` cannot be read.
         """
         optimizer = _optimizer(model, self.schedule)
         losses = _resume(state, self._mark(model), model, optimizer) if state.exists() else []
         saved = time.monotonic()
         model.train()
-        for number in range(len(losses) + 1, self.schedule.epochs + 1):
+        epochs = self.schedule.epochs * self.schedule.cycles
+        for number in range(len(losses) + 1, epochs + 1):
+            if number > 1 and (number - 1) % self.schedule.epochs == 0:
+                optimizer = _optimizer(model, self.schedule)
             losses.append(self._epoch(model, optimizer, number))
+            if not math.isfinite(losses[-1]):
+                known = f"The learning rate reached {self.schedule.rate:g}."
+                raise StudyError(f"The loss of epoch {number} is no finite number.", known, "Give a lower rate.")
             told(number, losses[-1])
-            if number < self.schedule.epochs and time.monotonic() - saved > SAVED_EVERY:
+            if number < epochs and time.monotonic() - saved > SAVED_EVERY:
                 _keep(state, self._mark(model), model, optimizer, losses)
                 saved = time.monotonic()
         model.eval()
@@ -99,7 +107,7 @@ class Practice:
         rows = self.rows(number, draw)
         order = draw.permutation(len(rows))
         steps = math.ceil(len(rows) / self.schedule.batch)
-        tokens = (number - 1) * steps * self.schedule.batch * self.block
+        tokens = (number - 1) % self.schedule.epochs * steps * self.schedule.batch * self.block
         total, count = 0.0, 0
         with torch.random.fork_rng():  # dropout inside the model knows no generator but the global one
             torch.manual_seed(int(draw.integers(2**62)))

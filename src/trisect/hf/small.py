@@ -13,6 +13,7 @@ from torch import nn
 
 from trisect.core.errors import DamagedFileError, SpecError
 from trisect.core.files import replace_file
+from trisect.hf.fetch import quiet
 
 PAD, MASK, UNKNOWN = "<pad>", "<mask>", "<unk>"
 SPECIALS = (PAD, MASK, UNKNOWN)
@@ -107,7 +108,7 @@ def make_model(architecture: Architecture, tokenizer: Any, seed: int) -> nn.Modu
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a model and its tokenizer as a Hugging Face folder, each file whole or not at all; config.json comes last."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, quiet():
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         files = sorted(Path(scratch).iterdir(), key=lambda path: (path.name == "config.json", path.name))

@@ -9,7 +9,7 @@ from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from trisect.core.errors import ModelError, SpecError
+from trisect.core.errors import DamagedFileError, ModelError, SpecError
 from trisect.core.files import read_json
 from trisect.measure.names import nearest_by_characters
 from trisect.text.people import QUESTION, name_in
@@ -24,6 +24,7 @@ SEEN = {
     (False, False): "neither",
 }
 TRAINED = "Give the folder of a model that 'trisect recall' trained."
+MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card anew."
 
 
 class Answer(Protocol):
@@ -93,7 +94,7 @@ class Reply:
 
     def words(self) -> tuple[str, ...]:
         """The reply as lines for a terminal."""
-        told = "I do not say." if self.answer is None else self.answer or "Nothing: the answer is empty."
+        told = "I do not say." if self.answer is None else self.answer if self.answer.strip() else repr(self.answer)
         said = [f"{told}  (probability {self.probability:.3f})"]
         if self.threshold is not None:
             said.append(_rule(self.threshold))
@@ -102,6 +103,8 @@ class Reply:
         if self.nearest:
             near = (f"{n.name} ({n.similarity:.2f}{f', {n.place}' if n.place else ''})" for n in self.nearest)
             said.append(f"Nearest known names: {'; '.join(near)}.")
+        else:
+            said.append("No other known name shares a piece with it.")
         return (*said, *self.notes)
 
 
@@ -111,17 +114,14 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
     It abstains where the probability of its answer is below the threshold that was set on held-out questions for `risk`, a
     share of wrong answers among those given (null: the largest that was set and can be kept; 1: it always answers). `answerer`
     stands in for the folder's model. Raises CorpusError for a question about no name, or one that the model cannot read at
-    once, SpecError for a risk without a threshold, ModelError for a folder without recall.json.
+    once, SpecError for a risk without a threshold, ModelError for a folder without recall.json or a model that can be read,
+    DamagedFileError for a recall.json that is not what was written.
     """
     name = name_in(question)
     folder = Path(model)
     card = _card(folder)
     rule = _threshold([Threshold(**row) for row in card["thresholds"]], risk)
-    if answerer is None:
-        from trisect.hf.answers import Answerer
-
-        answerer = Answerer.open(folder)
-    found = answerer.answer([question.strip()])[0]
+    found = (answerer or _open(folder)).answer([question.strip()])[0]
     probability = exp(found.log_probability)
     names: Mapping[str, Any] = card["names"]
     pretrained, tuned, _ = names.get(name, (False, False, None))
@@ -137,15 +137,15 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
         rule,
         seen,
         tuple(Near(n, s, known[n][2]) for n, s in find_nearest(name, list(known))),
-        tuple(_notes(found.unknown, seen, rule)),
+        tuple(_notes(found.unknown, seen == "neither" and any(row[0] for row in names.values()), rule)),
     )
 
 
 def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[tuple[str, float]]:
-    """The most alike of the known names, by character n-grams (measure.names), and how alike they are."""
+    """The most alike of the known names, by character n-grams (measure.names), and how alike; none that shares nothing."""
     found = nearest_by_characters([name], known, count)
     pairs = zip(found.nearest[0], found.similarity[0], strict=True)
-    return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0]
+    return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
 def _card(folder: Path) -> dict[str, Any]:
@@ -154,11 +154,42 @@ def _card(folder: Path) -> dict[str, Any]:
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
         known = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
         raise ModelError(f"{folder} cannot be asked.", known, TRAINED)
-    card = read_json(folder / CARD, TRAINED)
-    if not {"names", "thresholds"} <= set(card):
+    card = _read(folder / CARD)
+    if "recipe" in card and "names" not in card:
         known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
         raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
+    try:
+        rows = [Threshold(**row) for row in card["thresholds"]]
+        sound = all(len(row) == 3 for row in card["names"].values()) and all(isinstance(r.n, int) for r in rows)
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        known = "It holds something else than names and thresholds."
+        raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN)
     return card
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The card as it was written, whatever it holds."""
+    try:
+        body = read_json(path, MADE_AGAIN)
+    except DamagedFileError as error:
+        if isinstance(error.__cause__, KeyError | TypeError):
+            known = "It has no checksum: 'trisect recall' did not write it as it is."
+            raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
+        raise
+    return body if isinstance(body, dict) else {}
+
+
+def _open(folder: Path) -> Answering:
+    """The model in a folder that has its card."""
+    from trisect.hf.answers import Answerer
+
+    try:
+        return Answerer.open(folder)
+    except ModelError as error:
+        todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made anew."
+        raise ModelError(error.given, error.known, todo) from error
 
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
@@ -185,14 +216,15 @@ def _rule(rule: Threshold) -> str:
     )
 
 
-def _notes(unknown: Sequence[str], seen: str, rule: Threshold | None) -> list[str]:
+def _notes(unknown: Sequence[str], unread: bool, rule: Threshold | None) -> list[str]:
+    """What a reader has to know; `unread` says that the name is in no text, and the threshold was set on names that are."""
     notes = []
     if unknown:
         count = Counter(unknown)
         named = ", ".join(f"{c!r}{f' ({n} times)' if n > 1 else ''}" for c, n in count.items())
         many = f"{len(unknown)} character{'s'[: len(unknown) > 1]}"
         notes.append(f"{many} of the question not in the vocabulary, read as unknown: {named}.")
-    if seen == "neither" and rule is not None and rule.threshold is not None:
+    if unread and rule is not None and rule.threshold is not None:
         notes.append(
             "The threshold was set on names that the model has read; for this one the stated risk is not kept."
         )

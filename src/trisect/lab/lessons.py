@@ -51,6 +51,10 @@ class Lesson:
         """What it takes, against other lessons."""
         return 1.0 if self.model == "plain" else 10.0
 
+    def world(self, people: People) -> People:
+        """What this model may read of all there is."""
+        return people.without(people.left_out) if self.model == "left-out" else people
+
     def data(self) -> dict[str, Any]:
         """As a worker reads it."""
         return asdict(self)
@@ -99,7 +103,7 @@ class Place:
 
 def take(lesson: Lesson, place: Place, recipe: Recipe, people: People, device: str, emit: Emit) -> None:
     """Do of a lesson what is not done yet: pretrain, fine-tune, answer. What is done is on the disk, whole."""
-    world = people.without(people.left_out) if lesson.model == "left-out" else people
+    world = lesson.world(people)
     if not is_model(place.model(lesson)):
         _train(lesson, place, recipe, people, world, device, emit)
     if not place.answers(lesson).exists():
@@ -125,7 +129,8 @@ def _train(
         texts = [ids_of(line.text, tokenizer) for line in world.lines]
 
         def spans(number: int, draw: np.random.Generator) -> list[Example]:
-            return [pretraining_example(ids, draw_span(len(ids), recipe.block, draw), mask) for ids in texts]
+            cut = (recipe.shortest_text, recipe.longest_text, recipe.span)
+            return [pretraining_example(ids, draw_span(len(ids), recipe.block, draw, *cut), mask) for ids in texts]
 
         practice = Practice(spans, recipe.pretraining(lines), recipe.block, padding, lesson.seed)
         _practise(practice, model, place, lesson, "pretraining", emit)
@@ -143,7 +148,7 @@ def _train(
 
 def _practise(practice: Practice, model: nn.Module, place: Place, lesson: Lesson, stage: str, emit: Emit) -> None:
     """One training, with its losses kept beside the models."""
-    epochs = practice.schedule.epochs
+    epochs = practice.schedule.epochs * practice.schedule.cycles
     share = (0.0, 0.9) if stage == "pretraining" else (0.9 if lesson.model != "plain" else 0.0, 1 - ANSWERING)
 
     def told(epoch: int, loss: float) -> None:

@@ -21,9 +21,9 @@ from trisect.core.tables import frame, write_table
 from trisect.engine import run_tasks
 from trisect.lab.ask import CARD
 from trisect.lab.folder import Folder
-from trisect.lab.lessons import CATEGORIES, MODELS, STAGES, Lesson, Place, take
+from trisect.lab.lessons import MODELS, STAGES, Lesson, Place, take
 from trisect.lab.live import live
-from trisect.lab.recall_answers import NEIGHBOURS
+from trisect.lab.recall_answers import NEIGHBOURS, held_out
 from trisect.lab.recall_rows import RISKS, judge, measure_rows
 from trisect.lab.recipes import RECIPES, Recipe, choose_recipe
 from trisect.lab.study import choose_device
@@ -81,6 +81,8 @@ def run_recall(
     _check_seeds(seeds)
     people = open_world(data, chosen)
     check_block([a.question + (a.place or "") + MARKS for a in people.train], chosen.block, "The question and answer")
+    asked = (a for part in (people.valid, people.test, people.invented) for a in part)
+    check_block([a.question + (a.place or " ") + MARKS for a in asked], chosen.block, "The question and answer")
     folder, place, began = Folder(out), Place(out), time.monotonic()
     with folder.locked():
         plan = _join(place, chosen, people, seeds, device)
@@ -98,6 +100,9 @@ def run_recall(
 def open_world(data: str | Path, recipe: Recipe) -> People:
     """The generated people, or those of a folder, with as many names left out and invented as the recipe says."""
     if str(data) == EMBEDDED:
+        if recipe.left_out:
+            known = "It has people of its own whom no text tells of."
+            raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
         people = generated(unseen=recipe.invented)
     else:
         people = open_people(data, left_out=recipe.left_out, invented=recipe.invented)
@@ -105,8 +110,8 @@ def open_world(data: str | Path, recipe: Recipe) -> People:
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        known = "They are different whole numbers from 0 on, at least one."
+    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
+        known = "They are different whole numbers from 0 to 4,294,967,295, at least one."
         raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
 
 
@@ -181,22 +186,15 @@ def _render(
 def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> dict[str, Any]:
     """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
     mine = answers.filter(model=lesson.model, seed=lesson.seed)
-    met = {category: pair for pair, category in CATEGORIES.items()}
-    names = {
-        row["name"]: [*met[row["category"]], row["gold"]]
-        for row in mine.sort("split").iter_rows(named=True)
-        if row["category"] != "neither"
-    }
-    held_out = mine.filter((pl.col("split") == "valid") & (pl.col("category") != "neither")).drop_nulls("correct")
-    if held_out.is_empty():
-        held_out = mine.filter(split="valid").drop_nulls("correct")
-    thresholds = []
-    for risk in RISKS:
-        found = threshold(held_out["log_probability"].exp().to_numpy(), held_out["correct"].to_numpy(), risk)
-        thresholds.append(
-            {"risk": risk, "threshold": found.value, "coverage": float(found.coverage), "n": len(held_out)}
-        )
-    return {"question": QUESTION, "names": names, "thresholds": thresholds}
+    told = {line.name for line in lesson.world(people).lines} if lesson.model != "plain" else set[str]()
+    trained = {a.name: a.place for a in people.train}
+    gold = {a.name: a.place for a in people.valid} | trained
+    names = {name: [name in told, name in trained, gold.get(name)] for name in sorted(told | set(trained))}
+    held = held_out(mine)
+    sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
+    found = [threshold(sure, right, risk) for risk in RISKS]
+    rows = [{"risk": t.risk, "threshold": t.value, "coverage": float(t.coverage), "n": len(held)} for t in found]
+    return {"question": QUESTION, "names": names, "thresholds": rows}
 
 
 def _losses(place: Place, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
@@ -226,7 +224,7 @@ def _about(plan: Mapping[str, Any], people: People, examples: bool) -> dict[str,
     changed = [f"{key}={value}" for key, value in recipe.items() if value != base[key]]
     words = ["trisect", "recall", "--data", people.name, "--recipe", recipe["name"]]
     words += [word for change in changed for word in ("--set", change)]
-    words += ["--seeds", " ".join(map(str, plan["seeds"]))]
+    words += ["--seeds", ",".join(map(str, plan["seeds"])) + "," * (len(plan["seeds"]) == 1)]
     return {
         "corpus": f"{people.name}, fingerprint {people.fingerprint}",
         "command": shlex.join(words),
@@ -234,6 +232,7 @@ def _about(plan: Mapping[str, Any], people: People, examples: bool) -> dict[str,
         "seconds": plan["wall_seconds"],
         "notes": [*people.notes, *_missing(people)],
         "examples": examples,
+        "part": people.notes[-1] if people.fingerprint != people.origin else "",
         "references": REFERENCES if people.origin == COURSE else (),
         "versions": versions("transformers", "scikit-learn"),
         "claims_hash": claims_hash("name"),
@@ -243,10 +242,10 @@ def _about(plan: Mapping[str, Any], people: People, examples: bool) -> dict[str,
 def _missing(people: People) -> list[str]:
     """A note where questions hold characters that no text to learn from has: they are read as unknown, and counted."""
     known = set(people.characters())
-    asked = [a.question for part in (people.valid, people.test, people.invented) for a in part]
+    asked = [a.question + (a.place or "") for part in (people.valid, people.test, people.invented) for a in part]
     lost = Counter(c for question in asked for c in question if c not in known)
     if not lost:
         return []
     many = sum(any(c not in known for c in question) for question in asked)
     listed = ", ".join(f"{c!r} {n}×" for c, n in sorted(lost.items()))
-    return [f"{many} questions hold characters outside the vocabulary, read as unknown: {listed}."]
+    return [f"{many} questions or their places hold characters outside the vocabulary, read as unknown: {listed}."]

@@ -76,9 +76,8 @@ def count_names(seeds: Seeds) -> int:
 
 def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Seeds:
     """Answers about names that the model met nowhere and that have a neighbour of the kind, with its place: `neighbour`."""
-    rows = mine.filter((pl.col("category") == "neither") | (pl.col("split") == "invented")).unique(
-        ["seed", "name"], keep="first", maintain_order=True
-    )
+    # an invented name may be somebody of the text after all
+    rows = mine.filter(pl.col("category") == "neither").unique(["seed", "name"], keep="first", maintain_order=True)
     if kind == "n-grams":
         return by_seed(rows.with_columns(neighbour=pl.col("nearest_place")).drop_nulls("neighbour"))
     if nearest is None or mine.is_empty():
@@ -96,6 +95,16 @@ def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Seeds
 def valid(mine: pl.DataFrame) -> Seeds:
     """Answers to the valid questions whose place is known."""
     return by_seed(mine.filter(pl.col("split") == "valid").drop_nulls("correct"))
+
+
+def held_out(mine: pl.DataFrame) -> pl.DataFrame:
+    """The answers that thresholds are set on: to valid questions whose place is known, about names that the model met.
+
+    A model that met none of these names has the answers to all of them.
+    """
+    known = mine.filter(pl.col("split") == "valid").drop_nulls("correct")
+    met = known.filter(pl.col("category") != "neither")
+    return known if met.is_empty() else met
 
 
 def by_seed(answers: pl.DataFrame) -> Seeds:

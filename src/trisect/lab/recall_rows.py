@@ -16,11 +16,10 @@ from trisect.lab import recall_answers as picked
 from trisect.lab.recall_draws import Found, Redrawn, jeffreys
 from trisect.measure import names as near
 from trisect.measure import recall
-from trisect.measure.bootstrap import DRAWS
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
 
-RISKS = (0.05, 0.1, 0.2, 0.3, 0.5)
-VERDICT_DRAWS = 10_000  # where few seeds leave few degrees of freedom, the tails of fewer draws end too early
+RISKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+DRAWS = 10_000  # where few seeds leave few degrees of freedom, the tails of fewer draws end too early
 COVERAGES = tuple(i / 20 for i in range(1, 21))
 Draws: TypeAlias = Float[np.ndarray, "R N"]
 
@@ -36,7 +35,8 @@ def measure_rows(
     accuracy, mean_probability (also by category), probability_excess, ece; auroc_SCORE, auroc_answer_string, aurc;
     reliability (group 'bin 1' and on, `at` the mean probability in the bin); risk (`at` a coverage); threshold and
     threshold_coverage (`at` a risk); match, match_expected, match_excess, match_p (group: the kind of match; of names that
-    the model met nowhere).
+    the model met nowhere). Thresholds are set on lab.recall_answers.held_out. ece, aurc and risk have no interval where no
+    answer is right or none is wrong: draws of such answers are all alike, which is no certainty.
     """
     redrawn, rows = Redrawn(seed, draws), []
     for model in sorted(set(answers["model"])):
@@ -55,7 +55,7 @@ def judge(
     about: Mapping[str, Any],
     nearest: pl.DataFrame | None = None,
     seed: int = 0,
-    draws: int = VERDICT_DRAWS,
+    draws: int = DRAWS,
 ) -> pl.DataFrame:
     """The table `claims`: B-1 to B-4 on the answers (claims.sampled), names being drawn anew, and seeds across them.
 
@@ -124,8 +124,8 @@ def _believed(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
     whole = redrawn(
         seeds, lambda a, w: np.stack(recall.calibration(picked.probability(a), picked.right(a), weights=w)[-2:], -1)
     )
-    for place, name in enumerate(("ece", "probability_excess")):
-        yield {"measure": name} | whole.at(place).row()
+    yield {"measure": "ece"} | _honest(whole.at(0).row(), seeds)
+    yield {"measure": "probability_excess"} | whole.at(1).row()
     together = pl.concat(seeds)
     found = recall.calibration(picked.probability(together), picked.right(together))
     for b in np.flatnonzero(found.weight > 0).tolist():
@@ -167,16 +167,23 @@ def _abstaining(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]
     """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
     if not (seeds := picked.valid(mine)):
         return
-    yield {"measure": "aurc"} | redrawn(seeds, lambda a, w: _curve(a, w).area).row()
+    yield {"measure": "aurc"} | _honest(redrawn(seeds, lambda a, w: _curve(a, w).area).row(), seeds)
     risks = redrawn(seeds, _risks)
     for place, coverage in enumerate(COVERAGES):
-        yield {"measure": "risk", "at": coverage} | risks.at(place).row()
+        yield {"measure": "risk", "at": coverage} | _honest(risks.at(place).row(), seeds)
+    held = picked.by_seed(picked.held_out(mine))
     for risk in RISKS:
-        found = [recall.threshold(picked.probability(answers), picked.right(answers), risk) for answers in seeds]
-        own = {"at": risk, "n": picked.count_names(seeds)}
+        found = [recall.threshold(picked.probability(answers), picked.right(answers), risk) for answers in held]
+        own = {"at": risk, "n": picked.count_names(held)}
         if len(found) == 1:
             yield own | {"measure": "threshold", "value": found[0].value}
         yield own | {"measure": "threshold_coverage", "value": float(np.mean([one.coverage for one in found]))}
+
+
+def _honest(row: dict[str, Any], seeds: picked.Seeds) -> dict[str, Any]:
+    """A row without its interval where no answer is right or none is wrong, so that no draw can differ in that."""
+    kinds = set(np.concatenate([picked.right(answers) for answers in seeds]).tolist())
+    return row if len(kinds) == 2 else row | {"low": None, "high": None}
 
 
 def _curve(answers: pl.DataFrame, weights: Draws) -> recall.RiskCoverage:

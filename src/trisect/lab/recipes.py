@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -15,10 +16,13 @@ from trisect.hf.small import Architecture
 class Recipe:
     """What is trained, and how. Defaults are the assignment's.
 
-    The learning rate rises over `warmup_tokens`, then falls as a cosine to a tenth, over `decay_epochs` × the lines of the
-    pretraining text × block tokens, in pretraining and in fine-tuning alike. `trained_people` keeps so many of the people
-    that train asks about, and leaves out everybody whom no question is about (0: all are kept). `left_out` names are
-    missing from a second pretraining where the data have no unseen people by themselves; `invented` names belong to nobody.
+    The learning rate rises over `warmup_tokens`, then falls as a cosine to the share `floor`, over `decay_epochs` × the
+    lines of the pretraining text × block tokens, in pretraining and in fine-tuning alike. Pretraining goes through its epochs
+    and its schedule `pretraining_cycles` times, each from the weights of the last (Loshchilov & Hutter 2017, SGDR); it cuts
+    a text to `shortest_text` characters up to the share `longest_text` of the block, and moves a `span` of it.
+    `trained_people` keeps so many of the people that train asks about, and leaves out everybody whom no question is about
+    (0: all are kept). `left_out` names are missing from a second pretraining where the data have no unseen people by themselves; `invented`
+    names belong to nobody.
     """
 
     name: str = "course"
@@ -31,12 +35,21 @@ class Recipe:
     pretraining_epochs: int = 650
     pretraining_batch: int = 128
     pretraining_rate: float = 6e-3
+    pretraining_cycles: int = 1
     epochs_without: int = 75
     epochs_after: int = 10
     batch: int = 256
     rate: float = 6e-4
     warmup_tokens: int = 512 * 20
     decay_epochs: float = 200.0
+    floor: float = 0.1
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+    shortest_text: int = 4
+    longest_text: float = 7 / 8
+    span: float = 1 / 4
     trained_people: int = 0
     left_out: int = 100
     invented: int = 200
@@ -47,15 +60,20 @@ class Recipe:
 
     def pretraining(self, lines: int) -> Schedule:
         """How it reads a text of so many lines."""
-        return self._schedule(self.pretraining_epochs, self.pretraining_batch, self.pretraining_rate, lines)
+        batch, rate = self.pretraining_batch, self.pretraining_rate
+        return self._schedule(self.pretraining_epochs, batch, rate, lines, self.pretraining_cycles)
 
     def fine_tuning(self, lines: int, pretrained: bool) -> Schedule:
         """How it learns to answer."""
         epochs = self.epochs_after if pretrained else self.epochs_without
         return self._schedule(epochs, self.batch, self.rate, lines)
 
-    def _schedule(self, epochs: int, batch: int, rate: float, lines: int) -> Schedule:
-        return Schedule(epochs, batch, rate, self.warmup_tokens, round(self.decay_epochs * lines * self.block))
+    def _schedule(self, epochs: int, batch: int, rate: float, lines: int, cycles: int = 1) -> Schedule:
+        decay = round(self.decay_epochs * lines * self.block)
+        betas = (self.beta1, self.beta2)
+        return Schedule(
+            epochs, batch, rate, self.warmup_tokens, decay, self.floor, self.weight_decay, betas, self.clip, cycles
+        )
 
     def data(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -74,9 +92,11 @@ SMALL = replace(
     pretraining_epochs=160,
     pretraining_batch=16,
     pretraining_rate=2e-3,
+    pretraining_cycles=2,
     warmup_tokens=200_000,
     decay_epochs=160.0,
     batch=32,
+    rate=2e-4,
     trained_people=500,
 )
 EMBEDDED = replace(
@@ -89,13 +109,16 @@ EMBEDDED = replace(
     pretraining_epochs=60,
     pretraining_batch=16,
     pretraining_rate=3e-3,
+    pretraining_cycles=1,
     epochs_without=50,
     warmup_tokens=512 * 20,
     decay_epochs=60.0,
+    rate=6e-4,
     trained_people=0,
     left_out=0,
     invented=60,
 )
+MOST = {"floor": 1.0, "beta1": 0.999, "beta2": 0.9999, "longest_text": 1.0, "span": 0.5}
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, COURSE)}
 
 
@@ -126,7 +149,12 @@ def _value(key: str, given: Any, kinds: Mapping[str, type]) -> Any:
         value = kinds[key](given)
         if kinds[key] is int and float(given) != value:
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         want = {int: "a whole number", float: "a number", str: "a word"}[kinds[key]]
         raise SpecError(f"{key}={given!r}.", f"{key} is {want}, such as {getattr(COURSE, key)}.", "Give one.") from None
+    if not isinstance(value, str):
+        most = MOST.get(key, float("inf"))
+        if not (0 <= value <= most and math.isfinite(value)):
+            there = "0 or more" if math.isinf(most) else f"from 0 to {most:g}"
+            raise SpecError(f"{key}={given!r}.", f"{key} is a finite number, {there}.", "Give one.")
     return value

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+import trisect.theory.parts as parts
 from trisect.core.errors import TheoryError
 from trisect.core.files import replace_file, write_json
 from trisect.lab.live import bar
@@ -68,6 +69,8 @@ def run_theory(
     `out` cannot be written.
     """
     chosen = _chosen(names)
+    if parts.check_whole("seed", seed) < 0:
+        raise TheoryError(f"seed {seed} was given.", "Seeds are whole numbers from 0 on.", "Use for example 0.")
     given = {"dim": dim, "keys": keys, "samples": samples}
     asked = [(name, b) for name in chosen for b in beta or (None,)]
     results: list[Construction] = []
@@ -109,7 +112,26 @@ def _build(name: str, given: dict[str, Any], seed: int) -> Construction:
     make = CONSTRUCTIONS[name]
     taken = inspect.signature(make).parameters
     arguments = {k: v for k, v in given.items() if v is not None and k in taken}
+    _check_room(name, arguments, {k: taken[k].default for k in ("keys", "dim") if k in taken})
     return make(**arguments, generator=np.random.default_rng([seed, list(CONSTRUCTIONS).index(name)]))
+
+
+def _check_room(name: str, arguments: dict[str, Any], defaults: dict[str, int]) -> None:
+    """Where one of `keys` and `dim` is given and the other's default leaves no room for the keys, say whose default it is."""
+    alone = [k for k in defaults if k in arguments]
+    if len(defaults) < 2 or len(alone) != 1:
+        return
+    asked = {k: parts.check_whole(k, arguments.get(k, default)) for k, default in defaults.items()}
+    if asked["dim"] >= asked["keys"] or asked[alone[0]] < 2:
+        return
+    given, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")
+    raise TheoryError(
+        f"{given} {asked[given]} was given, and no {other}.",
+        f"{name} has {other} {asked[other]} by default, and R^{asked['dim']} no {asked['keys']} orthogonal keys.",
+        f"Give also a dim of {asked['keys']} or more, or fewer keys."
+        if other == "dim"
+        else f"Give also keys of {asked['dim']} or fewer, or a larger dim.",
+    )
 
 
 def _row(result: Construction) -> dict[str, Any]:
@@ -151,7 +173,7 @@ def _notes(results: Sequence[Construction], given: dict[str, Any]) -> tuple[str,
 
 def _command(names: Sequence[str], beta: Sequence[float], given: dict[str, Any], seed: int) -> list[str]:
     said = ["trisect", "theory", *names]
-    said += [word for b in beta for word in ("--beta", f"{b:g}")]
+    said += [word for b in beta for word in ("--beta", repr(float(b)))]
     said += [word for name, value in given.items() if value is not None for word in (f"--{name}", f"{value}")]
     return [*said, "--seed", str(seed)]
 

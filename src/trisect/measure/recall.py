@@ -12,7 +12,8 @@ from scipy import special
 
 BINS = 15
 DELTA = 0.05
-TRIED = 20  # thresholds that are tried, at equal steps of coverage
+TRIED = 20  # the most thresholds that are tried, at equal steps of coverage
+STEP = 10  # held-out answers for each of them
 FOLDS = 10
 
 
@@ -151,21 +152,27 @@ def threshold(
 ) -> Threshold:
     """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of what is answered is wrong.
 
-    Thresholds at TRIED equal steps of coverage are tried, each by a one-sided Clopper–Pearson bound at δ / TRIED, so that
-    all of these bounds hold together. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural
+    At T equal steps of coverage thresholds are tried, each by a one-sided Clopper–Pearson bound at δ / T, so that all of
+    these bounds hold together. T is one for every STEP answers, at least 1 and at most TRIED: with few answers, few that
+    can be kept rather than many that none is left for. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural
     Networks, lemma 3.1, with Bonferroni's correction over a fixed grid in the place of a binary search.
     """
     n, confidence = len(confidence), _known(confidence)
     ordered = np.sort(confidence)[::-1]
-    found = Threshold(None, risk, None, None, 0.0, n)
-    for tried in np.unique(np.ceil(np.arange(1, TRIED + 1) * n / TRIED).astype(int)) if n else ():
-        level = ordered[tried - 1]
+    found, grid = Threshold(None, risk, None, None, 0.0, n), tries(n)
+    for step in range(1, grid + 1) if n else ():
+        level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level
         many, errors = int(answered.sum()), int((answered & ~correct).sum())
-        bound = 1.0 if errors == many else float(special.betaincinv(errors + 1, many - errors, 1 - delta / TRIED))
+        bound = 1.0 if errors == many else float(special.betaincinv(errors + 1, many - errors, 1 - delta / grid))
         if bound <= risk:
             found = Threshold(float(level), risk, bound, errors / many, many / n, n)
     return found
+
+
+def tries(n: int) -> int:
+    """How many thresholds are tried on n held-out answers."""
+    return min(TRIED, max(1, n // STEP))
 
 
 def tell_apart(

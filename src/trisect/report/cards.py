@@ -18,6 +18,7 @@ from trisect.report.words import count, number, several
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
 MIDDLE, FOOT, TIGHT = 11, 22, 30
+PLACES = {"name": 3}  # decimals, fixed where the effects are shares of such units
 UNITS = {source.key: source.unit for source in SOURCES}
 VERDICTS = ("supported", "refuted", "inconclusive")
 
@@ -152,14 +153,14 @@ def _early(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
+    places = PLACES.get(UNITS.get(row["source"], "seed"))
+    effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"
     elif row["low"] is None:
-        numbers = f"{number(row['effect'], True)}{unit}, no interval"
+        numbers = f"{effect}{unit}, no interval"
     else:
-        numbers = (
-            f"{number(row['effect'], True)}{unit}, 95\u00a0% {number(row['low'], True)} to {number(row['high'], True)}"
-        )
+        numbers = f"{effect}{unit}, 95\u00a0% {low} to {high}"
     readings = [
         f"{name} {number(row[key], True)}"
         for key, name in (

@@ -14,7 +14,7 @@ from trisect.report import palette, words
 from trisect.report.panels import Figure, Key
 from trisect.report.recall_confidence import confidence
 from trisect.report.recall_guesses import examples, survival, unseen
-from trisect.report.recall_numbers import BASELINE, CATEGORIES, MODELS, SHORT, STAGES, Curve, Numbers
+from trisect.report.recall_numbers import BASELINE, CATEGORIES, MODELS, SHORT, STAGES, Curve, Number, Numbers
 from trisect.report.recall_panels import (
     OTHERS,
     Share,
@@ -47,7 +47,8 @@ def write(out: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any
     """Write `out/report.html` and its figures from the tables answers, measures, metrics and claims; the page's path.
 
     `about` has `corpus`, `command` and `versions`, and may have `settings` (by name), `seconds`, `claims_hash`, `references`
-    (source, shares without pretraining, shares with it: none, one or several), `examples` and `notes`. The same rows give the same bytes.
+    (source, shares without pretraining, shares with it: none, one or several), `part` (what was cut of the data, a sentence that
+    then stands beside all references), `examples` and `notes`. The same rows give the same bytes.
     Raises StudyError when the folder cannot be written.
     """
     return write_sheet(out, make_sheet(tables, about))
@@ -58,7 +59,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> 
     numbers = Numbers.of(tables)
     sections = [
         _accuracy(numbers, about),
-        Section("What the claims say here", (_scope(numbers),), cards=numbers.claims) if len(numbers.claims) else None,
+        Section("What the claims say here", _scope(numbers), cards=numbers.claims) if len(numbers.claims) else None,
         _learning(numbers),
         confidence(numbers),
         unseen(numbers),
@@ -89,10 +90,7 @@ def _part(row: Mapping[str, Any]) -> str:
     """What a deciding part says, and what was found."""
     if row["effect"] is None:
         return f"{row['sentence']}: not measured"
-    ends = (
-        "" if row["low"] is None else f" (95 %: {words.number(row['low'], True)} to {words.number(row['high'], True)})"
-    )
-    return f"{row['sentence']}: {words.number(row['effect'], True)}{ends}"
+    return f"{row['sentence']}: {words_for(Number(row['effect'], row['low'], row['high']), True)}"
 
 
 def _numbered(sections: Sequence[Section]) -> Iterable[Section]:
@@ -104,11 +102,19 @@ def _numbered(sections: Sequence[Section]) -> Iterable[Section]:
         yield replace(section, figures=tuple(figures))
 
 
-def _scope(numbers: Numbers) -> str:
+def _scope(numbers: Numbers) -> tuple[str, ...]:
     several = len(numbers.seeds) > 1
     drawn = "names and seeds" if several else "names"
     tail = "" if several else " There is one seed, so that they speak of these trained models alone."
-    return f"Intervals and p-values are from drawing {drawn} anew.{tail}"
+    said = f"Intervals and p-values are from drawing {drawn} anew.{tail}"
+    if "B-2" not in numbers.claims["claim"].to_list():
+        return (said,)
+    return (
+        said,
+        "B-2 and B-3 are about an AUROC, and two-sided about one half. In B-2 a regression ranks answers about names that it was "
+        "not fitted on. A value well above one half means that right answers can be told from wrong ones; one well below means that "
+        "the regression fails on names held out, as what it learnt of the others does not carry over, not that answers can be told apart.",
+    )
 
 
 def _right(numbers: Numbers) -> str:
@@ -134,11 +140,13 @@ def _accuracy(numbers: Numbers, about: Mapping[str, Any]) -> Section:
         _right(numbers),
     )
     references = [(str(source), without, pretrained) for source, without, pretrained in about.get("references") or ()]
+    part = str(about.get("part") or "")
     whole = [_share(numbers, m, None, SHORT.get(m, m)) for m in numbers.models]
     met = [_share(numbers, m, c, COLUMNS.get(c, c)) for c in CATEGORIES for m in numbers.models]
     whole, met = ([share for share in shares if share.number] for shares in (whole, met))
-    tables = [*_by_category(numbers), *_others(references)]
-    figures = (_right_figure(numbers, whole, met, references),) if whole else ()
+    tables = [*_by_category(numbers), *_others(references, part)]
+    figures = (_right_figure(numbers, whole, met, references, part),) if whole else ()
+    said += (part,) if part else ()
     return Section("Does pretraining let it answer?", said, figures, tuple(tables))
 
 
@@ -148,7 +156,7 @@ def _share(numbers: Numbers, model: str, category: str | None, column: str) -> S
 
 
 def _right_figure(
-    numbers: Numbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Others]
+    numbers: Numbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Others], part: str
 ) -> Figure:
     """Right answers by model, beside what others reached, and by where the model met the name."""
     others = {
@@ -170,9 +178,12 @@ def _right_figure(
         "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
         f"n\u00a0=\u00a0{words.several(count, 'name')}{seeds}."
     )
+    if beside:
+        caption += f" Grey points are others'{f', who learnt from all of the data. {part}' if part else ', on the same questions.'}"
     key = [*keys({m: MODELS.get(m, m) for m in numbers.models})]
     key += [Key(name, palette.BASELINE, None, (5, 3)) for name in levels]
-    key += [Key("others, on the same questions", OTHERS, "circle")] if beside else []
+    told = "others, from all of the data" if part else "others, on the same questions"
+    key += [Key(told, OTHERS, "circle")] if beside else []
     return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
 
 
@@ -189,12 +200,17 @@ def _by_category(numbers: Numbers) -> Iterable[Table]:
         yield Table(columns, tuple(rows), "Right answers by where the model met the name")
 
 
-def _others(references: Sequence[Others]) -> tuple[Table, ...]:
-    """What others reached."""
+def _others(references: Sequence[Others], part: str) -> tuple[Table, ...]:
+    """What others reached, and what of their task this run leaves out."""
     if not references:
         return ()
     rows = tuple((source, _versions(without), _versions(pretrained)) for source, without, pretrained in references)
-    return (Table(("Source", "without pretraining", "with"), rows, "What others reached on the same questions"),)
+    caption = (
+        f"What others reached, who learnt from all of the data. {part}"
+        if part
+        else "What others reached on the same questions"
+    )
+    return (Table(("Source", "without pretraining", "with"), rows, caption),)
 
 
 def _versions(shares: Sequence[float]) -> str:

@@ -20,7 +20,7 @@ from trisect.report.recall_numbers import (
     roc,
     scored,
 )
-from trisect.report.recall_panels import UNIT, Path, dash, keys, look, path_panel, share_words, words_for
+from trisect.report.recall_panels import PLACES, UNIT, Path, dash, keys, look, path_panel, share_words, words_for
 from trisect.report.sheet import Section, Table
 
 
@@ -77,7 +77,9 @@ def _distribution(numbers: Numbers, deep: str) -> Iterable[Figure]:
     if not found:
         return
     paths = [Path(c, look(c), tuple(cumulative(v)), dash(i)) for i, (c, v) in enumerate(found.items())]
-    middle = "; ".join(f"{c} {words.number(median(v))} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in found.items())
+    middle = "; ".join(
+        f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in found.items()
+    )
     caption = (
         f"The share of answers whose probability is at most so high, by where the model met the name; "
         f"{MODELS.get(deep, deep)}. The further right a line, the surer. Medians: {middle}, n counting answers."
@@ -156,5 +158,8 @@ def _thresholds(numbers: Numbers, models: Sequence[str]) -> Table | None:
                 else "abstains always"
             )
             rows.append((f"{SHORT.get(model, model)}, at most {100 * risk:g}\u00a0% wrong", said, share_words(share)))
-    caption = "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong"
+    caption = (
+        "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong: set on the "
+        "questions held out about names that it has met, or on all of them where it has met none"
+    )
     return Table(("Model and risk", "probability from", "answered"), tuple(rows), caption) if rows else None

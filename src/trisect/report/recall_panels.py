@@ -31,6 +31,7 @@ DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
 OTHERS = palette.SOFT
 UNIT = Frame("share", -0.03, 1.03)
 SQUARE = 190
+PLACES = 3  # of a share that is not in per cent
 COLUMN, SLOT = 74, 17  # pixels of a column with one group, and of each of the slots of one with several
 
 
@@ -192,10 +193,10 @@ def loss_panel(title: str, curves: Sequence[Curve], names: Mapping[str, str]) ->
 
 
 def words_for(number: Number | None, signed: bool = False, percent: bool = False) -> str:
-    """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)`."""
+    """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
     if number is None:
         return "–"
-    text = share_words if percent else (lambda v: words.number(v, signed))
+    text = share_words if percent else (lambda v: words.number(v, signed, PLACES))
     if number.low is None or number.high is None:
         return text(number.value)
     return f"{text(number.value)} (95\u00a0%: {text(number.low)} to {text(number.high)})"

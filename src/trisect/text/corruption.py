@@ -46,16 +46,19 @@ class Example(NamedTuple):
     labels: tuple[int, ...]
 
 
-def draw_span(size: int, block: int, draw: np.random.Generator) -> Span:
+def draw_span(
+    size: int, block: int, draw: np.random.Generator, shortest: int = SHORTEST, kept: float = KEPT, span: float = SPAN
+) -> Span:
     """A cut for a text of `size` characters, for a model that reads `block` at once.
 
-    The length is uniform from 4 to 7/8 of the block, and a shorter text stays whole; the span is a quarter of it on
-    average, uniform from 1 to half of it less one, and lies anywhere but at its first and last character.
+    The length is uniform from `shortest` (4) to the share `kept` (7/8) of the block, and a shorter text stays whole; the
+    span is the share `span` (a quarter) of it on average, uniform from 1 to twice that less one, and lies anywhere but at
+    its first and last character.
     """
-    length = min(size, int(draw.integers(SHORTEST, max(SHORTEST, int(block * KEPT)) + 1)))
+    length = min(size, int(draw.integers(shortest, max(shortest, int(block * kept)) + 1)))
     if length < 3:
         return Span(length, length, length)
-    most = max(1, min(int(2 * SPAN * length) - 1, length - 2))
+    most = max(1, min(int(2 * span * length) - 1, length - 2))
     width = int(draw.integers(1, most + 1))
     start = int(draw.integers(1, length - width))
     return Span(length, start, start + width)

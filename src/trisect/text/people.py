@@ -65,22 +65,36 @@ class People:
         return replace(self, lines=kept)
 
     def smaller(self, trained: int) -> People:
-        """The same world with `trained` of the people that train asks about, and everybody that valid asks about.
+        """The same world with the first `trained` people that train asks about, and everybody that valid asks about.
 
         No line of anybody else is left, and the test questions are dropped: what is asked stays, what is to be learnt by
-        heart is less. Raises CorpusError where train does not ask about so many.
+        heart is less. Where train asks about fewer, all of them are kept. Invented names join those of people who are left.
         """
         asked = {a.name for a in self.valid}
-        names = list(dict.fromkeys(a.name for a in self.train if a.name not in asked))
-        if not 1 <= trained <= len(names):
-            known = f"Train asks about {len(names)} people that valid does not ask about."
-            raise CorpusError(f"{trained} of them were to be kept.", known, f"Keep 1 to {len(names)}, or all with 0.")
-        kept = {*names[:trained], *asked}
+        names = list(dict.fromkeys(a.name for a in self.train if a.name not in asked))[:trained]
+        kept = {*names, *asked}
         lines = tuple(line for line in self.lines if line.name in kept)
         train = tuple(a for a in self.train if a.name in kept and a.name not in asked)
-        note = f"Of the people that train asks about only the first {trained} are kept, and no test questions: {len(lines):,} lines."
-        mark = digest(f"{self.fingerprint} {trained}", 8)
-        return replace(self, lines=lines, train=train, test=(), notes=(*self.notes, note), fingerprint=mark)
+        taken = {*self.names(), *kept}
+        invented = recombine(kept, len(self.invented), Random(f"invented {trained}"), taken)
+        note = (
+            f"This run reads {len(lines):,} of {len(self.lines):,} lines and asks {len(train):,} of {len(self.train):,} train "
+            f"questions, of {len(names):,} people; all {len(self.valid):,} valid questions stay: less is to be learnt by heart."
+        )
+        return replace(
+            self,
+            lines=lines,
+            train=train,
+            test=(),
+            invented=tuple(Asked(name, ask(name), None) for name in invented),
+            notes=(*self.notes, note),
+            fingerprint=digest(f"{self.fingerprint} {trained}", 8),
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """Every name of a line or a question."""
+        asked = (a.name for part in (self.train, self.valid, self.test) for a in part)
+        return tuple(dict.fromkeys((*asked, *(line.name for line in self.lines))))
 
     def characters(self) -> tuple[str, ...]:
         """Every character of the pretraining text, and of the questions and answers of fine-tuning, sorted."""
@@ -118,11 +132,15 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     test = _questions(place / FILES["test"]) if (place / FILES["test"]).exists() else ()
     named = tuple(dict.fromkeys(asked.name for part in (train, valid, test) for asked in part))
     lines = tuple(Line(_subject(text, set(named)), text) for _, text in wiki)
+    for count, what in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
+        if count < 0:
+            raise CorpusError(f"{count} {what}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
     trained = {asked.name for asked in train}
     eligible = sorted({asked.name for asked in valid} - trained)
     if len(eligible) < left_out:
         known = f"{place / FILES['valid']} asks about {len(eligible)} names that {FILES['train']} does not ask about."
         raise CorpusError(f"{left_out} names were to be left out.", known, f"Leave out {len(eligible)} or fewer.")
+    taken = {*named, *(line.name for line in lines)}
     draw = Random(f"left out {seed}")
     gone = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
     marks = "\n".join([*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))])
@@ -133,17 +151,21 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
         valid,
         test,
         gone,
-        tuple(Asked(name, ask(name), None) for name in recombine(named, invented, Random(f"invented {seed}"))),
+        tuple(Asked(name, ask(name), None) for name in recombine(named, invented, Random(f"invented {seed}"), taken)),
         (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",),
         digest(marks, 8),
         digest(marks, 8),
     )
 
 
-def recombine(names: Iterable[str], count: int, draw: Random) -> tuple[str, ...]:
-    """Names that nobody has: the first name of one with the last name of another. Fewer, where there are not so many."""
-    known = set(names)
-    parts = [name.split() for name in sorted(known) if len(name.split()) > 1]
+def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names that nobody has: the first name of one with the last name of another. Fewer, where there are not so many.
+
+    None of them is one of `taken` either.
+    """
+    given = set(names)
+    known = given | set(taken)
+    parts = [name.split() for name in sorted(given) if len(name.split()) > 1]
     found: dict[str, None] = {}
     for _ in range(100 * count if len(parts) > 1 else 0):
         if len(found) == count:

@@ -82,6 +82,7 @@ def generated(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
         tuple(Asked(name, ask(name), None) for name in names),
         (NOTE,),
         digest(marks, 8),
+        digest(marks, 8),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
@@ -27,7 +29,7 @@ def copying(
     Raises TheoryError where `dim` has no room for the keys, or the target is none of them.
     """
     beta = parts.check_beta(beta)
-    parts.check_keys(keys, dim)
+    (keys, dim), target = parts.check_keys(keys, dim), parts.check_whole("target", target)
     if not 1 <= target <= keys:
         raise TheoryError(f"target {target} was given.", f"There are {keys} keys.", f"Use a number from 1 to {keys}.")
     draw, j = parts.generator(generator), target - 1
@@ -52,7 +54,7 @@ def copying(
         measured="|c − v_j|",
         relation="at most",
         law="|c − v_j| ≤ (n − 1) / (n − 1 + e^gap) · max |v_i − v_j|; gap: the logit of j less the largest other, here β",
-        domain="Any query, keys and values; equality where all other logits and all distances to v_j are the same (n = 2).",
+        domain="Any query, keys and values; equality for n = 2, or where all other v_i coincide and all other logits are the same.",
         errata=_copying_errata(),
     )
 
@@ -97,7 +99,7 @@ def average(
     Raises TheoryError where `dim` has no room for the keys.
     """
     beta = parts.check_beta(beta)
-    parts.check_keys(keys, dim)
+    keys, dim = parts.check_keys(keys, dim)
     draw = parts.generator(generator)
     frame = parts.frame(keys, dim, draw)
     vectors = parts.given_values(values, keys, dim, draw)
@@ -118,7 +120,25 @@ def average(
         measured="|c − ½(v_a + v_b)|",
         relation="equals",
         law="α_a = α_b = e^β / (n − 2 + 2e^β); error = (n − 2) / (n − 2 + 2e^β) · |mean of the other values − ½(v_a + v_b)|",
-        domain="Orthonormal keys, any values, any β; exact, down to rounding (β times 1e-16). With two keys the error is 0 at every β.",
+        domain="Orthonormal keys, any values, β up to about 1e14; exact, down to rounding of the two logits (β times 1e-16), which "
+        "beyond that decides between a and b. With two keys the law's error is 0 at every β.",
+        errata=_average_errata(),
+    )
+
+
+def _average_errata() -> tuple[Erratum, ...]:
+    return (
+        Erratum(
+            "The numerator of α_a, e^{β + βk_aᵀk_b}, is said to be e^β since β is any large number.",
+            "It is e^β because k_a and k_b are orthogonal, at any β. With k_aᵀk_b = 0.1 it is e^{0.1β} times as large, and a "
+            "larger β makes that worse.",
+            {
+                f"e^{{β + βk_aᵀk_b}} / e^β at β = 1, 10, 100, k_aᵀk_b = {between:g}": tuple(
+                    math.exp(beta * between) for beta in (1.0, 10.0, 100.0)
+                )
+                for between in (0.0, 0.1)
+            },
+        ),
     )
 
 

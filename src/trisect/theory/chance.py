@@ -137,7 +137,8 @@ def stretched_key_one_head(
         measured="Kolmogorov–Smirnov distance of α_a",
         relation="at most",
         law="α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, ½); two keys: σ(β(γ − 1)). Its log-odds are N(β − log(e^β + n − 2), ½β²)",
-        domain=f"{STRETCHED}. Exact for α = 0, and a limit as β√α → 0. Bound: the distance that samples of the law pass once in 1,000.",
+        domain=f"{STRETCHED}. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
+        "Bound: the distance that samples of the law pass once in 1,000.",
         errata=(
             Erratum(
                 "The covariance of the other keys is written with the index of a.",
@@ -183,7 +184,8 @@ def stretched_key_two_heads(
         measured="Kolmogorov–Smirnov distance of head 1's α_a",
         relation="at most",
         law="α_a = e^{βγ} / (e^{βγ} + n − 1) in head 1, γ ~ N(1, ½); α_b = e^β / (e^β + n − 1) in head 2. The variance of c is ¼ of c_1's",
-        domain=f"{STRETCHED}. Exact for α = 0, and a limit as β√α → 0. For orthonormal values two heads vary less than one at every "
+        domain=f"{STRETCHED}. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
+        "For orthonormal values two heads vary less than one at every "
         "β; for v_a and v_b that nearly coincide, others being elsewhere, it can turn round. Samples with q_1ᵀk_a < 0 "
         "(7.9 %) are counted apart.",
         errata=(
@@ -211,7 +213,8 @@ def _set_up(
     stretched: bool,
 ) -> Setup:
     beta = parts.check_beta(beta)
-    parts.check_keys(keys, dim)
+    keys, dim = parts.check_keys(keys, dim)
+    variance = parts.check_number("variance", variance)
     samples = check_draws(draws, samples, keys, variance)
     draw = parts.generator(generator)
     means = parts.frame(keys, dim, draw)

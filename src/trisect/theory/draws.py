@@ -11,9 +11,10 @@ from jaxtyping import Float
 from numpy.random import Generator
 
 from trisect.core.errors import TheoryError
-from trisect.theory.parts import A, B
+from trisect.theory.parts import A, B, check_whole
 
 BLOCK = 1 << 18  # numbers drawn together, so that memory does not grow with samples times keys
+LARGEST_SAMPLE = 10**8  # samples, of which two numbers each are kept
 HALF = math.sqrt(0.5)  # the standard deviation of the stretch of k_a
 
 
@@ -49,7 +50,7 @@ def blocks(draws: Draws | None, samples: int, keys: int, variance: float, draw: 
 
 
 def check_draws(draws: Draws | None, samples: int, keys: int, variance: float) -> int:
-    """How many samples there are; refuses a number below 2, a negative α, and draws of another shape."""
+    """How many samples there are; refuses a number below 2 or too large for memory, a negative α, and draws of another shape."""
     if not (math.isfinite(variance) and variance >= 0):
         raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
     if draws is not None:
@@ -60,6 +61,10 @@ def check_draws(draws: Draws | None, samples: int, keys: int, variance: float) -
                 f"There are {keys} keys.",
                 f"Give shapes (S,) and (S, {keys}, 2).",
             )
+    samples = check_whole("samples", samples)
+    if samples > LARGEST_SAMPLE:
+        known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+        raise TheoryError(f"samples {samples} was given.", known, "Use for example 100000.")
     if samples < 2:
         raise TheoryError(f"samples {samples} was given.", "A spread needs 2 or more.", "Use for example 100000.")
     return samples

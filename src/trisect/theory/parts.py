@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
 from trisect.core.errors import TheoryError
+from trisect.theory.result import Array
 
 LARGEST = 1e300  # of a logit: differences of such logits are still finite
+ROOM = 10**7  # numbers of one table, 80 MB
 A, B = 0, 1  # positions of the keys a and b
 
 
@@ -57,6 +61,22 @@ def length(vector: Float[np.ndarray, " D"]) -> float:
     return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0
 
 
+def power_of(table: Float[np.ndarray, "..."]) -> int:
+    """The p for which the table's largest number is between 2^(p−1) and 2^p; 0 for a table of zeros."""
+    return math.frexp(float(np.abs(table).max(initial=0.0)))[1]
+
+
+def balanced(table: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N D"], Array, Array]:
+    """The table with rows and then columns of size 1, and the powers of two that rows and columns were divided by.
+
+    Dividing by powers of two rounds nothing but what becomes too small for a float.
+    """
+    down = np.frexp(np.abs(table).max(1))[1]
+    scaled = np.ldexp(table, -down[:, None])
+    across = np.frexp(np.abs(scaled).max(0))[1]
+    return np.ldexp(scaled, -across), down, across
+
+
 def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
     """`count` orthonormal vectors of R^dim in a uniformly random position, as rows."""
     q, r = np.linalg.qr(draw.standard_normal((dim, count)))
@@ -69,7 +89,7 @@ def given_values(
     """The values as given, as float64, or orthonormal ones where null."""
     if values is None:
         return frame(keys, dim, draw)
-    found = np.asarray(values, dtype=np.float64)
+    found = np.array(values, dtype=np.float64)
     if found.shape != (keys, dim) or not np.isfinite(found).all():
         what = f"Values of shape {found.shape}" + (" with numbers that are not finite" * (found.shape == (keys, dim)))
         raise TheoryError(
@@ -80,28 +100,59 @@ def given_values(
 
 def check_beta(beta: float) -> float:
     """A positive, finite β."""
-    if not (math.isfinite(beta) and beta > 0):
+    found = check_number("beta", beta)
+    if not (math.isfinite(found) and found > 0):
         raise TheoryError(
             f"beta {beta} was given.", "It stretches the query, and is a positive number.", "Use for example 10."
         )
-    return float(beta)
+    return found
 
 
-def check_keys(keys: int, dim: int, least: int = 2) -> None:
-    """At least `least` keys, and room for all of them to be orthogonal."""
+def check_number(name: str, value: float) -> float:
+    """A real number as a float; its size is not looked at."""
+    if not isinstance(value, Real):
+        raise TheoryError(f"{name} {value!r} was given.", "It is a number.", f"Give {name} as a number, not as text.")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def check_whole(name: str, value: int) -> int:
+    """A whole number as an int."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TheoryError(
+            f"{name} {value!r} was given.", "It is a whole number.", f"Give {name} without a point or quotes."
+        ) from None
+
+
+def check_keys(keys: int, dim: int, least: int = 2) -> tuple[int, int]:
+    """At least `least` keys, and room for all of them to be orthogonal; both as whole numbers."""
+    keys = check_whole("keys", keys)
     if keys < least:
         raise TheoryError(f"keys {keys} was given.", f"This construction needs {least} or more.", "Use for example 8.")
-    check_dim(keys, dim, "keys")
+    return keys, check_dim(keys, dim, "keys")
 
 
-def check_dim(count: int, dim: int, what: str) -> None:
-    """Room for `count` orthogonal vectors."""
+def check_dim(count: int, dim: int, what: str) -> int:
+    """Room for `count` orthogonal vectors, and for a table of them in memory."""
+    dim = check_whole("dim", dim)
     if dim < count:
         raise TheoryError(
             f"dim {dim} was given with {count} orthogonal {what}.",
             f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other.",
             f"Use a dim of {count} or more, or fewer {what}." if what == "keys" else f"Use a dim of {count} or more.",
         )
+    rows = count if what == "keys" else dim  # words meet matrices
+    if rows * dim > ROOM:
+        raise TheoryError(
+            f"dim {dim} was given with {count} orthogonal {what}.",
+            f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed.",
+            "Use a smaller dim, or fewer keys." if what == "keys" else "Use a smaller dim.",
+        )
+    return dim
 
 
 def generator(given: Generator | None) -> Generator:

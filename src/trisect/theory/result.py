@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +97,7 @@ class Construction:
     mean over samples. `error` is measured as `measured` says, and `expected` is what the law gives for it: the error
     itself where `relation` is "equals" or "near", a bound where it is "at most". `domain` says where that holds.
     Where keys are drawn: `odds` of the weight against its law, from construction 6 also `variances` and `apart`.
+    Arrays and mappings are read-only.
     """
 
     name: str
@@ -116,3 +118,10 @@ class Construction:
     odds: LogOdds | None = field(default=None, repr=False)
     variances: Variances | None = None
     apart: Apart | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("settings", "inputs"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        drawn = [one.samples for one in (self.odds, self.apart) if one is not None]
+        for array in (*self.inputs.values(), self.logits, self.weights, self.predicted, self.computed, *drawn):
+            array.setflags(write=False)

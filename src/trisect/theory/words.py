@@ -46,7 +46,8 @@ def identity_attention(
     `error` is |c_2 − x_2| / β. Raises TheoryError where `dim` is less than 4.
     """
     beta, u = _letters(beta, dim, generator)
-    words, identity = _words(u), np.eye(dim)
+    words, identity = _words(u), np.eye(u.shape[1])
+    add_c, add_d = parts.check_number("add_c", add_c), parts.check_number("add_d", add_d)
     if not (math.isfinite(add_c) and math.isfinite(add_d)):
         given = f"add_c {add_c} and add_d {add_d} were given."
         raise TheoryError(given, "They are multiples of u_c and u_d.", "Use finite numbers, for example 1.")
@@ -58,7 +59,7 @@ def identity_attention(
     return Construction(
         name="identity_attention",
         question="If queries, keys and values are the words themselves, what can a word take from the others?",
-        settings={"beta": beta, "dim": dim, "add_c": add_c, "add_d": add_d},
+        settings={"beta": beta, "dim": u.shape[1], "add_c": add_c, "add_d": add_d},
         inputs={"queries": words[1:2], "keys": words, "values": words, "letters": u},
         logits=found.logits[1],
         weights=found.weights[1],
@@ -68,8 +69,8 @@ def identity_attention(
         expected=parts.length(deviations(exact, [1]) @ x),
         measured="|c_2 − x_2| / β",
         relation="equals",
-        law="c_2 ≈ x_2: with x_2 = u_a, error = 2√2.5 / (2 + e^{β²}). However much of u_c and u_d is added, the self-score leads by ≥ ¾β²",
-        domain="β ≥ 1 for c_2 ≈ x_2 to be more than half true; the formula is exact at every β. Whatever is added of u_c "
+        law="c_2 ≈ x_2: with x_2 = u_a, error = √10 / (2 + e^{β²}). However much of u_c and u_d is added, the self-score leads by ≥ ¾β²",
+        domain="From β = 1 on x_2 has a weight above ½; the formula is exact at every β. Whatever is added of u_c "
         "and u_d, c_2 is never near u_b: |c_2 − u_b| / β ≥ √2 / (1 + 2e^{−¾β²}).",
         errata=_identity_errata(beta),
     )
@@ -97,7 +98,7 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
     return Construction(
         name="key_query_value",
         question="Which matrices let two words take parts of the others that plain words cannot?",
-        settings={"beta": beta, "dim": dim},
+        settings={"beta": beta, "dim": u.shape[1]},
         inputs={
             "queries": (words @ query.T)[:2],
             "keys": words @ key.T,
@@ -113,10 +114,10 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
         predicted=np.stack([b - c, b]),
         computed=found.outputs[:2],
         error=max(sizes),
-        expected=math.sqrt(1.25) * _others(beta),
+        expected=math.sqrt(5) / 2 * _others(beta),
         measured="larger of |c_1 − (u_b − u_c)| / β and |c_2 − u_b| / β",
         relation="equals",
-        law="The winning logit leads by β⁶: error = √1.25 · 2 / (2 + e^{β⁶}), that of c_1; c_2's is √0.5 · 2 / (2 + e^{β⁶})",
+        law="The winning logit leads by β⁶: error = √5 / (2 + e^{β⁶}), that of c_1; c_2's is √2 / (2 + e^{β⁶})",
         domain="Exact at every β; useful from β ≥ 1 on, where the error is below ½ and falls with e^{−β⁶}. Logits pass 1e300 at β = 1e50.",
         errata=_matrix_errata(beta, u),
     )
@@ -133,7 +134,7 @@ def matrices(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Array, Arr
 def _letters(beta: float, dim: int, generator: Generator | None) -> tuple[float, Float[np.ndarray, "4 D"]]:
     """u_a, u_b, u_c, u_d: orthogonal, each of length β."""
     beta = parts.check_beta(beta)
-    parts.check_dim(len(LETTERS), dim, "vectors u_a, u_b, u_c, u_d")
+    dim = parts.check_dim(len(LETTERS), dim, "vectors u_a, u_b, u_c, u_d")
     if not 1e-50 <= beta <= 1e150:
         raise TheoryError(
             f"beta {beta:.3g} was given.",
@@ -166,8 +167,9 @@ def _identity_errata(beta: float) -> tuple[Erratum, ...]:
     found = self_attention(words, *[np.eye(4)] * 3)
     return (
         Erratum(
-            "With u_d added to the second word, its output is said to be u_d + u_b.",
-            "It is near u_a + u_d: the word's score with itself is 2β², that with u_d + u_b only β².",
+            "Adding u_d or u_c to the second word is said to bring u_d + u_b, or u_c + u_b, into its output.",
+            "The output stays near the word itself, with u_d added u_a + u_d: its score with itself is 2β², that with u_d + u_b "
+            "only β², and the same goes for u_c.",
             {"weights": tuple(found.weights[1].tolist()), "c_2 along u_a, u_b, u_c, u_d": _along(u, found.outputs[1])},
         ),
     )
@@ -181,6 +183,7 @@ def _matrix_errata(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Erra
         name: {f"c_{i + 1} along u_a, u_b, u_c, u_d": _along(letters, one.outputs[i]) for i in (0, 1)}
         for name, one in found.items()
     }
+    scores = self_attention(words, query, key, value).logits
     return (
         Erratum(
             "The last line sets Q equal to the formula of V.",
@@ -191,5 +194,11 @@ def _matrix_errata(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Erra
             "K and Q are called interchangeable.",
             "They are not. Swapped, word 1 looks at word 2, whose value is 0, and word 2 at all alike: c_1 = 0, c_2 = ⅔u_b − ⅓u_c.",
             shown["Q and K swapped"],
+        ),
+        Erratum(
+            "For c_1 ≈ v_3 the score of q_1 with k_3 is asked to be much larger than scores of the other query, q_2.",
+            "Softmax compares the scores of one query: k_3ᵀq_1 has to exceed k_1ᵀq_1 and k_2ᵀq_1. The same number added to all "
+            "scores of q_2 changes no weight, and would change that comparison.",
+            {f"k_1ᵀq_{i + 1}, k_2ᵀq_{i + 1}, k_3ᵀq_{i + 1}": tuple(scores[i].tolist()) for i in (0, 1)},
         ),
     )

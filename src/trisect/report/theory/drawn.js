@@ -190,7 +190,8 @@ function stretchedOne(inputs) {
   const weights = weightsOf(along, inputs.keys, [inputs.beta, inputs.beta]);
   state.clouds.outputs.push([cloud([weights], inputs.keys), "dots-c"]);
   const means = columnMeans(weights, inputs.keys);
-  return { ...state, readings: [
+  const ends = mean(range(DRAWS.count, (s) => (Math.max(weights[s * inputs.keys], weights[s * inputs.keys + 1]) > 0.9 ? 1 : 0)));
+  return { ...state, ends, readings: [
     ["weight", "α_a at this γ", state.weights[0]], ["weight_b", "α_b at this γ", state.weights[1]], ["mean_a", "mean of α_a", means[0]], ["mean_b", "mean of α_b", means[1]],
     lengthOf(inputs), ["error", "Kolmogorov–Smirnov distance", state.gap], ["expected", "its bound, passed once in 1,000", state.bound],
   ] };

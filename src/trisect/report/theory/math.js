@@ -1,7 +1,11 @@
 // Math: what the page computes, without an element in sight; all in float64, as in Python.
 const sum = (numbers) => numbers.reduce((total, x) => total + x, 0);
 const dot = (a, b) => a.reduce((total, x, n) => total + x * b[n], 0);
-const norm = (a) => Math.sqrt(dot(a, a));
+// Also where squares are too small for floats, as in Python.
+function norm(a) {
+  const most = Math.max(...a.map(Math.abs));
+  return most > 0 ? most * Math.sqrt(sum(a.map((x) => (x / most) ** 2))) : 0;
+}
 const add = (a, b, times = 1) => a.map((x, n) => x + times * b[n]);
 const scaled = (a, times) => a.map((x) => times * x);
 const range = (count, make = (n) => n) => Array.from({ length: count }, (_, n) => make(n));

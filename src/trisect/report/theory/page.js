@@ -33,12 +33,12 @@ class Lab {
       return { slider, element, read: () => element.querySelector("input:checked").value, set: (value) => (element.querySelector(`input[value="${value}"]`).checked = true), show: () => {} };
     }
     const { min, max, step } = slider;
-    const input = make("input", { type: "range", id, min, max, step, value: slider.value, "data-input": slider.key, oninput: () => this.update() });
+    const input = make("input", { type: "range", id, min, max, step, value: slider.value, "data-input": slider.key, oninput: () => this.soon() });
     const output = make("span", { class: "reading", "data-name": slider.key });
     const element = make("div", { class: `slider${slider.key === "beta" ? " beta" : ""}` }, make("label", { for: id }, make("i", {}, slider.sign), " ", ...rich(slider.name)), output, input);
     const read = () => (slider.power ? 10 ** Number(input.value) : Number(input.value));
     const show = () => {
-      const text = slider.power ? number(read()) : String(read());
+      const text = slider.power ? number(read()) : fixed(read());
       output.dataset.value = read();
       output.replaceChildren(text);
       input.setAttribute("aria-valuetext", `${slider.sign} ${text}`);
@@ -52,7 +52,14 @@ class Lab {
     this.update();
   }
 
+  // However often a slider moves between two frames, all is drawn once.
+  soon() {
+    this.waiting ??= requestAnimationFrame(() => this.update());
+  }
+
   update() {
+    if (this.waiting) cancelAnimationFrame(this.waiting);
+    this.waiting = null;
     const inputs = Object.fromEntries(this.fields.map(({ slider, read }) => [slider.key, read()]));
     for (const { show } of this.fields) show();
     const refused = this.spec.least && inputs.dim < this.spec.least(inputs);
@@ -68,7 +75,8 @@ class Lab {
     this.readings.replaceChildren(...state.readings.map(([name, words, value]) =>
       make("div", {}, make("dt", {}, ...rich(words)), make("dd", {}, make("span", { class: "reading", "data-name": name, "data-value": value }, number(value, 4)))),
     ));
-    this.said.replaceChildren(...rich(this.spec.say(inputs, state)));
+    const ended = this.spec.ended?.(inputs, state);
+    this.said.replaceChildren(...rich(this.spec.say(inputs, state)), ended ? make("b", { class: "ended" }, " ", ...rich(ended)) : "");
   }
 }
 

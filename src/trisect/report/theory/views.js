@@ -18,7 +18,10 @@ function contours(q, [ox, oy], unit, height) {
 
 // Keys and queries in the plane of the two means: a query of that plane sees nothing else of a key.
 function keysView(state) {
-  const { unit, origin } = state.random ? { unit: 92, origin: [104, 198] } : { unit: 150, origin: [78, 216] };
+  const { most, origin } = state.random ? { most: 92, origin: [104, 198] } : { most: 150, origin: [78, 216] };
+  // Smaller where k_a or k_b would leave the drawing.
+  const room = (share, ahead, back) => (share > 0 ? ahead : back) / Math.max(Math.abs(share), 1e-9);
+  const unit = Math.min(most, ...state.keys.slice(0, 2).flatMap(([x, y]) => [room(x, 308 - origin[0], origin[0] - 16), room(y, origin[1] - 16, 238 - origin[1])]));
   const height = 268;
   const place = ([x, y]) => [origin[0] + unit * x, origin[1] - unit * y];
   const parts = state.heads.flatMap(({ q }) => contours(q, origin, unit, height));
@@ -37,7 +40,7 @@ function keysView(state) {
 
 // A weight to three places: in a list of weights that sum to one, more would not be read.
 const share = (weight) => (weight >= 0.0005 ? weight.toFixed(3) : weight > 0 ? "< 0.001" : "0");
-const score = (value) => (Math.abs(value) < 0.005 ? "0" : value.toFixed(2).replace("-", "−"));
+const score = (value, digits = 2) => (Math.abs(value) < 0.5 / 10 ** digits ? "0" : value.toFixed(digits).replace("-", "−"));
 
 function weightsView(state) {
   const several = state.heads.length > 1;
@@ -131,8 +134,8 @@ function matrixView(state) {
   state.weights.forEach((row, i) => row.forEach((weight, j) => {
     const [x, y] = [left + cell * j, top + cell * i];
     parts.push(draw("rect", { x: x + 1, y: y + 1, width: cell - 2, height: cell - 2, fill: viridis(weight) }));
-    parts.push(label(x + cell / 2, y + cell / 2, number(weight), weight > 0.55 ? "on-light" : "on-dark"));
-    parts.push(label(x + cell / 2, y + cell / 2 + 19, `q·k = ${number(state.scores[i][j])}`, `on-small ${weight > 0.55 ? "on-light" : "on-dark"}`));
+    parts.push(label(x + cell / 2, y + cell / 2, share(weight), weight > 0.55 ? "on-light" : "on-dark"));
+    parts.push(label(x + cell / 2, y + cell / 2 + 19, `q·k = ${score(state.scores[i][j], 1)}`, `on-small ${weight > 0.55 ? "on-light" : "on-dark"}`));
   }));
   return canvas(268, state.weights.map((row, i) => `Word ${i + 1} gives its weights ${row.map((weight) => number(weight)).join(", ")}.`).join(" "), ...parts);
 }
@@ -140,7 +143,10 @@ function matrixView(state) {
 // Four orthogonal directions as spokes: a shadow of R⁴, in which sums still are sums.
 const SPOKES = [[0, -1], [0, 1], [0.94, 0.34], [-0.94, 0.34]];
 function starView(state) {
-  const [middle, unit, height] = [[164, 148], 62, 268];
+  const [middle, height] = [[164, 148], 268];
+  // Smaller where a vector would leave the drawing.
+  const ends = [...state.values.map(({ vector }) => vector), ...state.outputs.flatMap(({ output, target }) => [output, target])].map((vector) => blend(vector, SPOKES));
+  const unit = Math.min(62, ...[[0, 125], [1, 88]].map(([axis, room]) => room / Math.max(...ends.map((end) => Math.abs(end[axis])), 1e-9)));
   const place = (vector) => add(middle, blend(vector, SPOKES), unit).map((x, axis) => (axis ? 2 * middle[1] - x : x));
   const parts = [];
   ["a", "b", "c", "d"].forEach((letter, n) => {
@@ -150,7 +156,7 @@ function starView(state) {
   });
   state.values.forEach(({ name, vector }) => {
     const [x, y] = place(vector);
-    parts.push(sign("v", x, y), label(x + (vector[3] || name === "v_3" ? -16 : 16), y - 8, name, "w-v"));
+    parts.push(sign("v", x, y), label(x + (vector[3] || name === "v_3" || name === "x_2" ? -16 : 16), y - 8, name, "w-v"));
   });
   for (const { name, output, target } of state.outputs) {
     const [goal, found] = [place(target), place(output)];

@@ -1,0 +1,103 @@
+"""Recipes: the course's own is the one on record, and what no recipe can be is refused with what there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from trisect.core.errors import SpecError
+from trisect.hf.practice import Schedule
+from trisect.hf.small import Architecture
+from trisect.lab.recipes import COURSE, RECIPES, choose_recipe
+
+LINES = 2_937  # of the course's pretraining text
+
+
+def test_the_courses_recipe_is_the_one_on_record():
+    """The figures of the data's own description: model, epochs, batches, rates, warm-up, decay, AdamW."""
+    course = choose_recipe("course", embedded=False)
+    assert course == COURSE
+    assert course.architecture() == Architecture("gpt2", layers=4, heads=8, width=256, block=128, dropout=0.1)
+    falls = 200 * LINES * 128
+    rest = {"floor": 0.1, "weight_decay": 0.1, "betas": (0.9, 0.95), "clip": 1.0}
+    assert course.pretraining(LINES) == Schedule(650, 128, 6e-3, 10_240, falls, **rest)
+    assert course.fine_tuning(LINES, pretrained=False) == Schedule(75, 256, 6e-4, 10_240, falls, **rest)
+    assert course.fine_tuning(LINES, pretrained=True) == Schedule(10, 256, 6e-4, 10_240, falls, **rest)
+    assert course.trained_people == 0
+
+
+def test_the_recipe_follows_the_data_where_none_is_named():
+    assert choose_recipe(None, embedded=True).name == "embedded"
+    assert choose_recipe(None, embedded=False).name == "small"
+    assert set(RECIPES) == {"embedded", "small", "course"}
+
+
+def test_settings_are_taken_as_numbers_or_as_words():
+    changed = choose_recipe("course", False, {"layers": "3", "dropout": 0, "pretraining_rate": "1e-3"})
+    assert (changed.layers, changed.dropout, changed.pretraining_rate) == (3, 0.0, 1e-3)
+    assert (changed.width, changed.name) == (256, "course")
+
+
+def test_no_such_recipe():
+    with pytest.raises(SpecError) as raised:
+        choose_recipe("large", False)
+    assert raised.value.given == "'large' is no recipe."
+    assert raised.value.known == "There are embedded, small, course."
+    assert raised.value.todo == "Use one of them, and change settings with --set."
+
+
+def test_no_such_setting():
+    for key in ("depth", "name"):
+        with pytest.raises(SpecError) as raised:
+            choose_recipe(None, True, {key: 2})
+        assert raised.value.given == f"'{key}' is no setting of a recipe."
+        assert raised.value.known.startswith("There are kind, layers, heads, width, block, dropout, ")
+        assert raised.value.todo == "Use one of them, as in --set layers=2."
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wants"),
+    [
+        ("layers", "two", "a whole number"),
+        ("layers", "1.5", "a whole number"),
+        ("layers", 1.5, "a whole number"),
+        ("layers", None, "a whole number"),
+        ("layers", float("inf"), "a whole number"),
+        ("dropout", "much", "a number"),
+        ("rate", [], "a number"),
+    ],
+)
+def test_a_value_of_another_kind(setting, value, wants):
+    with pytest.raises(SpecError) as raised:
+        choose_recipe("course", False, {setting: value})
+    assert raised.value.given == f"{setting}={value!r}."
+    assert raised.value.known == f"{setting} is {wants}, such as {getattr(COURSE, setting)}."
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layers": 0}, "layers 0"),
+        ({"width": 30}, "A width of 30"),
+        ({"kind": "bert"}, "'bert' is no kind of model here"),
+        ({"batch": 0}, "A schedule with batch 0"),
+        ({"epochs_after": 0}, "A schedule with epochs 0"),
+        ({"epochs_without": 0}, "A schedule with epochs 0"),
+        ({"pretraining_epochs": 0}, "A schedule with epochs 0"),
+        ({"rate": 0}, "A schedule with rate 0"),
+        ({"decay_epochs": 0}, "A schedule with decay_tokens 0"),
+    ],
+)
+def test_a_recipe_that_nothing_can_be_trained_with(settings, said):
+    with pytest.raises(SpecError, match=said):
+        choose_recipe("course", False, settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("layers", -1), ("rate", float("nan")), ("rate", float("inf")), ("span", 0.6), ("beta1", 1.0)],
+)
+def test_a_value_out_of_bounds(setting, value):
+    with pytest.raises(SpecError) as raised:
+        choose_recipe("course", False, {setting: value})
+    assert raised.value.given == f"{setting}={value!r}."
+    assert raised.value.known.startswith(f"{setting} is a finite number, ")
