@@ -137,11 +137,11 @@ def page() -> str:
     lines = [HEAD]
     for name in FOLDERS:
         folder = ROOT / name
-        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))["body"]
         rows = read_table(folder / "tables", "measures")
         recipe = ", ".join(f"{key} {value}" for key, value in about["settings"].items())
         lines += [f"## {name}", "", f"`{about['command']}`", "", f"{about['corpus']}. {recipe}.", ""]
-        lines += [*about.get("cut", ()), ""] if about.get("cut") else []
+        lines += [f"{note}\n" for note in about["notes"]]
         lines += accuracy_part(rows)
         lines += references_part(rows) if name == "birth-places" else []
         lines += [*claims_part(folder), *numbers_part(rows), *matches_part(rows), *survival_part(rows)]

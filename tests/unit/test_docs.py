@@ -69,6 +69,12 @@ def test_what_was_found_in_minilm_is_written_from_the_tables():
         assert (ROOT / "results" / "minilm" / target).exists()
 
 
+def test_what_recall_found_is_written_from_the_tables():
+    tool = runpy.run_path(str(ROOT / "tools" / "recalled.py"))
+    page = (ROOT / "results" / "recall" / "README.md").read_text(encoding="utf-8")
+    assert page == tool["page"](), "run 'python tools/recalled.py'"
+
+
 def test_the_numbers_of_one_head_are_the_tools():
     page = (ROOT / "docs" / "one-head.md").read_text(encoding="utf-8")
     tool = runpy.run_path(str(ROOT / "tools" / "one_head.py"))

@@ -178,6 +178,7 @@ def _render(
         write_table(place.path / "tables", name, table)
     for one in lessons:
         write_json(place.model(one) / CARD, make_card(one, answers, people))
+    write_json(place.path / "about.json", about)
     report = page.write(place.path, tables, about)
     models = {one.title: place.model(one) for one in lessons}
     return RecallResult(place.path, tables, models, report, tuple(about["notes"]), page.findings(tables, about))
