@@ -19,7 +19,8 @@ HEAD = """# What pretraining adds: what was found
 `embedded` is the generated world of `trisect recall`; `birth-places` the files of the course's assignment, which are not
 part of this project. Written by `python tools/recalled.py` from the tables here. Every folder holds `tables/` (Parquet),
 `figures/`, `report.html` and what was run, as JSON; what the course's questions were answered with is left out, since it
-holds their names.
+holds their names. Both were trained beside other work; the recipe `small` leaves people out, see
+[decision 65](../../docs/decisions/0065-small-models-that-recall.md).
 """
 NUMBERS = {
     "mean_probability": "mean probability of the answer",
@@ -88,7 +89,8 @@ def matches_part(rows: pl.DataFrame) -> list[str]:
         for group in ("n-grams", "last name", "representation"):
             found = [first(rows, subject=model, measure=measure, group=group) for measure in MATCHES]
             if found[0]:
-                lines.append([words, group, *map(said, found), str(found[0]["n"])])
+                numbers = [*map(said, found[:-1]), said(found[-1], places=4)]
+                lines.append([words, group, *numbers, str(found[0]["n"])])
     return table(["model", "nearest by", *MATCHES.values(), "names"], lines)
 
 

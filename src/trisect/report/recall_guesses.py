@@ -53,8 +53,8 @@ def unseen(numbers: Numbers) -> Section | None:
     panel = share_panel("Follows the nearest name", shares, share_frame(shares))
     key = keys({"observed": "observed", "by chance": "by chance"})
     figure = Figure("recall-unseen", "", "Guesses about unseen names", caption, (panel,), key)
-    columns = ("Nearest by", "names", "match", "by chance", "excess", "p")
-    table = Table(columns, tuple(cells), "Matches against chance, p from permutations")
+    columns = ("Nearest by", "n", "match", "by chance", "excess", "p")
+    table = Table(columns, tuple(cells), "Matches of n names against chance, p from permutations")
     return Section("Names it never saw", said, (figure,), (table,))
 
 
