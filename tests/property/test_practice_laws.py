@@ -134,7 +134,7 @@ def by_hand(module, schedule, rates, betas, clip):
             for row in rows
         ]
         many = sum(label != IGNORED for row in rows for label in row.labels)
-        gradients = torch.autograd.grad(sum(losses) / many, list(moments))
+        gradients = torch.autograd.grad(torch.stack(losses).sum() / many, list(moments))
         norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
         for (p, (m, v)), g in zip(moments.items(), gradients, strict=True):
             g = g * min(1.0, clip / (norms[-1] + 1e-6))  # as PyTorch keeps its division from zero
