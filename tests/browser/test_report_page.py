@@ -83,7 +83,7 @@ def test_it_can_be_walked_by_keyboard(opened):
     tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.getAttribute('href')") == "#attention"
     tab.keyboard.press("Enter")
-    assert tab.url.endswith("#attention")
+    tab.wait_for_url("**#attention")
 
 
 def test_paper_is_white_even_in_the_dark(opened):

@@ -186,7 +186,7 @@ def test_claims_prints_every_claim_part_margin_and_reason():
     text = call("claims").stdout
     assert {r["claim"] for r in rows} == {
         *(f"A-{i}" for i in range(1, 15)),
-        *(f"C-{i}" for i in range(1, 5)),
+        *(f"{source}-{i}" for source in "BC" for i in range(1, 5)),
         "D-1",
         "D-3",
     }
