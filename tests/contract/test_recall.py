@@ -171,6 +171,10 @@ def test_what_is_damaged_is_named_and_can_be_made_anew(done, tmp_path):
         with pytest.raises(DamagedFileError, match=f"Delete {path} and call 'trisect recall' again"):
             trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
         path.write_text(kept, encoding="utf-8")
+    shutil.rmtree(out / "models" / "plain-1")
+    trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
+    same = [(folder / "models" / "plain-1" / "model.safetensors").read_bytes() for folder in (out, done.folder)]
+    assert same[0] == same[1]
     (out / "answers" / "plain-1.json").unlink()
     again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
     assert again.tables["answers"].equals(done.tables["answers"])

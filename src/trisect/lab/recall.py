@@ -19,6 +19,7 @@ from trisect.core.files import read_json, write_json
 from trisect.core.spec import Machine
 from trisect.core.tables import frame, write_table
 from trisect.engine import run_tasks
+from trisect.hf.small import is_model
 from trisect.lab.ask import CARD
 from trisect.lab.folder import Folder
 from trisect.lab.lessons import MODELS, STAGES, Lesson, Place, take
@@ -87,7 +88,7 @@ def run_recall(
     with folder.locked():
         plan = _join(place, chosen, people, seeds, device)
         lessons = [Lesson(m, s) for s in plan["seeds"] for m in MODELS if m != "left-out" or people.left_out]
-        left = [one for one in lessons if not place.answers(one).exists()]
+        left = [one for one in lessons if not (is_model(place.model(one)) and place.answers(one).exists())]
         try:
             _teach(left, place, chosen, people, device, machine)
         finally:
