@@ -22,42 +22,18 @@ Numbers = dict[str, float]
 
 
 @pytest.fixture(scope="session")
-def theory_address(tmp_path_factory) -> str:
+def address(tmp_path_factory) -> str:
     return write(tmp_path_factory.mktemp("theory") / "theory.html", DRAWS).as_uri()
 
 
-@pytest.fixture
-def visit(browser, theory_address) -> Iterator[Callable[..., Page]]:
-    """Opens the page; at the end no tab may have complained, or asked for anything but the page."""
-    tabs, asked, said = [], [], []
-
-    def visit_(width=1280, scheme="light", script=True) -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script
-        )
-        tab = context.new_page()
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.goto(theory_address)
-        tabs.append(tab)
-        return tab
-
-    yield visit_
-    for tab in tabs:
-        tab.context.close()
-    assert {url for url in asked if not url.startswith("data:")} == ({theory_address} if tabs else set())
-    assert said == []
-
-
 @pytest.fixture(scope="module")
-def shared(browser, theory_address) -> Iterator[Page]:
+def shared(browser, address) -> Iterator[Page]:
     """One tab for all tests that only move sliders; it must stay as silent as the others."""
     said = []
     tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     tab.on("console", lambda message: said.append(message.text))
     tab.on("pageerror", lambda error: said.append(str(error)))
-    tab.goto(theory_address)
+    tab.goto(address)
     yield tab
     tab.context.close()
     assert said == []
@@ -382,8 +358,8 @@ def plain(text: str) -> str:
     return "".join(text.replace("−", "-").replace("_", "").replace("^", "").replace("{", "").replace("}", "").split())
 
 
-def test_every_question_law_limit_and_error_is_told(visit):
-    tab = visit(script=False)
+def test_every_question_law_limit_and_error_is_told(opened):
+    tab = opened(script=False)
     for name, made in constructions().items():
         told = plain(tab.locator(f"section#{name}").inner_text())
         for words in (made.question, made.law, made.domain, *(w for e in made.errata for w in (e.said, e.right))):
@@ -393,8 +369,8 @@ def test_every_question_law_limit_and_error_is_told(visit):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (700, "light"), (1280, "dark"), (1920, "light")])
-def test_nothing_is_cut_off_at_any_width(visit, width, scheme):
-    tab = visit(width=width, scheme=scheme)
+def test_nothing_is_cut_off_at_any_width(opened, width, scheme):
+    tab = opened(width=width, scheme=scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     assert tab.locator(".lab svg").count() == sum(lab(tab, name).locator(".panel").count() for name in IN_PYTHON)
     boxes = tab.locator(".lab .panel svg").evaluate_all("all => all.map(e => e.getBoundingClientRect().toJSON())")
@@ -479,8 +455,8 @@ def test_every_slider_has_a_name_and_every_drawing_words(tab):
         assert all(a != b for a, b in zip(said, again, strict=True))
 
 
-def test_nothing_moves_unless_touched(visit):
-    tab = visit()
+def test_nothing_moves_unless_touched(opened):
+    tab = opened()
     drawn = "document.querySelector('main').innerHTML"
     before = tab.evaluate(drawn)
     tab.wait_for_timeout(300)
@@ -488,8 +464,8 @@ def test_nothing_moves_unless_touched(visit):
     assert tab.evaluate(drawn) == before
 
 
-def test_the_printed_page_has_drawings_and_numbers_but_no_sliders(visit):
-    tab = visit()
+def test_the_printed_page_has_drawings_and_numbers_but_no_sliders(opened):
+    tab = opened()
     tab.emulate_media(media="print")
     assert tab.locator(".lab svg").first.is_visible()
     assert tab.locator(".readings .reading").first.is_visible()

@@ -258,7 +258,7 @@ def test_it_can_be_asked(done):
         (["ask", "nowhere", "Who is Bo?"], "is about no name"),
         (["theory", "paste"], "'paste' is no construction."),
         (["theory", "average", "--beta", "1e301"], "1e+300"),
-        (["theory", "average", "--dim", "2", "--keys", "5"], "5"),
+        (["theory", "average", "--dim", "2", "--keys", "5"], "dim 2 was given with 5 orthogonal keys"),
     ],
 )
 def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):

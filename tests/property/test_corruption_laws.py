@@ -27,7 +27,7 @@ ids = st.lists(st.integers(0, 90), min_size=1, max_size=40)
 def test_the_pieces_give_the_cut_text_back(text, block, seed):
     span = draw_span(len(text), block, np.random.default_rng(seed))
     pieces = corrupt(text, span)
-    assert pieces.original() == text[: span.length]
+    assert "".join(pieces.original()) == text[: span.length]
     assert pieces.span == text[span.start : span.end]
 
 
@@ -35,7 +35,7 @@ def test_the_pieces_give_the_cut_text_back(text, block, seed):
 def test_what_is_read_holds_two_marks_and_every_character_once(text, block, seed):
     mask = "\N{WHITE SQUARE}"
     span = draw_span(len(text), block, np.random.default_rng(seed))
-    joined = corrupt(text, span).joined(mask)
+    joined = "".join(corrupt(text, span).joined(mask))
     before, after, moved = joined.split(mask)
     assert before + moved + after == text[: span.length]
     assert len(joined) == span.length + 2
@@ -89,7 +89,7 @@ def test_every_next_id_of_a_corrupted_text_is_to_be_predicted(row, block, seed):
         span.start,
         span.length - (span.end - span.start) + 1,
     ]
-    text = corrupt("".join(map(chr, row)), span).joined(chr(MASK))
+    text = "".join(corrupt("".join(map(chr, row)), span).joined(chr(MASK)))
     assert "".join(map(chr, whole)) == text
     assert len(example.ids) == len(example.labels) == span.length + 1 <= block
 

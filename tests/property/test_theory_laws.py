@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
+from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
 from trisect.theory import certificates, laws, parts
@@ -26,21 +27,6 @@ counts = st.integers(2, 12)
 seeds = st.integers(0, 2**32 - 1)
 laws_of = settings(max_examples=40, deadline=None)
 sampled = settings(max_examples=8, deadline=None)
-
-
-def odds_of(found):
-    assert found.odds is not None
-    return found.odds
-
-
-def variances_of(found):
-    assert found.variances is not None
-    return found.variances
-
-
-def apart_of(found):
-    assert found.apart is not None
-    return found.apart
 
 
 def vectors(seed, n, d):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trisect.core.tables import read_table
+
 ROOT = Path(__file__).parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "docs.py"))
 
@@ -73,6 +75,15 @@ def test_what_recall_found_is_written_from_the_tables():
     tool = runpy.run_path(str(ROOT / "tools" / "recalled.py"))
     page = (ROOT / "results" / "recall" / "README.md").read_text(encoding="utf-8")
     assert page == tool["page"](), "run 'python tools/recalled.py'"
+    rows = read_table(ROOT / "results" / "recall" / "birth-places" / "tables", "measures")
+    found = [tool["first"](rows, subject=m, measure="accuracy", group=None) for m in ("pretrained", "plain")]
+    unseen = tool["first"](rows, subject="left-out", measure="accuracy", group="neither")
+    told = tool["first"](rows, subject="left-out", measure="auroc_probability", group=None)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{100 * found[0]['value']:.1f} % of the 500 dev questions" in readme
+    assert f"{100 * found[1]['value']:.1f} % without" in readme
+    assert unseen["value"] == 0
+    assert f"AUROC {told['value']:.2f}" in readme
 
 
 def test_the_numbers_of_one_head_are_the_tools():

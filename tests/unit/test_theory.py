@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
 from trisect.core.errors import StudyError, TheoryError
@@ -29,21 +30,6 @@ NAMES = (
     "key_query_value",
 )
 SAMPLED = NAMES[2:6]
-
-
-def odds_of(found):
-    assert found.odds is not None
-    return found.odds
-
-
-def variances_of(found):
-    assert found.variances is not None
-    return found.variances
-
-
-def apart_of(found):
-    assert found.apart is not None
-    return found.apart
 
 
 def rows_of(panel: Panel) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -82,10 +82,9 @@ class Answerer:
         vocabulary = self.subject.tokenizer.get_vocab()
         return tuple(c for c in text if c not in vocabulary)
 
-    def answer(self, questions: Sequence[str], told: Callable[[int], object] = lambda done: None) -> list[Answer]:
+    def answer(self, questions: Sequence[str]) -> list[Answer]:
         """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
         found: list[Answer | None] = [None] * len(questions)
-        done = 0
         for asked in self._asked(questions):
             for place, (ids, numbers) in zip(asked.places, self._greedy(asked.ids), strict=True):
                 total = float(numbers[:, 0].sum())
@@ -97,7 +96,6 @@ class Answerer:
                     float(numbers[:, 2].min()),
                     self.unknown(questions[place]),
                 )
-            told(done := done + len(asked.places))
         return [answer for answer in found if answer is not None]
 
     def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:

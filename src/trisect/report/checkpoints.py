@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from trisect.report import palette, words
 from trisect.report.ablation import FEW_TEXTS, STACKS, corpus, spoken
 from trisect.report.frames import Frame
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
-from trisect.report.panels import Figure, Panel
+from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.report.rows import order, place
 from trisect.report.sheet import Section, Sheet, Table, write_sheet
 
@@ -217,10 +216,8 @@ def _panel(
     side = alt.Axis(values=list(heights[::step]), tickCount=len(heights), ticks=False, labelOverlap=False)
     y = alt.Y("at:O", scale=alt.Scale(domain=list(heights)), title=down, axis=side)
     colours = alt.Scale(domain=list(ends), range=list(palette.VIRIDIS), interpolate="rgb", clamp=True)
-    data = alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
-    drawn = alt.Chart(data, name="cells").mark_rect().encode(x, y, alt.Color("value:Q", scale=colours, title=UNIT))
-    chart = alt.LayerChart(layer=[drawn])
-    chart.title, chart.width, chart.height = title, max(WIDE, STEP * len(layers)), TALL
+    drawn = chart_of("cells", rows).mark_rect().encode(x, y, alt.Color("value:Q", scale=colours, title=UNIT))
+    chart = lay(title, drawn, width=max(WIDE, STEP * len(layers)), height=TALL)
     most = max(cells, key=lambda c: c.value)
     words_for = f"{title}: heat map over {down} and layer, in {UNIT}. Highest {most.value:.3g} at {most.site}, {down} {cells[most]}."
     return Panel(title, chart, words_for, (), {})

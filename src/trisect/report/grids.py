@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import altair as alt
 
 from trisect.report import palette
-from trisect.report.panels import Figure, Panel
+from trisect.report.panels import Figure, Panel, chart_of, lay
 
 WIDEST, LARGEST = 272.0, 24.0  # pixels: of a panel's cells, so that it fits a telephone, and of one cell
 TALLEST = 300.0
@@ -80,24 +79,17 @@ def _panel(
     colours = alt.Scale(domain=list(ends), range=list(stops), interpolate="rgb", clamp=True)
     colour = alt.Color("value:Q", scale=colours, title=unit)
     known = [c for c in cells if math.isfinite(c.value)]
-    drawn = alt.Chart(_data(known), name="cells").mark_rect()
+    drawn = chart_of("cells", [c._asdict() for c in known]).mark_rect()
     layered: list[alt.Chart] = [drawn.encode(x, y, colour)]
     dots = [c for c in known if (c.layer, c.head) in marked]
     if dots:
         size = max(3.0, (0.4 * min(wide, high)) ** 2)
-        look = alt.Chart(_data(dots), name="dots").mark_point(
+        look = chart_of("dots", [c._asdict() for c in dots]).mark_point(
             size=size, filled=True, fill="white", stroke="black", strokeWidth=0.6, opacity=1
         )
         layered.append(look.encode(x, y))
-    chart = alt.LayerChart(layer=layered)
-    chart.title, chart.width, chart.height = title, wide * len(heads), high * len(layers)
+    chart = lay(title, *layered, width=wide * len(heads), height=high * len(layers))
     return Panel(title, chart, _words(title, cells, known, unit, len(dots)), (), {})
-
-
-def _data(cells: Sequence[Cell]) -> alt.InlineData:
-    # As text, since the chart library copies and checks every value of a list several times over.
-    rows = [c._asdict() for c in cells]
-    return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
 
 
 def _scale(numbers: Sequence[int]) -> alt.Scale:

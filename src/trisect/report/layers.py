@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import altair as alt
 
 from trisect.report import palette, words
 from trisect.report.frames import Frame, around
-from trisect.report.panels import HEIGHT, WIDTH, Key, Panel
+from trisect.report.panels import WIDTH, Key, Panel, chart_of, lay
 from trisect.report.rows import order
 
 ROOM = 11  # pixels of a mark with its interval
@@ -50,15 +49,14 @@ def layer_panel(title: str, bars: Sequence[Bar], axis: Frame, zero: bool = True)
     shape = alt.Shape("group:N", scale=alt.Scale(domain=groups, range=[m.shape for m in marks]), title=None)
     layered: list[alt.Chart] = []
     if zero:
-        line = alt.Chart(_data([{"level": 0.0}]), name="level0").mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
+        line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
         layered.append(line.encode(axis.axis("level")))
     if ranged := [bar._asdict() for bar in bars if bar.low is not None and bar.high is not None]:
-        rules = alt.Chart(_data(ranged), name="bars").mark_rule(strokeWidth=1.6)
+        rules = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
         layered.append(rules.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
-    heads = alt.Chart(_data([bar._asdict() for bar in bars]), name="main").mark_point(size=46, filled=True, opacity=1)
+    heads = chart_of("main", [bar._asdict() for bar in bars]).mark_point(size=46, filled=True, opacity=1)
     layered.append(heads.encode(x, axis.axis("value"), colour, shape, offset))
-    chart = alt.LayerChart(layer=layered)
-    chart.title, chart.width, chart.height = title, max(WIDTH, ROOM * len(layers) * len(groups)), HEIGHT
+    chart = lay(title, *layered, width=max(WIDTH, ROOM * len(layers) * len(groups)))
     return Panel(title, chart, _words(title, bars, axis.unit), (), {})
 
 
@@ -79,11 +77,6 @@ def cut(bars: Sequence[Bar], axis: Frame) -> str:
     if not ends:
         return ""
     return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
-
-
-def _data(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
-    # As text, since the chart library copies and checks every value of a list several times over.
-    return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
 
 
 def _words(title: str, bars: Sequence[Bar], unit: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import palette, words
 from trisect.report.frames import around
 from trisect.report.grids import grid
-from trisect.report.panels import HEIGHT, WIDTH, Figure, Key, Panel
+from trisect.report.panels import WIDTH, Figure, Key, Panel, chart_of, data_of, lay
 from trisect.report.sheet import Section, Sheet, Table, write_sheet
 
 WHAT = {
@@ -294,17 +293,6 @@ def _ends(row: Mapping[str, Any], percent: bool = False, signed: bool = False) -
     return " to ".join(ends)
 
 
-def _data(rows: Rows) -> alt.InlineData:
-    # As text, since the chart library copies and checks every value of a list several times over.
-    return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
-
-
-def _finish(title: str, layers: Sequence[alt.Chart], width: float = WIDTH) -> alt.LayerChart:
-    chart = alt.LayerChart(layer=list(layers))
-    chart.title, chart.width, chart.height = title, width, HEIGHT
-    return chart
-
-
 def _stacked(title: str, rows: Rows) -> Panel:
     """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
     order = list(NAMES)
@@ -318,11 +306,11 @@ def _stacked(title: str, rows: Rows) -> Panel:
         "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(format="%")
     )
     x = alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
-    look = alt.Chart(_data(bars), name="bars").mark_bar()
+    look = chart_of("bars", bars).mark_bar()
     chart = look.encode(x, y, alt.Y2("to"), alt.Color("colour:N", scale=None))
     least = {g: [r["value"] for r in rows if r["group"] == g] for g in order}
     said = "; ".join(f"{NAMES[g]} {min(v):.2f} to {max(v):.2f}" for g, v in least.items() if v)
-    return Panel(title, _finish(title, [chart]), f"{title}: stacked shares per layer. {said}.", (), {})
+    return Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {said}.", (), {})
 
 
 def _scatter(title: str, rows: Rows, every: Rows, layers: Sequence[int]) -> Panel:
@@ -334,10 +322,10 @@ def _scatter(title: str, rows: Rows, every: Rows, layers: Sequence[int]) -> Pane
     axis = alt.Axis(format="~g", values=ticks, tickCount=40, grid=False)
     x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
     y = around([row["f"] for row in every], "mean ‖f(x)‖").axis("f")
-    look = alt.Chart(_data(points), name="main").mark_point(size=30, filled=True, opacity=0.85)
+    look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)
     chart = look.encode(x, y, alt.Color("colour:N", scale=None))
     said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
-    return Panel(title, _finish(title, [chart], WIDTH - 20), said, (), {})
+    return Panel(title, lay(title, chart, width=WIDTH - 20), said, (), {})
 
 
 def _ratios(title: str, rows: Rows) -> Panel:
@@ -347,7 +335,7 @@ def _ratios(title: str, rows: Rows) -> Panel:
     x = alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
     offset = alt.XOffset("group:N", scale=alt.Scale(domain=domain), sort=domain)
     scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)
-    data = _data([{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in rows])
+    data = data_of([{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in rows])
     layers = []
     if all(row["low"] is not None for row in rows):
         bars = alt.Chart(data, name="bars").mark_rule(strokeWidth=1.6)
@@ -357,7 +345,7 @@ def _ratios(title: str, rows: Rows) -> Panel:
     said = "; ".join(
         f"by {k} {min(v):.2f} to {max(v):.2f}" for k in KINDS if (v := [r["value"] for r in rows if r["group"] == k])
     )
-    return Panel(title, _finish(title, layers), f"{title} per layer: {said}.", (), {})
+    return Panel(title, lay(title, *layers), f"{title} per layer: {said}.", (), {})
 
 
 def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

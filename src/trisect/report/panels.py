@@ -82,16 +82,19 @@ class Figure:
         )
 
 
-def _data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
+def data_of(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
+    """Rows for a chart."""
     # As text, since the chart library copies and checks every value of a list several times over.
     return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
 
 
-def _layer(name: str, rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    return alt.Chart(_data(rows), name=name)
+def chart_of(name: str, rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """A layer of a panel: its rows, by a name that the page knows it by."""
+    return alt.Chart(data_of(rows), name=name)
 
 
-def _lay(title: str, *layers: alt.Chart, width: float = WIDTH, height: float = HEIGHT) -> alt.LayerChart:
+def lay(title: str, *layers: alt.Chart, width: float = WIDTH, height: float = HEIGHT) -> alt.LayerChart:
+    """Layers over one another, with a title."""
     chart = alt.LayerChart(layer=list(layers))
     chart.title, chart.width, chart.height = title, width, height
     return chart
@@ -142,25 +145,25 @@ def site_panel(
     strokes: dict[str, tuple[Stroke, ...]] = {}
     for level in levels:
         name = f"level{len(layers)}"
-        line = _layer(name, [{"level": level.value}]).mark_rule(color=palette.BASELINE, strokeDash=list(level.dash))
+        line = chart_of(name, [{"level": level.value}]).mark_rule(color=palette.BASELINE, strokeDash=list(level.dash))
         layers.append(line.encode(axis.axis("level")))
         strokes[name] = (Stroke(level.name),)
     if max(m.n for m in means.values()) > 1:
-        dots = _layer("seeds", seeds).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
+        dots = chart_of("seeds", seeds).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
         layers.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
         strokes["seeds"] = tuple(Stroke(places[r.site].group, r) for r in runs)
     if ranged:
-        bars = _layer("bars", [r for r in whole if r["low"] is not None]).mark_rule(strokeWidth=1.6)
+        bars = chart_of("bars", [r for r in whole if r["low"] is not None]).mark_rule(strokeWidth=1.6)
         layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
         strokes["bars"] = tuple(Stroke(places[s].group) for s in ranged)
-    heads = _layer("main", whole).mark_point(size=52, filled=True, opacity=1)
+    heads = chart_of("main", whole).mark_point(size=52, filled=True, opacity=1)
     layers.append(heads.encode(x, axis.axis("mean"), colour, shape, offset))
     strokes["main"] = tuple(Stroke(places[s].group, wholes[s]) for s in means)
     width = max(WIDTH, 13 * len(columns) * len(groups))
     ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
     said = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
     words = f"{title}, in {axis.unit}, for {len(means)} sites. {said}."
-    return Panel(title, _lay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
+    return Panel(title, lay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
 
 
 class Line(NamedTuple):
@@ -225,7 +228,7 @@ def curve_panel(title: str, lines: Sequence[Line], axis: Frame, x_title: str = "
     series = tuple(s for line, whole in zip(lines, wholes, strict=True) for s in (*line.series, whole))
     drawn = {layer.name for layer in layers}
     kept_strokes = {name: tuple(found) for name, found in strokes.items() if name in drawn}
-    return Panel(title, _lay(title, *layers, width=WIDTH - 50), words, series, kept_strokes)
+    return Panel(title, lay(title, *layers, width=WIDTH - 50), words, series, kept_strokes)
 
 
 def _numbers(series: Series) -> list[tuple[float, float]]:
@@ -245,21 +248,21 @@ def _curves(
     shape = alt.Shape("shape:N", scale=None)
     layers = []
     if len({row["seed"] for row in thin}) > len({row["line"] for row in thin}):
-        seeds = _layer("seeds", thin).mark_line(strokeWidth=0.8, opacity=0.4)
+        seeds = chart_of("seeds", thin).mark_line(strokeWidth=0.8, opacity=0.4)
         layers.append(seeds.encode(x, y, colour, alt.Detail("seed:N")))
-    whole = _layer("main", bold).mark_line(strokeWidth=2)
+    whole = chart_of("main", bold).mark_line(strokeWidth=2)
     layers.append(whole.encode(x, y, colour, dash, alt.Detail("line:N")))
     if dots:
-        layers.append(_layer("dots", dots).mark_point(size=34, filled=True, opacity=1).encode(x, y, colour, shape))
+        layers.append(chart_of("dots", dots).mark_point(size=34, filled=True, opacity=1).encode(x, y, colour, shape))
     marked = [row for row in ends if row["shape"] != "stroke"]
     plain = [row for row in ends if row["shape"] == "stroke"]
     if marked:
-        signs = _layer("signs", marked).mark_point(size=40, filled=True, opacity=1, xOffset=9)
+        signs = chart_of("signs", marked).mark_point(size=40, filled=True, opacity=1, xOffset=9)
         layers.append(signs.encode(x, y, colour, shape))
     if plain:
-        strokes = _layer("dashes", plain).mark_point(size=120, strokeWidth=2, opacity=1, xOffset=9)
+        strokes = chart_of("dashes", plain).mark_point(size=120, strokeWidth=2, opacity=1, xOffset=9)
         layers.append(strokes.encode(x, y, colour, shape, dash))
-    names = _layer("names", ends).mark_text(align="left", dx=17, fontSize=11, color=palette.INK)
+    names = chart_of("names", ends).mark_text(align="left", dx=17, fontSize=11, color=palette.INK)
     layers.append(names.encode(x, y, alt.Text("name:N")))
     return layers
 
@@ -284,8 +287,8 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     y = alt.Y("from:Q", scale=ends, title="α (0: initial weights, 1: final)", axis=alt.Axis(grid=False))
     colours = alt.Scale(domain=[low, high], range=list(palette.VIRIDIS), interpolate="rgb", clamp=True)
     colour = alt.Color("value:Q", scale=colours, title=measure.unit)
-    chart = _layer("cells", rows).mark_rect().encode(x, y, alt.Y2("to"), colour)
+    chart = chart_of("cells", rows).mark_rect().encode(x, y, alt.Y2("to"), colour)
     most = max(rows, key=lambda r: r["value"])
     words = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
     strokes = tuple(Stroke("", whole, i) for whole in wholes.values() for i in range(len(whole.at)))
-    return Panel(title, _lay(title, chart, height=202), words, (*runs, *wholes.values()), {"cells": strokes})
+    return Panel(title, lay(title, chart, height=202), words, (*runs, *wholes.values()), {"cells": strokes})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from trisect.report import palette, words
 from trisect.report.frames import Frame, around
 from trisect.report.marks import Measure, Series
 from trisect.report.palette import Mark
-from trisect.report.panels import HEIGHT, WIDTH, Key, Line, Panel, curve_panel
+from trisect.report.panels import WIDTH, Key, Line, Panel, chart_of, curve_panel, lay
 from trisect.report.recall_numbers import Curve, Number
 
 # Neither colour nor shape of q, k or v, each of which stands for itself alone.
@@ -104,21 +103,21 @@ def share_panel(
     offset = alt.XOffset("slot:N", scale=alt.Scale(domain=slots), sort=slots)
     layers: list[alt.Chart] = []
     for i, level in enumerate((levels or {}).values()):
-        rule = _chart(f"level{i}", [{"level": level}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
+        rule = chart_of(f"level{i}", [{"level": level}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
         layers.append(rule.encode(axis.axis("level")))
     if beside:
-        grey = _chart("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
+        grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
         layers.append(grey.encode(x, axis.axis("value")))
     if dots:
-        small = _chart("seeds", dots).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
+        small = chart_of("seeds", dots).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
         layers.append(small.encode(x, axis.axis("value"), colour, shape, offset))
     if ranged := [r for r in rows if r["low"] is not None and r["high"] is not None]:
-        bars = _chart("bars", ranged).mark_rule(strokeWidth=1.6)
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
         layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
-    heads = _chart("main", rows).mark_point(size=52, filled=True, opacity=1)
+    heads = chart_of("main", rows).mark_point(size=52, filled=True, opacity=1)
     layers.append(heads.encode(x, axis.axis("mean"), colour, shape, offset))
     wide = max(WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
-    return Panel(title, _lay(title, layers, wide, HEIGHT), _said(title, rows, levels or {}), (), {})
+    return Panel(title, lay(title, *layers, width=wide), _said(title, rows, levels or {}), (), {})
 
 
 def _row(share: Share, single: bool, slot: str = "") -> dict[str, Any]:
@@ -152,7 +151,7 @@ def path_panel(
     layers: list[alt.Chart] = []
     if diagonal:
         ends = [{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]
-        line = _chart("level0", ends).mark_line(color=palette.BASELINE, strokeDash=[5, 3], strokeWidth=1)
+        line = chart_of("level0", ends).mark_line(color=palette.BASELINE, strokeDash=[5, 3], strokeWidth=1)
         layers.append(line.encode(x, y.axis("y")))
     rows, marked, ranged = [], [], []
     for number, path in enumerate(paths):
@@ -163,16 +162,16 @@ def path_panel(
         pairs = zip(mine, path.ends, strict=True) if path.ends else ()
         ranged += [row | {"low": e[0], "high": e[1]} for row, e in pairs if e[0] is not None and e[1] is not None]
     if ranged:
-        bars = _chart("bars", ranged).mark_rule(strokeWidth=1.2)
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)
         layers.append(bars.encode(x, y.axis("low"), alt.Y2("high"), colour))
-    whole = _chart("main", rows).mark_line(strokeWidth=1.8)
+    whole = chart_of("main", rows).mark_line(strokeWidth=1.8)
     layers.append(whole.encode(x, y.axis("y"), colour, dash, alt.Detail("line:N"), alt.Order("order:Q")))
     layers.append(
-        _chart("dots", marked).mark_point(size=38, filled=True, opacity=1).encode(x, y.axis("y"), colour, shape)
+        chart_of("dots", marked).mark_point(size=38, filled=True, opacity=1).encode(x, y.axis("y"), colour, shape)
     )
     said = "; ".join(f"{p.name} from {_spot(p.points[0])} to {_spot(p.points[-1])}" for p in paths)
     alternative = f"{title}: {y_title} over {x_title}. {said}."
-    return Panel(title, _lay(title, layers, SQUARE + 30, SQUARE), alternative, (), {})
+    return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})
 
 
 def loss_panel(title: str, curves: Sequence[Curve], names: Mapping[str, str]) -> Panel:
@@ -228,14 +227,3 @@ def _few(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
 
 def _spot(point: tuple[float, float]) -> str:
     return f"({point[0]:.2f}, {point[1]:.2f})"
-
-
-def _chart(name: str, rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    # As text, since the chart library copies and checks every value of a list several times over.
-    return alt.Chart(alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json")), name=name)
-
-
-def _lay(title: str, layers: Sequence[alt.Chart], width: float, height: float) -> alt.LayerChart:
-    chart = alt.LayerChart(layer=list(layers))
-    chart.title, chart.width, chart.height = title, width, height
-    return chart

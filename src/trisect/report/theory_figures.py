@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -12,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from trisect.report import notebook, palette, words
-from trisect.report.panels import HEIGHT, WIDTH, Figure, Panel
+from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.theory import Construction, Curve, LogOdds, sweep
 from trisect.theory.result import Array
 
@@ -65,9 +64,11 @@ def _errors(result: Construction, curve: Curve) -> Panel | None:
     y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=result.measured, axis=alt.Axis(format="~e", tickCount=5))
     x = _beta(curve, here["beta"] if here["value"] > 0 else None)
     layers = [
-        _layer("law", [r for r in rows if r["name"] == LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3]),
-        _layer("main", [r for r in rows if r["name"] == COMPUTED]).mark_point(size=26, filled=True, opacity=1),
-        _layer("here", [here] if here["value"] > 0 else []).mark_point(size=90, strokeWidth=2, opacity=1, filled=False),
+        chart_of("law", [r for r in rows if r["name"] == LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3]),
+        chart_of("main", [r for r in rows if r["name"] == COMPUTED]).mark_point(size=26, filled=True, opacity=1),
+        chart_of("here", [here] if here["value"] > 0 else []).mark_point(
+            size=90, strokeWidth=2, opacity=1, filled=False
+        ),
     ]
     drawn = [layers[0].encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in layers[1:])]
     said = (
@@ -103,13 +104,13 @@ def _variances(result: Construction, curve: Curve) -> Panel:
     y = alt.Y("value:Q", scale=alt.Scale(type="log"), title="variance of c", axis=alt.Axis(format="~e", tickCount=5))
     x = _beta(curve, result.settings["beta"])
     drawn = [
-        _layer("law", [r for r in rows if r["kind"] == LAW])
+        chart_of("law", [r for r in rows if r["kind"] == LAW])
         .mark_line(strokeWidth=2, strokeDash=[5, 3])
         .encode(x, y, colour),
-        _layer("main", [r for r in rows if r["kind"] == COMPUTED])
+        chart_of("main", [r for r in rows if r["kind"] == COMPUTED])
         .mark_point(size=26, filled=True, opacity=1)
         .encode(x, y, colour, shape),
-        _layer("here", here).mark_point(size=90, strokeWidth=2, opacity=1, filled=False).encode(x, y, colour, shape),
+        chart_of("here", here).mark_point(size=90, strokeWidth=2, opacity=1, filled=False).encode(x, y, colour, shape),
     ]
     v = result.variances
     said = (
@@ -163,7 +164,10 @@ def _samples(result: Construction) -> Panel:
     scale = alt.Scale(domain=names, range=[looks[n] for n in names])
     colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
     wide, share = alt.Scale(domain=[float(bins.edges[0]), float(bins.edges[-1])], nice=False), "share of samples"
-    blocks, steps = _layer("bars", bars).mark_rect(), _layer("law", line).mark_line(strokeWidth=1.6, interpolate="step")
+    blocks, steps = (
+        chart_of("bars", bars).mark_rect(),
+        chart_of("law", line).mark_line(strokeWidth=1.6, interpolate="step"),
+    )
     x = alt.X("from:Q", scale=wide, title=bins.name)
     drawn = [
         blocks.encode(x, alt.X2("to"), alt.Y("low:Q", title=share), alt.Y2("high"), colour),
@@ -195,7 +199,7 @@ def _weights(result: Construction) -> Panel:
     colour = alt.Color("name:N", scale=scale, title=None, legend=legend)
     x = alt.X("key:O", sort=keys, scale=alt.Scale(domain=keys, paddingInner=0.2), title="key")
     y = alt.Y("weight:Q", scale=alt.Scale(domain=[0, 1]), title="weight")
-    bars = _layer("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
+    bars = chart_of("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
     left = table.shape[1] - len(keys)
     most = "; ".join(
         f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
@@ -219,11 +223,4 @@ def _beta(curve: Curve, here: float | None) -> alt.X:
 
 
 def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
-    drawn = alt.LayerChart(layer=list(layers))
-    drawn.title, drawn.width, drawn.height = title, WIDTH, HEIGHT
-    return Panel(title, drawn, f"{title}. {said}", (), {})
-
-
-def _layer(name: str, rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    # As text, since the chart library copies and checks every value of a list several times over.
-    return alt.Chart(alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json")), name=name)
+    return Panel(title, lay(title, *layers), f"{title}. {said}", (), {})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from trisect.core.errors import CorpusError
+
+T = TypeVar("T")
 
 SHORTEST = 4  # characters that a text is never cut below
 KEPT = 7 / 8  # of the block, the longest that a text is cut to
@@ -23,20 +25,20 @@ class Span(NamedTuple):
     end: int
 
 
-class Corrupted(NamedTuple):
-    """The three pieces of a cut text."""
+class Corrupted(NamedTuple, Generic[T]):
+    """The three pieces of a cut text: characters, or their ids."""
 
-    before: str
-    after: str
-    span: str
+    before: Sequence[T]
+    after: Sequence[T]
+    span: Sequence[T]
 
-    def joined(self, mask: str) -> str:
+    def joined(self, mask: T) -> list[T]:
         """What the model reads: both sides of the span, and the span behind a second mask."""
-        return f"{self.before}{mask}{self.after}{mask}{self.span}"
+        return [*self.before, mask, *self.after, mask, *self.span]
 
-    def original(self) -> str:
+    def original(self) -> list[T]:
         """The text that the pieces are of."""
-        return self.before + self.span + self.after
+        return [*self.before, *self.span, *self.after]
 
 
 class Example(NamedTuple):
@@ -64,7 +66,7 @@ def draw_span(
     return Span(length, start, start + width)
 
 
-def corrupt(text: str, span: Span) -> Corrupted:
+def corrupt(text: Sequence[T], span: Span) -> Corrupted[T]:
     """The pieces that a cut makes of a text."""
     return Corrupted(text[: span.start], text[span.end : span.length], text[span.start : span.end])
 
@@ -74,7 +76,7 @@ def pretraining_example(ids: Sequence[int], span: Span, mask: int) -> Example:
 
     Source: the assignment's span corruption, after Raffel et al. 2020, section 3.1.4.
     """
-    moved = [*ids[: span.start], mask, *ids[span.end : span.length], mask, *ids[span.start : span.end]]
+    moved = corrupt(ids, span).joined(mask)
     return Example(tuple(moved[:-1]), tuple(moved[1:]))
 
 
