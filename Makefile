@@ -1,4 +1,4 @@
-# make study: the main job on the embedded corpus · make test: everything · make check: the quick half, before each commit
+# make study: all four sources on embedded data · make test: everything · make check: the quick half, before each commit
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
@@ -7,15 +7,15 @@ JOBS ?= 2
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[erase]'
 	@touch $@
 
 .venv/ready: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,hub,notebook,tensorboard,trackio,wandb,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,erase,hub,notebook,tensorboard,trackio,wandb,test]'
 	@touch $@
 
 study: .venv/installed
-	$(BIN)/trisect study quick --out study
+	$(BIN)/trisect dissect --out study
 
 test: .venv/ready
 	$(BIN)/ruff check src tests tools bench

@@ -6,13 +6,14 @@ Import it from any test as `from tests.synthetic import study_tables, about`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from trisect import claims
-from trisect.core import spec
+from trisect.core import methods, spec
 from trisect.core.tables import SCHEMAS, frame
 
 INIT = {"train": 6.00, "valid": 6.05}
@@ -58,6 +59,20 @@ def experiment(
     )
 
 
+DECIDING = tuple(spec.Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
+
+
+def controlled(experiment: spec.Experiment) -> spec.Experiment:
+    """The same experiment with controls at six sites on part of speech, ties in all layers, probes and erasure."""
+    return replace(
+        experiment,
+        control=methods.Control(DECIDING, ("pos",)),
+        tie=methods.Tie(),
+        probe=methods.Probe(DECIDING, ("pos",), ("linear",)),
+        erase=methods.Erase(DECIDING, ("pos",), draws=3),
+    )
+
+
 def study_tables(
     seeds: Sequence[int] = (1, 2, 3),
     epochs: int = 8,
@@ -66,6 +81,7 @@ def study_tables(
     effects: Mapping[str, float] | None = None,
     spread: float = 0.01,
     generator_seed: int = 0,
+    whole: spec.Experiment | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Tables `runs`, `metrics` and `sites` as a finished study would have written them.
 
@@ -75,13 +91,17 @@ def study_tables(
     from the rise), `pace-SLUG` (added to 3, the pace at which a run's loss falls), and `self_only` (cost of cutting
     attention to the token itself; 0.5 when not named).
     `spread` is the standard deviation over seeds of every effect; seeds also share a common shift of 0.1 nats.
+    `whole` is another experiment than `experiment` gives: its runs of every kind, with probes and erasure where it has
+    them, whose keys are `bits-SLUG-SITE` (bits that a probe of the run SLUG finds there; 1 when not named),
+    `erase-SITE` and `random-SITE` (rises).
     """
     generator = np.random.default_rng(generator_seed)
     planted = plausible(layers, labels) if effects is None else dict(effects)
     runs: list[dict[str, Any]] = []
     metrics, sites = _Columns("metrics"), _Columns("sites")
     shifts = {seed: 0.1 * generator.standard_normal() for seed in seeds}
-    for run in experiment(seeds, epochs, layers, labels).runs(CORPUS):
+    asked = whole or experiment(seeds, epochs, layers, labels)
+    for run in asked.runs(CORPUS):
         runs.append(_run_row(run))
         slug = run.edit.slug if run.edit else "baseline"
         ends: dict[str, float] = {}
@@ -92,16 +112,24 @@ def study_tables(
         _add_metrics(metrics, run, ends, pace)
         if run.edit is None:
             _add_sites(sites, run, ends, layers, planted, spread, generator)
+        if asked.probe and slug.partition("-")[0] in ("baseline", "attack"):
+            _add_probes(sites, asked.probe, run.id, slug, planted, spread, generator)
+        if asked.erase and run.edit is None:
+            _add_erasure(sites, asked.erase, run.id, planted, spread, generator)
     return {"runs": frame("runs", runs), "metrics": metrics.frame(), "sites": sites.frame()}
 
 
 def about(
-    seeds: Sequence[int] = (1, 2, 3), epochs: int = 8, layers: int = 5, labels: Sequence[str] = ("pos", "dep")
+    seeds: Sequence[int] = (1, 2, 3),
+    epochs: int = 8,
+    layers: int = 5,
+    labels: Sequence[str] = ("pos", "dep"),
+    whole: spec.Experiment | None = None,
 ) -> dict[str, Any]:
     """What stands beside the tables of a study: the experiment, the corpus, the device and the versions."""
     classes = {"pos": ["NOUN", "VERB", "DET"], "dep": ["nsubj", "obj", "root"]}
     return {
-        "experiment": spec.plain(experiment(seeds, epochs, layers, labels)),
+        "experiment": spec.plain(whole or experiment(seeds, epochs, layers, labels)),
         "corpus": {
             "name": "synthetic",
             "fingerprint": CORPUS,
@@ -151,16 +179,29 @@ def _run_row(run: spec.Run) -> dict[str, Any]:
         "site": str(edit.site) if edit else None,
         "label": edit.label if edit else None,
         "strength": edit.strength if edit else None,
+        "variant": edit.variant if edit and edit.kind == "attack" else None,
         "seed": run.seed,
         "epochs": run.training.epochs,
         "status": "finished",
-        "parameters": 12_345,
+        "parameters": _parameters(run),
         "corpus": f"synthetic:{run.corpus}",
         "device": "cpu",
         "wall_seconds": 1.5,
         "versions": '{"torch": "9.9.9", "trisect": "0.1.0"}',
         "claims_hash": claims.claims_hash(),
     }
+
+
+def _parameters(run: spec.Run) -> int:
+    """As many as that: 1,640 for each matrix with its bias that is there, and what is narrower has its share of four."""
+    edit, layers = run.edit, run.model.layers
+    if edit is None or edit.kind in ("attack", "freeze"):
+        return 112_345
+    touched = len(edit.site.layers or range(layers))
+    if edit.width is not None:
+        kept = edit.width * run.model.heads / run.model.width
+        return 112_345 - round(touched * 4 * 1_640 * (1 - kept))
+    return 112_345 - touched * 1_640 * (len(edit.site.components) - (edit.kind == "tie"))
 
 
 class _Columns:
@@ -240,6 +281,46 @@ def _add_sites(
             add(site, "criticality", critical)
             add(site, "criticality_first", critical)
             rewound(site, "midstage", epochs, epochs / run.training.epochs)
+
+
+def _add_probes(
+    table: _Columns,
+    probe: methods.Probe,
+    identity: str,
+    slug: str,
+    planted: Mapping[str, float],
+    spread: float,
+    generator: np.random.Generator,
+) -> None:
+    for label in probe.labels:
+        for site in map(str, probe.sites or ()):
+            bits = planted.get(f"bits-{slug}-{site}", 1.0) + spread * generator.standard_normal()
+            fixed = {"subject": identity, "site": site, "label": label, "split": "valid", "n": TOKENS["valid"]}
+            for kind in probe.kinds:
+                table.add(fixed | {"measure": f"probe_{kind}_bits"}, [bits])
+                table.add(fixed | {"measure": f"probe_{kind}_accuracy"}, [0.3 + 0.4 * bits])
+                table.add(fixed | {"measure": f"probe_{kind}_selectivity"}, [0.2 * bits])
+            table.add(fixed | {"measure": "probe_majority"}, [0.3])
+
+
+def _add_erasure(
+    table: _Columns,
+    erase: methods.Erase,
+    identity: str,
+    planted: Mapping[str, float],
+    spread: float,
+    generator: np.random.Generator,
+) -> None:
+    for label in erase.labels:
+        for site in map(str, erase.sites):
+            fixed = {"subject": identity, "site": site, "label": label, "split": "valid", "n": TOKENS["valid"]}
+            rise = planted.get(f"erase-{site}", 0.1) + spread * generator.standard_normal()
+            chance = planted.get(f"random-{site}", 0.02) + spread * generator.standard_normal(erase.draws)
+            chance += np.linspace(-1e-4, 1e-4, erase.draws)  # subspaces differ, and leave the mean where it is planted
+            table.add(fixed | {"measure": "erase_rise_nats"}, [rise])
+            draws = range(1, erase.draws + 1)
+            table.add(fixed | {"measure": "erase_random_rise_nats"}, chance.tolist(), "at", draws)
+            table.add(fixed | {"measure": "erase_rank", "split": "train"}, [12.0])
 
 
 def _criticality(alphas: np.ndarray, losses: np.ndarray, epsilon: float) -> float:

@@ -12,7 +12,7 @@ from trisect.cli import main
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "src" / "trisect"
-WINGS = ("core", "text", "lm", "hf", "measure", "theory", "claims", "papers", "lab", "report", "cli")
+WINGS = ("core", "text", "lm", "hf", "measure", "theory", "claims", "papers", "lab", "report", "door", "cli")
 BEGIN, END = "<!-- tree: made by tools/docs.py -->", "<!-- /tree -->"
 
 

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trisect.core.edits import Edit as Edit
     from trisect.core.errors import TrisectError as TrisectError
+    from trisect.core.methods import Attack as Attack
+    from trisect.core.methods import Control as Control
+    from trisect.core.methods import Erase as Erase
+    from trisect.core.methods import Freeze as Freeze
+    from trisect.core.methods import Probe as Probe
+    from trisect.core.methods import Rewind as Rewind
+    from trisect.core.methods import Tie as Tie
     from trisect.core.site import Site as Site
-    from trisect.core.spec import Attack as Attack
     from trisect.core.spec import Experiment as Experiment
-    from trisect.core.spec import Freeze as Freeze
     from trisect.core.spec import Machine as Machine
     from trisect.core.spec import Model as Model
-    from trisect.core.spec import Rewind as Rewind
     from trisect.core.spec import Run as Run
     from trisect.core.spec import Text as Text
     from trisect.core.spec import Training as Training
@@ -22,11 +26,14 @@ if TYPE_CHECKING:
     from trisect.core.trace import Reading as Reading
     from trisect.core.trace import Trace as Trace
     from trisect.door import ablate as ablate
+    from trisect.door import align as align
     from trisect.door import annotate as annotate
     from trisect.door import ask as ask
     from trisect.door import chart as chart
     from trisect.door import check as check
     from trisect.door import corpus as corpus
+    from trisect.door import dissect as dissect
+    from trisect.door import erase as erase
     from trisect.door import explore as explore
     from trisect.door import explore_page as explore_page
     from trisect.door import list_claims as list_claims
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from trisect.door import study as study
     from trisect.door import texts as texts
     from trisect.door import theory_page as theory_page
+    from trisect.door import translate_train as translate_train
     from trisect.lab.study import Study as Study
     from trisect.text.corpus import Corpus as Corpus
 
@@ -48,15 +56,16 @@ _HOME = {
     "Edit": "core.edits",
     "TrisectError": "core.errors",
     "Site": "core.site",
-    **dict.fromkeys(
-        ("Attack", "Experiment", "Freeze", "Machine", "Model", "Rewind", "Run", "Text", "Training"), "core.spec"
-    ),
-    **dict.fromkeys(("annotate", "check", "corpus", "list_claims", "plan", "render", "study"), "door"),
+    **dict.fromkeys(("Attack", "Control", "Erase", "Freeze", "Probe", "Rewind", "Tie"), "core.methods"),
+    **dict.fromkeys(("Experiment", "Machine", "Model", "Run", "Text", "Training"), "core.spec"),
+    **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "plan", "render", "study"), "door"),
     **dict.fromkeys(
         (
             "ablate",
+            "align",
             "ask",
             "chart",
+            "erase",
             "explore",
             "explore_page",
             "load",
@@ -67,6 +76,7 @@ _HOME = {
             "similarity",
             "texts",
             "theory_page",
+            "translate_train",
         ),
         "door",
     ),

@@ -11,8 +11,8 @@ FIRST = {
     "tiny": "baseline-s1-314aef36",
 }
 LAST = {
-    "quick": "attack-dep-v@5-s3-88cc6834",
-    "wikitext2-small": "attack-dep-v@5-s5-3b0ac235",
+    "quick": "attack-site-pos-v@5-s3-58b956ea",
+    "wikitext2-small": "attack-site-pos-v@5-s5-8591de2e",
     "paper": "attack-dep-v@5-s5-bc15d3a7",
     "tiny": "attack-pos-q+v@1-2-s2-16c987cb",
 }

@@ -70,7 +70,7 @@ def test_a_part_says_itself_in_words_and_numbers():
 
 def test_listing_is_plain_and_in_the_order_of_the_table():
     assert json.loads(canonical(claims.listing())) == claims.listing()
-    listed = claims.listing("seed")
+    listed = [row for row in claims.listing("seed") if row["source"] == "submodules"]
     table = judged(planted({}, seeds=(1, 2)), seeds=(1, 2))
     shown = table.filter(pl.col("part").is_not_null())
     for column in ("source", "claim", "part", "sentence", "direction", "bound", "margin", "unit", "decides"):

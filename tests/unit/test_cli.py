@@ -21,7 +21,11 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 BAD = [
-    (("study", "quik"), "'quik' is neither a preset nor a JSON file", "Presets are quick, wikitext2-small, paper"),
+    (
+        ("study", "quik"),
+        "'quik' is neither a preset nor a JSON file",
+        "Presets are quick, wikitext2-small, paper, beyond",
+    ),
     (("study", "quick", "--device", "tpu"), "'tpu' is not a device", "Devices are auto, cpu, cuda"),
     (("study", "quick", "--precision", "int8"), "'int8' is not a precision", "There is float32 and bfloat16"),
     (
@@ -36,21 +40,26 @@ BAD = [
     (("study", "quick", "--epochs", "0"), "epochs is 0", "1 or more"),
     (("study", "quick", "--epochs", "-1"), "epochs is -1", "1 or more"),
     (("study", "quick", "--workers", "-1"), "workers is -1", "0 or more"),
-    (("study", "quick", "--only", "melt"), "'melt' is not an experiment", "attack, rewind, freeze"),
-    (("study", "quick", "--only", ""), "'' is not an experiment", "attack, rewind, freeze"),
+    (
+        ("study", "quick", "--only", "melt"),
+        "'melt' is not an experiment",
+        "attack, control, rewind, freeze, tie, probe, erase",
+    ),
+    (("study", "quick", "--only", ""), "'' is not an experiment", "attack, control, rewind, freeze, tie, probe, erase"),
     (("study", "quick", "--sites", "k@6"), "'k@6' lies outside the model", "layers 1-5"),
     (("study", "quick", "--sites", "k@2-1"), "'2-1' is reversed", "A site reads"),
     (("study", "quick", "--sites", "w@1"), "'w' is no component", "A site reads"),
     (("study", "quick", "--sites", ""), "'' is not a site", "A site reads"),
-    (("study", "quick", "--sites", "ffn@1"), "at 'ffn@1' is not possible in a study", "q, k, v and their combinations"),
+    (("study", "quick", "--sites", "cross.q@1"), "at 'cross.q@1' is not possible in a study", "q, k, v, o, attn, ffn"),
     (("study", "paper"), "names no corpus", "leaves the text to you"),
     (("plan", "wikitext2-small"), "names no corpus", "leaves the text to you"),
     (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),
     (("corpus", "show", "nowhere"), "nowhere", ""),
     (("corpus", "show", "hf:"), "'hf:' names no dataset", "hf:NAME:CONFIG"),
     (("study", "quick", "--track", "mlflow"), "'mlflow' is not a tracker", "wandb, trackio, tensorboard"),
-    (("plan", "quick", "--only", "rewind", "--sites", "ffn@1"), "rewind at 'ffn@1' is not possible", "q, k, v and"),
-    (("plan", "quick", "--only", "rewind", "--sites", "k@1.h2"), "rewind at 'k@1.h2' is not possible", "q, k, v and"),
+    (("plan", "quick", "--only", "rewind", "--sites", "k@1.h9"), "names head 9 of k", "k has heads 1-5"),
+    (("plan", "quick", "--only", "tie", "--sites", "k@1"), "tie at 'k@1' is not possible", "shares one matrix"),
+    (("plan", "quick", "--only", "tie", "--sites", "q+ffn@1"), "tie at 'q+ffn@1' is not possible", "have one shape"),
     (("plan", "quick", "--seeds", "999999999"), "seeds is 999999999", "at most 10,000"),
     (("report", "nowhere"), "nowhere holds no study", "study.json"),
 ]
@@ -187,8 +196,8 @@ def test_claims_prints_every_claim_part_margin_and_reason():
     assert {r["claim"] for r in rows} == {
         *(f"A-{i}" for i in range(1, 15)),
         *(f"{source}-{i}" for source in "BC" for i in range(1, 5)),
-        "D-1",
-        "D-3",
+        "C-5",
+        *(f"D-{i}" for i in range(1, 4)),
     }
     for row in rows:
         assert row["sentence"] in text

@@ -94,4 +94,15 @@ def test_tables_with_other_columns_are_refused(tmp_path):
         read_table(tmp_path, "runs")
     with pytest.raises(DamagedFileError, match="cannot be read"):
         read_table(tmp_path, "metrics")
-    assert set(STUDY_TABLES) == {"runs", "metrics", "sites", "claims"} == set(SCHEMAS) - {"measures", "answers"}
+    assert (
+        set(STUDY_TABLES)
+        == {"runs", "metrics", "sites", "claims", "controls"}
+        == set(SCHEMAS) - {"measures", "answers"}
+    )
+
+
+def test_a_table_of_an_earlier_version_has_nulls_where_columns_came_later(tmp_path):
+    table = frame("sites", [{"subject": "x", "measure": "unigram_loss_nats", "value": 1.0}])
+    write_table(tmp_path, "sites", table.drop("label"))
+    assert read_table(tmp_path, "controls").equals(frame("controls", []))
+    assert read_table(tmp_path, "sites").equals(table)

@@ -19,8 +19,8 @@ def folder_of(path, files):
     return path
 
 
-def word(number, form="Walk", pos="VERB", dep="root", tag="_"):
-    return "\t".join([str(number), form, "_", pos, tag, "_", "0", dep, "_", "_"]) + "\n"
+def word(number, form="Walk", pos="VERB", dep="root", tag="_", feats="_"):
+    return "\t".join([str(number), form, "_", pos, tag, feats, "0", dep, "_", "_"]) + "\n"
 
 
 def test_basic_english_keeps_case_and_splits_by_the_rules():
@@ -81,10 +81,34 @@ def test_conllu_gives_the_fine_grained_tag_where_the_treebank_has_it(tmp_path):
     assert tagged.labels["tag"] == ("VBZ",)
     assert tagged.splits["train"].labels["tag"].tolist() == [0, -1, 0]
     assert tagged.splits["valid"].labels["tag"].tolist() == [-1, -1]
-    assert not [note for note in tagged.notes if "left out." in note and "column" in note]
+    assert tagged.notes[-1] == "No word carries a 'morph': the column is left out."
+    assert not [note for note in tagged.notes if "'tag'" in note]
     bare = read(folder_of(tmp_path / "bare", {"train.conllu": body.replace("VBZ", "_"), "dev.conllu": word(1) * 2}))
     assert list(bare.labels) == ["pos", "dep"]
-    assert bare.notes[-1] == "No word carries a 'tag': the column is left out."
+    assert bare.notes[-2] == "No word carries a 'tag': the column is left out."
+
+
+def test_conllu_gives_morphology_whole_and_feature_by_feature(tmp_path):
+    train = word(1) + word(2, feats="Number=Sing|Person=3") + "\n" + word(1, feats="Number=Plur") + word(2)
+    valid = word(1, feats="Number=Sing|Case=Gen") + word(2)
+    corpus = read(folder_of(tmp_path, {"train.conllu": train, "dev.conllu": valid}))
+    assert {c: n for c, n in corpus.labels.items() if c.startswith("morph")} == {
+        "morph": ("Number=Sing|Person=3", "Number=Plur", "Number=Sing|Case=Gen"),
+        "morph.Case": ("Gen",),
+        "morph.Number": ("Sing", "Plur"),
+        "morph.Person": ("3",),
+    }
+    found = {s: {c: ids.tolist() for c, ids in part.labels.items()} for s, part in corpus.splits.items()}
+    assert found["train"]["morph.Number"] == [-1, 0, 1, -1]
+    assert found["train"]["morph"] == [-1, 0, 1, -1]
+    assert found["train"]["morph.Case"] == [-1, -1, -1, -1]
+    assert found["valid"]["morph.Case"] == [0, -1]
+    assert found["valid"]["morph.Person"] == [-1, -1]
+    for wrong in ("Number", "Number=", "A=b|", "A=b=c"):
+        folder_of(tmp_path, {"train.conllu": word(1, feats=wrong)})
+        with pytest.raises(CorpusError) as caught:
+            read(tmp_path)
+        assert f"line 1: {wrong!r} are no features." in str(caught.value)
 
 
 def test_conllu_names_the_file_and_line_of_a_wrong_number_of_columns(tmp_path):

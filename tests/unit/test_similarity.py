@@ -18,11 +18,12 @@ from trisect.core.files import read_json
 from trisect.core.subject import Batch, Heads, Scores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections, Reading, Side
-from trisect.lab.likeness import AFFINE, Nulls, compare_with_nulls, draws_needed, measure_weights
+from trisect.lab.likeness import AFFINE, ELSEWHERE, Nulls, compare_with_nulls, draws_needed, measure_weights
 from trisect.lab.similarity import SCORES, _heads, run_similarity
 from trisect.lab.subject import load
 from trisect.measure import similarity
 from trisect.report import similarity as page
+from trisect.report import words
 
 DRAWS = 20_000
 
@@ -202,16 +203,45 @@ def test_grouped_queries_are_paired_with_their_own_keys(tmp_path, pageless):
         assert cka.n_unique() == heads
 
 
-def test_cross_attention_compares_keys_with_values_alone(tmp_path, pageless):
-    made = run(Made(layers=(Address("dec", 1), Address("cross", 1))), tmp_path, texts_of("abcdef", "abcd"))
-    for measure in ("overlap", "cosine", "cka", "symmetric_share"):
-        cross = value(made.measures, measure=measure, stack="cross")
+def test_in_cross_attention_pairs_with_queries_stand_apart(tmp_path, pageless):
+    both = (Address("dec", 1), Address("cross", 1))
+    made = run(Made(layers=both), tmp_path, texts_of("abcdef", "abcd"))
+    for measure in ("overlap", "cosine", "cka", "symmetric_share", "least_angle_degrees"):
+        cross = value(made.measures, measure=measure, stack="cross", group=None)
         assert set(cross["component"]) <= {"k-v"}
+        apart = value(made.measures, measure=measure, group=ELSEWHERE)
+        assert set(apart["stack"]) == {"cross"}
+        assert set(apart["component"]) == ({"q-k"} if measure == "symmetric_share" else {"q-k", "q-v"})
         assert set(value(made.measures, measure=measure, stack="dec")["component"]) >= {"q-k"}
     assert len(value(made.measures, measure="effective_rank", stack="cross", component="q-k")) == 4
     assert not len(value(made.measures, measure="self_first_share", stack="cross"))
-    titles = [panel.title for panel in sheet_of(made).sections[0].figures[0].panels]
+    sheet = sheet_of(made)
+    titles = [panel.title for panel in sheet.sections[0].figures[0].panels]
     assert titles == ["decoder, q–k", "cross-attention, k–v", "decoder, k–v", "decoder, q–v"]
+    section = next(s for s in sheet.sections if s.title == "What if queries come from elsewhere?")
+    assert [panel.title for panel in section.figures[0].panels] == ["cross-attention, q–k", "cross-attention, q–v"]
+    table = {row[0]: row[1:] for row in section.tables[0].rows}
+    mean = value(made.measures, measure="overlap", component="q-k", group=ELSEWHERE)["value"].mean()
+    assert table["overlap of what is read: q–k"][2] == words.number(float(mean))  # type: ignore[arg-type]
+    assert table["overlap of what is read: q–k"][0] == "–"
+
+
+def test_queries_from_elsewhere_change_no_verdict_and_no_other_number(tmp_path, pageless):
+    """The cross-attention's keys and values enter Holm's family and the claim; pairs with its queries are a family apart."""
+    layers = (Address("dec", 1), Address("cross", 1))
+    made = run(Made(layers=layers), tmp_path / "a")
+    raw = value(made.measures, measure="overlap_p", group=None)
+    smallest = min(raw["value"].to_list())
+    assert len(raw) == 3 * 4 + 4
+    firsts = value(made.measures, measure="overlap_p_holm", group=None)["value"].to_list()
+    assert min(firsts) == pytest.approx(min(1.0, 16 * smallest))
+    apart = value(made.measures, measure="overlap_p", group=ELSEWHERE)["value"].to_list()
+    adjusted = value(made.measures, measure="overlap_p_holm", group=ELSEWHERE)["value"].to_list()
+    assert len(apart) == 8
+    assert min(adjusted) == pytest.approx(min(1.0, 8 * min(apart)))
+    parts = made.claims.filter(claim="D-1").filter(pl.col("part").is_not_null())
+    own = [value(made.measures, measure="overlap", component=c, group=None) for c in ("q-k", "k-v", "q-v")]
+    assert sorted(parts["n"].to_list()) == sorted(map(len, own))
 
 
 def test_what_is_no_plain_map_is_left_out_by_name(tmp_path, pageless):

@@ -20,7 +20,8 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in 
 def listing(unit: str | None = None) -> list[dict[str, Any]]:
     """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation.
 
-    `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'head'; null keeps all.
+    `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'name', 'sentence', 'head'; null
+    keeps all.
     """
     return [
         {

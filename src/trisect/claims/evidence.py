@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trisect.core.site import Site
+
 Curve = NDArray[np.float64]
 
 
 class Edited(NamedTuple):
-    """Which run is meant: its seed, its edit (none, attack, freeze), label and site."""
+    """Which run is meant: its seed, its edit (none, attack, freeze, tie, identity), label, site, and an attack's variant."""
 
     seed: int
     edit: str = "none"
     label: str | None = None
     site: str | None = None
+    variant: str = "plain"
 
 
 class Trained(NamedTuple):
@@ -28,6 +32,7 @@ class Trained(NamedTuple):
     run: str
     diverged: bool
     curves: Mapping[str, Curve]
+    parameters: int | None = None
 
 
 class Spot(NamedTuple):
@@ -42,15 +47,41 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The rows of a study, found by what they are about. Attacks of a strength other than 1 are left out."""
+    """The rows of a study, found by what they are about. Attacks of a strength other than 1 are left out.
+
+    `narrow` holds the models with narrower heads, by seed and by the layers where they are so; `layers` is how many the
+    model has, or null where that is not known.
+    """
 
     seeds: tuple[int, ...]
     trained: Mapping[Edited, Trained]
     spots: Mapping[Spot, float]
+    narrow: Mapping[tuple[int, str], tuple[Trained, ...]] = field(default_factory=dict)
+    layers: int | None = None
 
     def baseline(self, seed: int) -> Trained | None:
         """The run of that seed that nothing was done to."""
         return self.trained.get(Edited(seed))
+
+    def run(self, seed: int, edit: str, label: str | None, site: str, variant: str = "plain") -> Trained | None:
+        """The run of that edit, a site at `all` layers being one at every layer that the model has.
+
+        `narrow` at the site of a tie or an identity is the model with separate matrices in narrower heads, at the same
+        layers, that has as nearly as many parameters.
+        """
+        if edit == "narrow":
+            return self._narrow(seed, counted(site, self.layers))
+        return self.trained.get(Edited(seed, edit, label, counted(site, self.layers), variant))
+
+    def _narrow(self, seed: int, site: str) -> Trained | None:
+        fewer = self.trained.get(Edited(seed, "tie", None, site)) or self.trained.get(
+            Edited(seed, "identity", None, site)
+        )
+        known = self.narrow.get((seed, site.rpartition("@")[2]), ())
+        if fewer is None or fewer.parameters is None:
+            return None
+        wanted = fewer.parameters
+        return min(known, key=lambda run: abs((run.parameters or 0) - wanted), default=None)
 
     def measured(self, seed: int, site: str | None, measure: str, split: str, at: float | None = None) -> float | None:
         """A number of the `sites` table about that seed's baseline, or null."""
@@ -58,20 +89,44 @@ class Evidence:
         return None if base is None else self.spots.get(Spot(base.run, site, measure, split, at))
 
 
-def gather(tables: Mapping[str, pl.DataFrame]) -> Evidence:
-    """The Evidence in the tables `runs`, `metrics` and `sites`."""
-    runs = tables["runs"].filter(pl.col("strength").is_null() | (pl.col("strength") == 1)).sort("epochs", "run")
+@cache
+def counted(site: str, layers: int | None) -> str:
+    """A site as spelt where `all` is counted out over that many layers."""
+    known = Site.parse(site)
+    if known.layers is not None or layers is None:
+        return str(known)
+    return str(Site(known.components, tuple(range(1, layers + 1)), known.heads, known.stack, known.pre))
+
+
+def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evidence:
+    """The Evidence in the tables `runs`, `metrics` and `sites` of a model with so many layers.
+
+    Tables of earlier versions, which have no `variant` and no `label`, hold attacks that are all plain.
+    """
+    runs = later(tables["runs"], "variant")
+    runs = runs.filter(pl.col("strength").is_null() | (pl.col("strength") == 1)).sort("epochs", "run")
     curves = _curves(tables["metrics"])
     trained: dict[Edited, Trained] = {}
+    narrow: dict[tuple[int, str], list[Trained]] = {}
     for row in runs.iter_rows(named=True):
         diverged = row["status"] == "diverged"
         mine = {split: _whole(curves.get((row["run"], split)), row["epochs"], diverged) for split in ("train", "valid")}
         whole = {split: curve for split, curve in mine.items() if curve is not None}
-        key = Edited(row["seed"], row["edit"], row["label"], row["site"])
-        trained[key] = Trained(row["run"], diverged, whole)
+        site = None if row["site"] is None else counted(row["site"], layers)
+        run = Trained(row["run"], diverged, whole, row.get("parameters"))
+        if row["edit"] == "narrow":
+            narrow.setdefault((row["seed"], (site or "").rpartition("@")[2]), []).append(run)
+        else:
+            trained[Edited(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
     seeds = tuple(sorted({key.seed for key in trained}))
     clipped = {key: _clipped(run, trained.get(Edited(key.seed))) for key, run in trained.items()}
-    return Evidence(seeds, clipped, _spots(tables["sites"]))
+    beside = {key: tuple(_clipped(run, trained.get(Edited(key[0]))) for run in of) for key, of in narrow.items()}
+    return Evidence(seeds, clipped, _spots(later(tables["sites"], "label")), beside, layers)
+
+
+def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The table with a column of words that came to be later: null throughout where the table lacks it."""
+    return table if column in table.columns else table.with_columns(pl.lit(None, pl.String).alias(column))
 
 
 def _curves(metrics: pl.DataFrame) -> dict[tuple[str, str], dict[int, float]]:
@@ -108,9 +163,9 @@ def _clipped(trained: Trained, baseline: Trained | None) -> Trained:
 
 
 def _spots(sites: pl.DataFrame) -> dict[Spot, float]:
-    """Numbers that have no `at`, and the rewound losses at α = 0: all that claims read."""
+    """Numbers that have neither `at` nor label, and the rewound losses at α = 0: all that claims read."""
     chosen = sites.filter(
         pl.col("at").is_null() | ((pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0))
-    ).filter(pl.col("value").is_finite())
+    ).filter(pl.col("value").is_finite() & pl.col("label").is_null())
     rows = chosen.select("subject", "site", "measure", "split", "at", "value").iter_rows()
     return {Spot(subject, site, measure, split, at): value for subject, site, measure, split, at, value in rows}

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from trisect.claims.evidence import Curve, Edited, Evidence, Trained
+from trisect.claims.evidence import Curve, Evidence, Trained
 from trisect.core.claim import (
     Combination,
     CurveDistance,
@@ -38,20 +38,23 @@ class Pair(NamedTuple):
     runs: frozenset[str]
 
 
-def read(effect: Effect, evidence: Evidence, seed: int, when: When = "final") -> Reading | None:
-    """The effect in one seed, or null where some run or measure of it is missing or does not have that reading."""
+def read(effect: Effect, evidence: Evidence, seed: int, when: When = "final", variant: str = "plain") -> Reading | None:
+    """The effect in one seed, or null where some run or measure of it is missing or does not have that reading.
+
+    `variant` reads attacks of that variant (a control) in the place of plain ones.
+    """
     if isinstance(effect, Combination):
-        readings = [read(leaf, evidence, seed, when) for _, leaf in effect.terms]
+        readings = [read(leaf, evidence, seed, when, variant) for _, leaf in effect.terms]
         weights = [weight for weight, _ in effect.terms]
         return _join(readings, lambda values: float(np.dot(weights, values)))
     if isinstance(effect, LossChange):
-        return _loss_change(effect, evidence, seed, when)
+        return _loss_change(effect, evidence, seed, when, variant)
     if isinstance(effect, LearnedFraction):
-        return _learned(effect, evidence, seed, when)
+        return _learned(effect, evidence, seed, when, variant)
     if when != "final":
         return None
     if isinstance(effect, CurveDistance):
-        return _curve_distance(effect, evidence, seed)
+        return _curve_distance(effect, evidence, seed, variant)
     if isinstance(effect, RewindRise):
         return _rewind_rise(effect, evidence, seed)
     assert isinstance(effect, SiteMean), "a statistic of one model has no seeds"
@@ -65,23 +68,24 @@ def above_unigram(effect: Effect, evidence: Evidence, seed: int) -> Reading | No
     start = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
     if start is None:
         return None
-    pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, "final")
+    pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, "final", "plain")
     return _mean(_fraction(pair, start) for pair in pairs)
 
 
-def _loss_change(effect: LossChange, evidence: Evidence, seed: int, when: When) -> Reading | None:
+def _loss_change(effect: LossChange, evidence: Evidence, seed: int, when: When, variant: str) -> Reading | None:
     def change(pair: Pair) -> Reading:
         value = pair.edited - pair.baseline
         return Reading(abs(value) if effect.absolute else value, pair.runs)
 
-    pairs = _pairs(evidence, seed, effect.edit, effect.label, effect.sites, effect.split, when)
+    kind = variant if effect.edit == "attack" else "plain"
+    pairs = _pairs(evidence, seed, effect.edit, effect.label, effect.sites, effect.split, when, kind)
     return _mean(None if pair is None else change(pair) for pair in pairs)
 
 
-def _learned(effect: LearnedFraction, evidence: Evidence, seed: int, when: When) -> Reading | None:
+def _learned(effect: LearnedFraction, evidence: Evidence, seed: int, when: When, variant: str) -> Reading | None:
     if when == "matched_train":
         return None  # where both came down to the same train loss, both learned the same: a fraction of about 1
-    pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, when)
+    pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, when, variant)
     return _mean(_fraction(pair, None if pair is None else pair.initial) for pair in pairs)
 
 
@@ -93,10 +97,17 @@ def _fraction(pair: Pair | None, start: float | None) -> Reading | None:
 
 
 def _pairs(
-    evidence: Evidence, seed: int, edit: str, label: str | None, sites: Sequence[str], split: str, when: When
+    evidence: Evidence,
+    seed: int,
+    edit: str,
+    label: str | None,
+    sites: Sequence[str],
+    split: str,
+    when: When,
+    variant: str,
 ) -> list[Pair | None]:
     base = evidence.baseline(seed)
-    edited = (evidence.trained.get(Edited(seed, edit, label, site)) for site in sites)
+    edited = (evidence.run(seed, edit, label, site, variant) for site in sites)
     return [_pair(run, base, split, when) for run in edited]
 
 
@@ -137,9 +148,9 @@ def at_level(train: Curve, valid: Curve, level: float) -> float:
     return float(valid[before] + share * (valid[reached] - valid[before]))
 
 
-def _curve_distance(effect: CurveDistance, evidence: Evidence, seed: int) -> Reading | None:
+def _curve_distance(effect: CurveDistance, evidence: Evidence, seed: int, variant: str) -> Reading | None:
     def distance(layer: int, label: str) -> Reading | None:
-        runs = [evidence.trained.get(Edited(seed, "attack", label, f"{c}@{layer}")) for c in effect.pair]
+        runs = [evidence.run(seed, "attack", label, f"{c}@{layer}", variant) for c in effect.pair]
         curves = [run.curves[effect.split] for run in runs if run is not None and effect.split in run.curves]
         if len(curves) < 2 or len(curves[0]) != len(curves[1]):
             return None

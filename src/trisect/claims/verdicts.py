@@ -26,7 +26,7 @@ from trisect.core.stats import (
     two_sided,
 )
 from trisect.core.tables import frame
-from trisect.papers import SOURCES
+from trisect.papers import SOURCES, tying
 
 NOT_IN_USE = "attention is not in use here"
 NOT_CHECKED = "whether attention is in use was not measured in this study"
@@ -81,20 +81,32 @@ class Tested:
 def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.DataFrame:
     """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
 
-    `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured.
+    `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
+    are. A source about ties is judged where something was tied: other studies do not ask it.
     """
-    evidence = gather(tables)
-    everywhere = _barred_everywhere(evidence)
+    evidence = gather(tables, depth(about))
+    everywhere = barred_everywhere(evidence)
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
     epsilon = _epsilon(about)
     rows: list[dict[str, Any]] = []
-    for source in (source for source in SOURCES if source.unit == "seed"):
+    for source in asked(evidence):
         tested = [tuple(_test(part, evidence, epsilon) for part in claim.parts) for claim in source.claims]
         rows += _judge_source(source, tested, everywhere, diverged)
     return frame("claims", rows)
 
 
-def _barred_everywhere(evidence: Evidence) -> str | None:
+def depth(about: Mapping[str, Any]) -> int | None:
+    """How many layers the study's model has, or null where nothing says so."""
+    return (about["experiment"].get("model") or {}).get("layers")
+
+
+def asked(evidence: Evidence) -> list[Source]:
+    """The sources whose claims are about training, without that about ties where nothing is tied."""
+    tied = any(key.edit in ("tie", "identity") for key in evidence.trained)
+    return [source for source in SOURCES if source.unit == "seed" and (tied or source.key != tying.SOURCE.key)]
+
+
+def barred_everywhere(evidence: Evidence) -> str | None:
     """Why no claim of the study can have a verdict, or null when both preconditions hold."""
     found = checks(evidence)
     if all(check.ok for check in found):

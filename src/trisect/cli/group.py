@@ -41,11 +41,13 @@ def main() -> None:
     """What do the query, key and value submodules of a Transformer each do?
 
     \b
-    trisect study quick --out study        run the main job on the embedded corpus
+    trisect dissect --out study            all four sources on embedded data, and one page
+    trisect study quick --out training     train, attack, rewind, freeze, tie; judge; report
     trisect plan paper --corpus DIR        what would be run, and how long it would take
     trisect corpus annotate DIR ...        label a text with spaCy
     trisect norms MODEL --corpus DIR       where a pretrained model's attention takes its information from
     trisect explore MODEL "a text"         one page to look into every head
     trisect theory                         attention worked by hand, and a page to move it with
     trisect recall --out recall            what pretraining adds: models asked where people were born
+    trisect align MODEL --source ...       word links from an encoder-decoder's attention
     """

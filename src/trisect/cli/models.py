@@ -1,4 +1,4 @@
-"""Models on the command line: check, norms, similarity, ablate, rewind, explore — of any model that passes the proof."""
+"""Models on the command line: check, norms, similarity, ablate, erase, rewind, explore — of any model that passes the proof."""
 
 from __future__ import annotations
 
@@ -201,6 +201,49 @@ def ablate(
     subject, texts = _loaded(named), _read(named)
     wanted = _several(sites) or None
     done = door.ablate(subject, texts, wanted, _folder(out, "ablate", subject.name), how, per, hold is not None, seed)
+    say_result(done, as_json)
+
+
+@main.command(cls=_Sited)
+@_model
+@_window
+@click.option("--corpus", required=True, help="A labelled text: a treebank's folder, a corpus folder, or 'embedded'.")
+@click.option("--label", "labels", multiple=True, default=("pos",), show_default=True, help="A column; may repeat.")
+@click.option("--split", default="test", show_default=True, help="What the loss is measured on: train, valid or test.")
+@click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
+@click.option("--limit", type=int, help="Read no more than so many texts of the split.")
+@click.option("--sites", multiple=True, help="Sites such as q@all v@2.  [default: q, k and v of every layer]")
+@click.option("--draws", default=10, show_default=True, help="Random subspaces to compare with.")
+@click.option("--per", default="layer", show_default=True, help="One erasure a head or a layer.")
+@click.option("--whose", help="own or next: whose label a position carries.  [default: next for causal models]")
+@_out
+def erase(
+    labels: tuple[str, ...],
+    corpus: str,
+    split: str,
+    reader: str | None,
+    limit: int | None,
+    sites: tuple[str, ...],
+    draws: int,
+    per: str,
+    whose: str | None,
+    out: str | None,
+    seed: int,
+    as_json: bool,
+    **named: Any,
+) -> None:
+    """Erase a label linearly from queries, keys or values, and measure what the model loses by it.
+
+    \b
+    trisect erase MODEL --corpus ud-english-ewt --label pos --sites k@all
+    """
+    from trisect import door
+
+    subject = _loaded(named)
+    place, wanted = _folder(out, "erase", subject.name), _several(sites) or None
+    done = door.erase(subject, corpus, labels, wanted, place, draws, split, limit, reader, whose, per, seed)
+    for note in () if as_json else done.notes:
+        click.echo(note)
     say_result(done, as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -75,12 +76,7 @@ def recall(
     """
     from trisect import door
 
-    pairs = [text.partition("=") for text in settings]
-    if wrong := [name for name, sign, _ in pairs if not sign]:
-        known = "A setting has a name, '=' and a value."
-        raise SpecError(f"--set {wrong[0]}.", known, "Use for example --set layers=2.")
-    given = {name.strip(): value.strip() for name, _, value in pairs}
-    chosen = read_seeds(seeds)
+    chosen, given = read_seeds(seeds), read_settings(settings)
     done = door.recall(data, out, 1 if chosen is None else chosen, recipe, given, not no_examples, device, workers)
     for note in () if as_json else done.notes:
         click.echo(note)
@@ -106,3 +102,12 @@ def ask(model: str, question: str, risk: float | None, as_json: bool) -> None:
         return
     for line in reply.words():
         click.echo(line)
+
+
+def read_settings(settings: Sequence[str]) -> dict[str, str]:
+    """The values of --set NAME=VALUE; raises SpecError for one without '='."""
+    pairs = [text.partition("=") for text in settings]
+    if wrong := [name for name, sign, _ in pairs if not sign]:
+        known = "A setting has a name, '=' and a value."
+        raise SpecError(f"--set {wrong[0]}.", known, "Use for example --set layers=2.")
+    return {name.strip(): value.strip() for name, _, value in pairs}

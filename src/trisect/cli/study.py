@@ -14,7 +14,7 @@ from trisect.core.errors import SpecError
 def _options(function: Any) -> Any:
     """The options that say what is run, shared by study and plan."""
     for option in (
-        click.option("--only", help="Some of attack,rewind,freeze, joined by commas."),
+        click.option("--only", help="Some of attack,control,rewind,freeze,tie,probe,erase."),
         click.option("--sites", multiple=True, help="A site such as k@3, q+k@1-2 or v@all; may stand several times."),
         click.option("--epochs", type=int, help="Epochs of every run."),
         click.option("--seeds", help="A number of seeds, or the seeds themselves: 1,2,7 (one seed: 7,)."),
@@ -52,7 +52,7 @@ def study(
     track: str | None,
     as_json: bool,
 ) -> None:
-    """Train, attack, freeze, rewind; judge; report. Goes on where it stopped when called again.
+    """Train, attack, freeze, tie, rewind, probe, erase; judge; report. Goes on where it stopped when called again.
 
     \b
     trisect study quick --seeds 1 --only rewind --out study
@@ -80,6 +80,24 @@ def study(
         click.echo(json.dumps({"report": str(done.report.resolve()), "runs": runs, "verdicts": verdicts}))
     else:
         _summary(done)
+
+
+@main.command()
+@click.option("--out", default="study", show_default=True, help="The folder for everything.")
+@click.option("--seeds", help="Seeds of the training study: a number, or the seeds themselves.  [default: 3]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def dissect(out: str, seeds: str | None, device: str, workers: int | None, as_json: bool) -> None:
+    """Ask all four sources on embedded data, and answer on one page. Goes on where it stopped when called again.
+
+    \b
+    trisect dissect --out study
+    """
+    from trisect import door
+    from trisect.cli.models import say_result
+
+    say_result(door.dissect(out, read_seeds(seeds), device, workers), as_json)
 
 
 @main.command()

@@ -14,6 +14,8 @@ DIRECTIONS = ("above", "below", "within")
 class LossChange:
     """What an edit does to the final loss: edited minus baseline of the same seed, nats, mean over `sites`.
 
+    Of the edit `narrow`, `sites` are those of the tie or identity that it stands beside: the model with narrower heads
+    of as nearly as many parameters, at the same layers.
     `absolute` takes each site's change without its sign before the mean.
     """
 
@@ -153,7 +155,7 @@ class Source:
     """One source: how to cite it, and its claims, which are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
-    model: 'text' or 'head'.
+    model: 'text', 'name', 'sentence' or 'head'.
     """
 
     key: str

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 
+from trisect.core.errors import SpecError
+
 
 def there(package: str) -> bool:
     """Whether a package can be imported; a folder of that name in the current directory is none."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
+
+
+def need_extra(package: str, extra: str, what: str) -> None:
+    """Raise SpecError where a package that `what` needs is missing, naming the extra that brings it."""
+    if not there(package):
+        raise SpecError(
+            f"{what} needs the package {package.replace('_', '-')}.",
+            "It is not installed here.",
+            f"Install it with: pip install 'trisect[{extra}]'.",
+        )

@@ -10,25 +10,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trisect.core.edits import Edit, studied
-from trisect.core.errors import SpecError
+from trisect.core.edits import Edit, place
 from trisect.core.files import canonical, digest
+from trisect.core.methods import METHODS, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
-from trisect.core.typed import settle
+from trisect.core.typed import need, settle, whole
 
 SCHEMA = 1
-METHODS = ("attack", "rewind", "freeze")
-PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
-
-
-def _need(ok: bool, given: str, known: str, todo: str) -> None:
-    if not ok:
-        raise SpecError(given, known, todo)
-
-
-def _whole(value: Any, name: str, least: int) -> None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    _need(ok, f"{name} is {value!r}.", f"It is a whole number, {least} or more.", f"Give {name} as {least} or more.")
 
 
 @dataclass(frozen=True)
@@ -44,17 +32,17 @@ class Model:
     def __post_init__(self) -> None:
         settle(self)
         for name in ("width", "layers", "heads", "feedforward"):
-            _whole(getattr(self, name), name, 1)
-        _need(
+            whole(getattr(self, name), name, 1)
+        need(
             self.width % self.heads == 0,
             f"{self.heads} heads do not divide a width of {self.width}.",
             "Each head takes an equal slice of the width.",
             f"Use for example {self.heads} heads with a width of {self.heads * max(1, self.width // self.heads)}.",
         )
-        _need(
+        need(
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
-        _need(
+        need(
             0 <= self.dropout <= 0.99,
             f"dropout is {self.dropout!r}.",
             "It is a share from 0 to 0.99.",
@@ -85,10 +73,10 @@ class Training:
     def __post_init__(self) -> None:
         settle(self)
         for name in ("epochs", "columns", "eval_columns", "window"):
-            _whole(getattr(self, name), name, 1)
-        _whole(self.warmup, "warmup", 0)
+            whole(getattr(self, name), name, 1)
+        whole(self.warmup, "warmup", 0)
         known = ("sgd", "adamw")
-        _need(
+        need(
             self.optimizer in known,
             f"optimizer is {self.optimizer!r}.",
             f"There is {' and '.join(known)}.",
@@ -96,20 +84,20 @@ class Training:
         )
         for name in ("rate", "decay", "clip"):
             value = getattr(self, name)
-            _need(
+            need(
                 0 < value < float("inf"),
                 f"{name} is {value!r}.",
                 "It is a finite number above 0.",
                 f"Give such a {name}.",
             )
-        _need(
+        need(
             0 <= self.weight_decay < float("inf"),
             f"weight_decay is {self.weight_decay!r}.",
             "It is 0 or more.",
             "Use for example 0.01.",
         )
         if self.train_sample is not None:
-            _whole(self.train_sample, "train_sample", 1)
+            whole(self.train_sample, "train_sample", 1)
 
 
 @dataclass(frozen=True)
@@ -129,83 +117,8 @@ class Text:
         settle(self)
         for name in ("train_tokens", "valid_tokens"):
             if getattr(self, name) is not None:
-                _whole(getattr(self, name), name, 2)
-        _whole(self.min_count, "min_count", 1)
-
-
-@dataclass(frozen=True)
-class Attack:
-    """Experiment 1 (science A4): every site × label × strength. `epochs` of null means as many as the training has."""
-
-    sites: tuple[Site, ...] = PAPER_SITES
-    labels: tuple[str, ...] = ("pos", "dep")
-    strengths: tuple[float, ...] = (1.0,)
-    epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        settle(self)
-        if self.epochs is not None:
-            _whole(self.epochs, "epochs", 1)
-        empty = [n for n in ("sites", "labels", "strengths") if not getattr(self, n)]
-        _need(
-            not empty,
-            f"The attack has no {' and no '.join(empty)}.",
-            "It needs at least one of each.",
-            "Name some, or leave attack out.",
-        )
-        for name in ("labels", "strengths"):
-            values = getattr(self, name)
-            _need(len(set(values)) == len(values), f"{name} are {values}.", "One stands twice.", "Name each once.")
-
-
-@dataclass(frozen=True)
-class Rewind:
-    """Experiments 2a and 2b (science A5, A6): convex rewinding at steps of 1/(points − 1), and every stored epoch.
-
-    `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
-    between as many exact evaluations as its own check asks for, and is exact at the crossings; 'exact' evaluates all.
-    `sample_tokens` of each split, in whole rows drawn once by `sample_seed`, stand for all of them: the same rows at
-    every point and site, so that each rise of the loss has an interval; null evaluates every row.
-    """
-
-    sites: tuple[Site, ...] = PAPER_SITES
-    points: int = 101
-    epsilon: float = 0.01
-    midstage: bool = True
-    mode: str = "adaptive"
-    sample_tokens: int | None = None
-    sample_seed: int = 0
-
-    def __post_init__(self) -> None:
-        settle(self)
-        known = ("adaptive", "exact")
-        _need(self.mode in known, f"mode is {self.mode!r}.", f"There is {' and '.join(known)}.", "Use one of them.")
-        _whole(self.points, "points", 2)
-        if self.sample_tokens is not None:
-            _whole(self.sample_tokens, "sample_tokens", 2)
-        _whole(self.sample_seed, "sample_seed", 0)
-        _need(
-            0 < self.epsilon < 1,
-            f"epsilon is {self.epsilon!r}.",
-            "It is a share of the final loss.",
-            "Use for example 0.01.",
-        )
-        _need(
-            bool(self.sites), "The rewinding has no sites.", "It needs at least one.", "Name some, or leave rewind out."
-        )
-
-
-@dataclass(frozen=True)
-class Freeze:
-    """Experiment 2c (science A7): each site's weights keep their initial values."""
-
-    sites: tuple[Site, ...] = PAPER_SITES
-
-    def __post_init__(self) -> None:
-        settle(self)
-        _need(
-            bool(self.sites), "The freezing has no sites.", "It needs at least one.", "Name some, or leave freeze out."
-        )
+                whole(getattr(self, name), name, 2)
+        whole(self.min_count, "min_count", 1)
 
 
 @dataclass(frozen=True)
@@ -220,32 +133,36 @@ class Experiment:
     attack: Attack | None = Attack()
     rewind: Rewind | None = Rewind()
     freeze: Freeze | None = Freeze()
+    control: Control | None = None
+    tie: Tie | None = None
+    probe: Probe | None = None
+    erase: Erase | None = None
 
     def __post_init__(self) -> None:
         settle(self)
-        _need(
+        need(
             bool(re.fullmatch(r"[\w.-]+", self.name)),
             f"{self.name!r} is not a name.",
             "Names are letters, digits, '.', '_', '-'.",
             "Rename it.",
         )
-        _need(
+        need(
             len(self.seeds) > 0,
             "There are no seeds.",
             "A study needs at least one.",
             "Give for example seeds 1, 2 and 3.",
         )
         for seed in self.seeds:
-            _whole(seed, "seed", 0)
-        _need(
+            whole(seed, "seed", 0)
+        need(
             len(set(self.seeds)) == len(self.seeds),
             f"seeds are {self.seeds}.",
             "One of them stands twice.",
             "Name each seed once.",
         )
-        _need(max(self.seeds) < 2**63, f"A seed is {max(self.seeds)}.", "Seeds are below 2^63.", "Use a smaller one.")
+        need(max(self.seeds) < 2**63, f"A seed is {max(self.seeds)}.", "Seeds are below 2^63.", "Use a smaller one.")
         last = self.attack.epochs if self.attack and self.attack.epochs else 0
-        _need(
+        need(
             last <= self.training.epochs,
             f"Attacks last {last} epochs and the baseline {self.training.epochs}.",
             "An attack is compared with the baseline at its own last epoch.",
@@ -256,26 +173,64 @@ class Experiment:
         """The same experiment with every site counted out against the model; raises SiteError outside it."""
         shape = (self.model.layers, self.model.heads)
 
-        def fit(part: Any, verb: str) -> Any:
-            places = (studied(s.resolve(*shape), verb) for s in part.sites) if part else ()
-            return part and replace(part, sites=tuple(dict.fromkeys(places)))
+        def fit(sites: tuple[Site, ...], verb: str) -> tuple[Site, ...]:
+            return tuple(dict.fromkeys(place(s.resolve(*shape), verb) for s in sites))
 
-        return replace(self, **{verb: fit(getattr(self, verb), verb) for verb in METHODS})
+        parts: dict[str, Any] = {}
+        for verb in METHODS:
+            part = getattr(self, verb)
+            if part is not None and part.sites is not None:
+                parts[verb] = replace(part, sites=fit(part.sites, verb))
+        if self.tie:
+            parts["tie"] = replace(parts["tie"], identity=fit(self.tie.identity, "identity"))
+        return replace(self, **parts)
 
     def runs(self, corpus: str) -> Iterator[Run]:
         """Every run, baselines first within each seed; `corpus` is the fingerprint of the text as cut."""
-        whole = self.resolved()
-        training = whole.training
-        for seed in whole.seeds:
-            yield Run(corpus, whole.model, training, seed)
-            for site in whole.freeze.sites if whole.freeze else ():
-                yield Run(corpus, whole.model, training, seed, Edit("freeze", site))
-            if whole.attack:
-                short = replace(training, epochs=whole.attack.epochs or training.epochs)
-                for label in whole.attack.labels:
-                    for strength in whole.attack.strengths:
-                        for site in whole.attack.sites:
-                            yield Run(corpus, whole.model, short, seed, Edit("attack", site, label, float(strength)))
+        fitted = self.resolved()
+        last = fitted.attack.epochs if fitted.attack and fitted.attack.epochs else fitted.training.epochs
+        short = replace(fitted.training, epochs=last)
+        for seed in fitted.seeds:
+            yield Run(corpus, fitted.model, fitted.training, seed)
+            for edit in fitted._untargeted():
+                yield Run(corpus, fitted.model, fitted.training, seed, edit)
+            for edit in fitted._attacks():
+                yield Run(corpus, fitted.model, short, seed, edit)
+
+    def _untargeted(self) -> Iterator[Edit]:
+        """Freezes, ties, and what ties are compared with; of resolved sites."""
+        for site in self.freeze.sites if self.freeze else ():
+            yield Edit("freeze", site)
+        if self.tie:
+            fewer = [Edit("tie", s) for s in self.tie.sites] + [Edit("identity", s) for s in self.tie.identity]
+            yield from fewer
+            yield from dict.fromkeys(narrowed(self.model, edit) for edit in fewer if self.tie.narrow)
+
+    def _attacks(self) -> Iterator[Edit]:
+        """Attacks and their controls, those of one label one after another."""
+        for label in self.attack.labels if self.attack else ():
+            for strength in self.attack.strengths if self.attack else ():
+                for site in self.attack.sites if self.attack else ():
+                    yield Edit("attack", site, label, strength)
+        if self.control:
+            for label in self.control.labels:
+                for variant in self.control.variants:
+                    for site in self.control.sites:
+                        yield Edit("attack", site, label, self.control.strength, variant)
+
+
+def narrowed(model: Model, edit: Edit) -> Edit:
+    """The separate matrices of narrower heads that have as nearly as many parameters as a tie or an identity leaves.
+
+    Per layer, attention of D x D matrices and biases has 4D² + 4D parameters, each matrix saved takes D² + D of them,
+    and heads of E' dimensions (H of them) have 4DHE' + 3HE' + D.
+    """
+    site, wide, heads = edit.site, model.width, model.heads
+    saved = len(site.components) - (edit.kind == "tie")
+    share = len(site.heads) / heads if site.heads else 1.0
+    left = 4 * wide * wide + 4 * wide - saved * share * (wide * wide + wide)
+    width = round((left - wide) / ((4 * wide + 3) * heads))
+    return Edit("narrow", Site(("q", "k", "v"), site.layers), width=max(1, min(width, wide // heads)))
 
 
 @dataclass(frozen=True)
@@ -314,21 +269,21 @@ class Machine:
     def __post_init__(self) -> None:
         settle(self)
         known = ("auto", "cpu", "cuda")
-        _need(
+        need(
             self.device in known,
             f"{self.device!r} is not a device.",
             f"Devices are {', '.join(known)}.",
             "Use one of them.",
         )
         precisions = ("float32", "bfloat16")
-        _need(
+        need(
             self.precision in precisions,
             f"{self.precision!r} is not a precision.",
             f"There is {' and '.join(precisions)}.",
             "Use one of them.",
         )
         if self.workers is not None:
-            _whole(self.workers, "workers", 0)
+            whole(self.workers, "workers", 0)
 
     def cores(self) -> int:
         """How many processor cores this process may use."""
@@ -341,7 +296,9 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Run):
         return {"schema": SCHEMA, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
-    if isinstance(value, (Experiment, Attack, Rewind, Freeze, Edit)):
+    if isinstance(value, Edit):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if _said(value, f.name)}
+    if isinstance(value, (Experiment, Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, (Model, Training, Text)):
         return asdict(value)
@@ -350,13 +307,29 @@ def plain(value: Any) -> Any:
     return value
 
 
-_PARTS = {"text": Text, "model": Model, "training": Training, "attack": Attack, "rewind": Rewind, "freeze": Freeze}
+def _said(edit: Edit, name: str) -> bool:
+    """Whether a field of an edit enters its data: what came to be later only where it is set, so that ids stay."""
+    return getattr(edit, name) != {"variant": "plain", "width": None}.get(name, ...)
+
+
+_PARTS = {
+    "text": Text,
+    "model": Model,
+    "training": Training,
+    "attack": Attack,
+    "rewind": Rewind,
+    "freeze": Freeze,
+    "control": Control,
+    "tie": Tie,
+    "probe": Probe,
+    "erase": Erase,
+}
 
 
 def read_experiment(data: Any, where: str | Path) -> Experiment:
     """An Experiment from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
     known = {f.name for f in fields(Experiment)}
-    _need(
+    need(
         isinstance(data, dict),
         f"{where} does not hold an experiment.",
         "An experiment is a JSON object.",
@@ -368,7 +341,7 @@ def read_experiment(data: Any, where: str | Path) -> Experiment:
         if key in _PARTS and value is not None:
             kind = _PARTS[key]
             names = {f.name for f in fields(kind)}
-            _need(
+            need(
                 isinstance(value, dict),
                 f"{key} in {where} is {value!r}.",
                 "It is a JSON object.",
@@ -376,8 +349,9 @@ def read_experiment(data: Any, where: str | Path) -> Experiment:
             )
             _refuse(set(value) - names, names, f"{key} in {where}")
             parts = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-            if isinstance(parts.get("sites"), tuple):
-                parts["sites"] = tuple(Site.parse(s) for s in parts["sites"])
+            for name in ("sites", "identity"):
+                if isinstance(parts.get(name), tuple):
+                    parts[name] = tuple(Site.parse(s) for s in parts[name])
             values[key] = kind(**parts)
         else:
             values[key] = tuple(value) if isinstance(value, list) else value
@@ -391,7 +365,7 @@ def read_run(data: dict[str, Any]) -> Run:
 
 
 def _refuse(unknown: set[str], known: set[str], where: object) -> None:
-    _need(
+    need(
         not unknown,
         f"{where} has {', '.join(sorted(unknown))}.",
         f"Known are {', '.join(sorted(known))}.",

@@ -20,10 +20,11 @@ SIGNED = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
 SCHEMAS: dict[str, dict[str, Any]] = {
     "runs": {
         "run": TEXT,
-        "edit": TEXT,  # none, attack, freeze
+        "edit": TEXT,  # none, attack, freeze, tie, identity, narrow
         "site": TEXT,
         "label": TEXT,
         "strength": REAL,
+        "variant": TEXT,  # of an attack: plain, or the control that it is
         "seed": WHOLE,
         "epochs": WHOLE,
         "status": TEXT,  # finished, diverged
@@ -40,7 +41,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "subject": TEXT,
         "site": TEXT,
         "measure": TEXT,
-        "at": REAL,  # alpha, epoch, or null
+        "label": TEXT,  # of probes and erasure: the column
+        "at": REAL,  # alpha, epoch, draw, or null
         "split": TEXT,
         "value": REAL,
         "n": WHOLE,
@@ -78,6 +80,19 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "nearest": TEXT,
         "nearest_place": TEXT,
     },
+    "controls": {
+        "source": TEXT,
+        "claim": TEXT,
+        "part": TEXT,
+        "control": TEXT,  # control, bounded, site: the variant that the attack is compared with
+        "effect": REAL,  # of the attack, as the claim's part has it
+        "control_effect": REAL,
+        "difference": REAL,  # effect less that of the control, paired by seed
+        "low": REAL,
+        "high": REAL,
+        "n": WHOLE,
+        "reading": TEXT,  # survives, does not survive, undecided
+    },
     "claims": {
         "source": TEXT,
         "claim": TEXT,
@@ -110,6 +125,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
 }
 
+LATER = {"runs": ("variant",), "sites": ("label",)}  # columns that tables of earlier versions lack
+LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
 STUDY_TABLES = tuple(
     name for name in SCHEMAS if name not in ("measures", "answers")
 )  # what a study holds; pretrained models have rows of "measures"
@@ -140,9 +157,12 @@ def write_table(folder: Path, name: str, table: pl.DataFrame) -> Path:
 def read_table(folder: Path, name: str) -> pl.DataFrame:
     """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, damaged or has other columns.
 
-    A table of an earlier version carries no checksum and is taken as it is.
+    A table of an earlier version carries no checksum and is taken as it is; columns that came later are null in it, and
+    a table that came later is empty.
     """
     path = folder / f"{name}.parquet"
+    if name in LATER_TABLES and folder.is_dir() and not path.exists():
+        return frame(name, ())
     todo = f"Delete {path} and call 'trisect report' on the study: tables are made anew from its runs."
     try:
         content = path.read_bytes()
@@ -151,6 +171,9 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
         table = pl.read_parquet(io.BytesIO(content))
     except (Exception, pl.exceptions.PanicException) as error:
         raise DamagedFileError(f"The table {path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
+    later = {column: kind for column, kind in SCHEMAS[name].items() if column in LATER.get(name, ())}
+    table = table.with_columns(pl.lit(None, kind).alias(c) for c, kind in later.items() if c not in table.columns)
+    table = table.select(list(SCHEMAS[name])) if set(table.columns) == set(SCHEMAS[name]) else table
     if dict(table.schema) != dict(pl.Schema(SCHEMAS[name])):
         raise DamagedFileError(
             f"The table {path} has other columns than '{name}'.", f"It has {', '.join(table.columns)}.", todo

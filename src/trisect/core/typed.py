@@ -50,3 +50,15 @@ def _word(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return f"a list, each of it {_word(get_args(kind)[0])}"
     return WORDS.get(kind, f"a {kind.__name__}")
+
+
+def need(ok: bool, given: str, known: str, todo: str) -> None:
+    """Raise a SpecError of these three parts unless `ok`."""
+    if not ok:
+        raise SpecError(given, known, todo)
+
+
+def whole(value: Any, name: str, least: int) -> None:
+    """Raise SpecError unless the value is a whole number that is not below `least`."""
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    need(ok, f"{name} is {value!r}.", f"It is a whole number, {least} or more.", f"Give {name} as {least} or more.")

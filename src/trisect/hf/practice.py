@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -57,19 +58,62 @@ class Schedule:
         return self.rate * max(self.floor, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-Rows = Callable[[int, np.random.Generator], Sequence[Example]]  # the rows of an epoch, given its number from 1
+@runtime_checkable
+class Row(Protocol):
+    """What a model learns from: rows of like size go together, since each is padded to the largest."""
+
+    @property
+    def size(self) -> int:
+        """How long it is."""
+        ...
+
+    @property
+    def predicted(self) -> int:
+        """How many ids are predicted of it."""
+        ...
+
+
+@runtime_checkable
+class Lecture(Protocol):
+    """How rows of one kind become a loss."""
+
+    def loss(self, model: nn.Module, rows: Sequence[Any]) -> Tensor:
+        """Summed over all that is predicted, nats."""
+        ...
+
+
+@dataclass(frozen=True)
+class NextIds:
+    """How a causal model learns an Example: of every id the next one."""
+
+    padding: int
+
+    def loss(self, model: nn.Module, rows: Sequence[Example]) -> Tensor:
+        """Summed over all that is predicted, nats."""
+        device = next(model.parameters()).device
+        ids = padded([row.ids for row in rows], self.padding).to(device)
+        labels = padded([row.labels for row in rows], IGNORED).to(device)
+        logits = model(input_ids=ids, use_cache=False).logits
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+Rows = Callable[[int, np.random.Generator], Sequence[Row]]  # the rows of an epoch, given its number from 1
 Told = Callable[[int, float], object]  # of the epoch that ended, and its loss
 
 
 @dataclass(frozen=True)
 class Practice:
-    """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`."""
+    """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
+
+    `lecture` says how the rows are learnt from; null are Examples, of which a causal model predicts the next ids.
+    """
 
     rows: Rows
     schedule: Schedule
     block: int
     padding: int
     seed: int
+    lecture: Lecture | None = None
 
     def run(self, model: nn.Module, state: Path, told: Told = lambda epoch, loss: None) -> tuple[float, ...]:
         """Train `model` in place, on the device that it is on; returns every epoch's loss, nats per predicted character.
@@ -99,7 +143,8 @@ class Practice:
 
     def _mark(self, model: nn.Module) -> str:
         shapes = [[name, list(p.shape)] for name, p in model.named_parameters()]
-        return digest(canonical([repr(self.schedule), self.block, self.padding, self.seed, shapes]), 8)
+        lecture = [] if self.lecture is None else [repr(self.lecture)]
+        return digest(canonical([repr(self.schedule), self.block, self.padding, self.seed, shapes, *lecture]), 8)
 
     def _epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
         """One pass over the rows of an epoch; returns the mean loss per predicted id."""
@@ -120,21 +165,15 @@ class Practice:
                 total, count = total + loss, count + predicted
         return total / max(1, count)
 
-    def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Example]) -> tuple[float, int]:
+    def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Row]) -> tuple[float, int]:
         """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
-        predicted = sum(sum(label != IGNORED for label in row.labels) for row in batch)
-        total = 0.0
+        lecture = self.lecture or _next_ids(self.padding)
+        predicted, total = sum(row.predicted for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
-        ordered = sorted(batch, key=lambda row: len(row.ids))
+        ordered = sorted(batch, key=lambda row: row.size)
         size = max(LEAST, math.ceil(len(ordered) / PIECES))
         for start in range(0, len(ordered), size):
-            piece = ordered[start : start + size]
-            device = next(model.parameters()).device
-            ids = _padded([row.ids for row in piece], self.padding).to(device)
-            labels = _padded([row.labels for row in piece], IGNORED).to(device)
-            loss = F.cross_entropy(
-                model(input_ids=ids, use_cache=False).logits.flatten(0, 1), labels.flatten(), reduction="sum"
-            )
+            loss = lecture.loss(model, ordered[start : start + size])
             (loss / max(1, predicted)).backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), self.schedule.clip)
@@ -142,8 +181,12 @@ class Practice:
         return total, predicted
 
 
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Rows as one tensor [B T], filled up at their ends; causal attention never looks at what is filled in."""
+def _next_ids(padding: int) -> Lecture:
+    return NextIds(padding)
+
+
+def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    """Rows as one tensor [B T], filled up at their ends."""
     longest = max(len(row) for row in rows)
     return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
 

@@ -85,7 +85,7 @@ class Desk:
     def _windows(self, number: int, text: Text) -> Iterator[Window]:
         paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
         source, target = check_text(self.name, number, text, paired)
-        pieces, aims = list(self._cut(source)), list(self._cut(target)) if paired else []
+        pieces, aims = list(self._cut(source)), list(self._cut(target, True)) if paired else []
         if aims and len(aims) != len(pieces):
             given = f"Text {number + 1} is {len(pieces)} windows of source and {len(aims)} of target."
             raise ModelError(
@@ -95,9 +95,13 @@ class Desk:
             _, aim, aim_special = aims[i] if aims else (0, [], [])
             yield Window(number, start, ids, special, aim, aim_special, not isinstance(text, tuple))
 
-    def _cut(self, text: str) -> Iterator[tuple[int, list[int], list[bool]]]:
-        """Windows of a text: where each begins, its ids, and which of them are special; specials stand in every window."""
-        made = self.tokenizer(text, add_special_tokens=True, return_special_tokens_mask=True, verbose=False)
+    def _cut(self, text: str, aim: bool = False) -> Iterator[tuple[int, list[int], list[bool]]]:
+        """Windows of a text: where each begins, its ids, and which of them are special; specials stand in every window.
+
+        `aim` says that it is a target: some tokenizers cut those by the rules of another language.
+        """
+        named = {"text_target": text} if aim else {"text": text}
+        made = self.tokenizer(**named, add_special_tokens=True, return_special_tokens_mask=True, verbose=False)
         ids, special = list(made["input_ids"]), [bool(m) for m in made["special_tokens_mask"]]
         if len(ids) <= self.window:
             if not ids:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from trisect import claims
+from trisect.claims.controls import judge_controls
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, frame, read_table, write_table
 from trisect.lab.folder import Folder
@@ -28,15 +29,11 @@ def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
         "metrics": frame("metrics", [row for run, body in done.items() for row in _metric_rows(run, body)]),
         "sites": frame(
             "sites",
-            [
-                row
-                for run, body in done.items()
-                if body["spec"]["edit"] is None
-                for row in _site_rows(folder, run, ledger)
-            ],
+            [row for run in done for row in _site_rows(folder, run, ledger)],
         ),
     }
     tables["claims"] = claims.judge(tables, about)
+    tables["controls"] = judge_controls(tables, about)
     for name, table in tables.items():
         write_table(folder.tables, name, table)
     return tables
@@ -55,6 +52,7 @@ def _run_row(run: str, body: dict[str, Any], corpus: str) -> dict[str, Any]:
         "site": edit.get("site"),
         "label": edit.get("label"),
         "strength": edit.get("strength"),
+        "variant": edit.get("variant", "plain") if edit.get("kind") == "attack" else None,
         "seed": spec["seed"],
         "epochs": spec["training"]["epochs"],
         "corpus": f"{corpus}:{spec['corpus']}",
@@ -73,7 +71,8 @@ def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[st
         body = read_json(path, evaluation_advice(path))
         if body.get("diverged"):
             continue
-        for split in ("train", "valid"):
+        rows += [{"subject": run} | row for row in body.get("rows", ())]
+        for split in ("train", "valid") if "rows" not in body else ():
             curve = body[split]
             shared = {"subject": run, "split": split, "n": curve["n"]}
             if kind == "cut":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from trisect.core.spec import Run
+from trisect.core.spec import Experiment, Run
 from trisect.lm.fleet import size
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
 # seconds per token and unit of width, score, logit and attacker, fitted to two sizes on one 2.6 GHz core
 WIDTH, SCORE, LOGIT, ATTACK = 8e-8, 6e-9, 4e-9, 8e-8
+PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100
+ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
 
 
 def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
@@ -35,6 +37,15 @@ def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> f
 def rewinding_seconds(baseline: Run, vocabulary: int, evaluated: int, variants: int) -> float:
     """Seconds of one core for one site's curve: on average 0.6 of the layers are run anew."""
     return 0.6 * variants * evaluated * token_seconds(baseline, vocabulary, False)
+
+
+def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Experiment) -> float:
+    """Seconds of one core for a run's probes of one label, or for one erasure with its random controls."""
+    if kind == "erase":
+        draws = experiment.erase.draws if experiment.erase else 0
+        return (2 + draws) * ERASED * token_seconds(run, vocabulary, False)
+    kinds, sites = (len(experiment.probe.kinds), experiment.probe.sites) if experiment.probe else (0, None)
+    return PROBE * kinds * (len(sites) if sites else 3 * run.model.layers) * run.model.width / 100
 
 
 def disk_bytes(runs: list[Run], vocabulary: int) -> int:

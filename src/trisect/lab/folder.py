@@ -56,9 +56,11 @@ class Folder:
         """Where an unfinished fleet goes on from."""
         return self.path / "fleets" / f"{fleet}.safetensors"
 
-    def evaluation(self, baseline: str, kind: str, site: str) -> Path:
-        """Rows of one evaluation of a trained baseline: 'rewind' or 'midstage' of a site, or 'cut' of attention."""
-        return self.path / "evaluations" / baseline / f"{kind}-{site}.json"
+    def evaluation(self, run: str, kind: str, site: str, label: str = "") -> Path:
+        """Rows of one evaluation of a trained run: 'rewind' or 'midstage' of a site, 'cut' of attention, 'erase' of a
+        label at a site, or 'probe' of a label.
+        """
+        return self.path / "evaluations" / run / f"{kind}-{'-'.join(filter(None, (label, site)))}.json"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

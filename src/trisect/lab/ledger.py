@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
+from trisect.core.methods import METHODS
 from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Experiment, Rewind, Run, plain, read_experiment
 from trisect.lab.folder import Folder
@@ -76,7 +77,7 @@ def _joined(folder: Folder, old: dict[str, Any], experiment: Experiment, corpus:
     new = [run for run in experiment.runs(corpus) if run.id not in old["runs"]]
     more = evaluations(experiment, corpus) - _evaluated(asked, corpus)
     return {
-        "base": {key: base[key] if value is None else value for key, value in (old["base"] or base).items()},
+        "base": base | {key: value for key, value in (old["base"] or base).items() if value is not None},
         "experiment": _merged(old["experiment"], here),
         "asked": [one | {"text": here["text"]} for one in asked] + ([here] if new or more else []),
         "runs": old["runs"] | {run.id: plain(run) for run in new},
@@ -121,26 +122,37 @@ def fleets(runs: Sequence[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
     return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
 
 
-def rewound(experiment: Experiment) -> list[tuple[str, Site]]:
-    """(kind, site) of every evaluation that the experiment asks of each baseline."""
-    asked: list[tuple[str, Site]] = [("cut", Site(("attn",), None))]
-    rewind = experiment.resolved().rewind
-    if rewind:
-        asked += [
-            (kind, site)
-            for kind in (("rewind", "midstage") if rewind.midstage else ("rewind",))
-            for site in rewind.sites
-        ]
+class Asked(NamedTuple):
+    """An evaluation of one run: its kind, the site (empty: every site) and the label column, where there is one."""
+
+    run: str
+    kind: str
+    site: str = ""
+    label: str = ""
+
+
+def asked_of(experiment: Experiment, run: Run) -> list[Asked]:
+    """Every evaluation that a resolved experiment asks of one of its runs."""
+    probe, erase, rewind = experiment.probe, experiment.erase, experiment.rewind
+    if run.edit is not None:
+        mine = probe.labels if probe and run.edit.kind == "attack" else ()
+        return [Asked(run.id, "probe", label=label) for label in mine if label == run.edit.label]
+    asked = [Asked(run.id, "cut", str(Site(("attn",), None)))]
+    kinds = (("rewind", "midstage") if rewind.midstage else ("rewind",)) if rewind else ()
+    asked += [Asked(run.id, kind, str(site)) for kind in kinds for site in (rewind.sites if rewind else ())]
+    asked += [Asked(run.id, "probe", label=label) for label in (probe.labels if probe else ())]
+    if erase:
+        asked += [Asked(run.id, "erase", str(site), label) for label in erase.labels for site in erase.sites]
     return asked
 
 
-def evaluations(experiment: Experiment, corpus: str) -> set[tuple[str, str, str]]:
-    """(baseline, kind, site) of every evaluation that the experiment asks."""
-    baselines = [run.id for run in experiment.runs(corpus) if run.edit is None]
-    return {(run, kind, str(site)) for run in baselines for kind, site in rewound(experiment)}
+def evaluations(experiment: Experiment, corpus: str) -> set[Asked]:
+    """Every evaluation that the experiment asks."""
+    fitted = experiment.resolved()
+    return {asked for run in fitted.runs(corpus) for asked in asked_of(fitted, run)}
 
 
-def _evaluated(asked: Sequence[Any], corpus: str) -> set[tuple[str, str, str]]:
+def _evaluated(asked: Sequence[Any], corpus: str) -> set[Asked]:
     return {each for one in asked for each in evaluations(read_experiment(one, LEDGER), corpus)}
 
 
@@ -153,6 +165,7 @@ def _base(experiment: Experiment, corpus: str) -> dict[str, Any]:
         "training": plain(experiment.training),
         "attack_epochs": (attack.epochs or experiment.training.epochs) if attack else None,
         "rewind": _measured(rewind) if rewind else None,
+        **{key: value for key, value in _listened(experiment).items() if value is not None},
     }
 
 
@@ -163,13 +176,22 @@ def _measured(rewind: Rewind) -> dict[str, Any]:
     return how | (sample if rewind.sample_tokens is not None else {})
 
 
+def _listened(experiment: Experiment) -> dict[str, Any]:
+    """How probes and erasure are done, which is one for all of a folder."""
+    probe, erase = plain(experiment.resolved().probe), experiment.erase
+    return {
+        "probe": probe and {"sites": probe["sites"], "kinds": probe["kinds"]},
+        "erase": erase and {"draws": erase.draws},
+    }
+
+
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     found = []
     for key in sorted(set(old) | set(new)):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             found += _differences(a, b, f"{prefix}{key}.")
-        elif a != b and not (key in ("attack_epochs", "rewind") and None in (a, b)):
+        elif a != b and not (key in ("attack_epochs", "rewind", "probe", "erase") and None in (a, b)):
             found.append(f"{prefix}{key} (there {a!r}, here {b!r})")
     return found
 
@@ -179,8 +201,8 @@ def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
     if old is None:
         return new
     merged = dict(new)
-    for key in ("attack", "rewind", "freeze"):
-        a, b = old[key], new[key]
+    for key in METHODS:
+        a, b = old.get(key), new[key]
         if a and b:
             merged[key] = {
                 k: list(dict.fromkeys([*a[k], *v])) if isinstance(v, list) else a.get(k) or v for k, v in b.items()

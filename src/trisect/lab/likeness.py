@@ -19,6 +19,7 @@ from trisect.measure.similarity import Span
 
 PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 AFFINE = "with biases"
+ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
 
@@ -134,7 +135,7 @@ class Map:
 
 
 def _layer(p: Projections) -> Iterator[Measured]:
-    """The measures of one layer; in cross-attention q reads other vectors than k and v, so that only k-v is compared."""
+    """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
     given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
     maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
     heads = max((len(w) for w in (p.w_q, p.w_o, p.w_k, p.w_v) if w is not None), default=0)
@@ -142,11 +143,13 @@ def _layer(p: Projections) -> Iterator[Measured]:
         ranks = effective_ranks(_array(one.span.values**2))
         yield _same(p.address, name, "effective_rank", ranks, ("ranks", one.shape))
     for left, right in PAIRS:
-        if left in maps and right in maps and not (p.address.stack == "cross" and left == "q"):
+        if left in maps and right in maps:
             one, other = maps[left], maps[right]
             if left == "q":
                 one, other = one.spread(heads), other.spread(heads)
-            yield from _pair(p.address, f"{left}-{right}", one, other)
+            found = _pair(p.address, f"{left}-{right}", one, other)
+            apart = p.address.stack == "cross" and left == "q"
+            yield from (m._replace(group=ELSEWHERE) for m in found if m.group is None) if apart else found
     if "q" in maps and "k" in maps:
         q, k = maps["q"].weight, maps["k"].spread(heads).weight
         yield _same(p.address, "q-k", "effective_rank", similarity.product_rank(q, k), ("products", maps["q"].shape))
@@ -191,11 +194,11 @@ def _array(values: Tensor) -> np.ndarray:
 def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[int], object]) -> list[dict[str, Any]]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
-    Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads;
-    `told` hears how many of `found` are done.
+    Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
+    with queries from elsewhere are a family of their own. `told` hears how many of `found` are done.
     """
     rows: list[dict[str, Any]] = []
-    tests: dict[tuple[str, str | None], list[tuple[dict[str, Any], float]]] = {}
+    tests: dict[tuple[str, str], list[tuple[dict[str, Any], float]]] = {}
     for done, measured in enumerate(found, start=1):
         for key in dict.fromkeys(measured.keys):
             where = [i for i, k in enumerate(measured.keys) if k == key]
@@ -212,7 +215,10 @@ def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[
             rows += [
                 row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(named, scores, strict=True)
             ]
-            family = (name, measured.component if name == "effective_rank" else None)
+            family = (
+                name,
+                ELSEWHERE if measured.group == ELSEWHERE else measured.component * (name == "effective_rank"),
+            )
             tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
         told(done)
     for (name, _), own in tests.items():

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from trisect.core.errors import CorpusError, SpecError
+from trisect.core.extras import need_extra, there
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Rewind, Run, plain
-from trisect.lab.estimate import disk_bytes, rewinding_seconds, training_seconds
+from trisect.lab.estimate import disk_bytes, listening_seconds, rewinding_seconds, training_seconds
 from trisect.lab.folder import Folder
-from trisect.lab.ledger import rewound
+from trisect.lab.ledger import asked_of
 from trisect.lab.tasks import Task, is_done
 from trisect.lm.fleet import size
-from trisect.papers.presets import find_experiments, only
+from trisect.papers.presets import find_experiments, is_preset, only
 from trisect.text.corpus import Corpus, sample_steps, steps
 from trisect.text.readers import load_text, whole_place
 
@@ -61,7 +62,8 @@ def choose(
     """A preset, an experiment, or a file's one or several, with some of their settings replaced.
 
     `seeds` is a number of seeds (1 to N) or the seeds themselves; `epochs` is that of every run, attacks included;
-    `sites` those of every intervention; `methods` leaves the others out. Raises SpecError or SiteError.
+    `sites` those of every intervention that can be there (an erasure takes whole q, k or v); `methods`
+    leaves the others out. Raises SpecError or SiteError.
     """
     if isinstance(seeds, int):
         if isinstance(seeds, bool) or not 1 <= seeds <= 10_000:
@@ -71,7 +73,10 @@ def choose(
                 "Use for example 5.",
             )
         seeds = tuple(range(1, seeds + 1))
-    return tuple(_changed(one, corpus, seeds, epochs, sites, methods) for one in find_experiments(what))
+    found = find_experiments(what)
+    if is_preset(what) and methods is None and not there("concept_erasure"):
+        found = tuple(replace(one, erase=None) for one in found)  # a preset runs with what is installed
+    return tuple(_changed(one, corpus, seeds, epochs, sites, methods) for one in found)
 
 
 def _changed(
@@ -93,11 +98,11 @@ def _changed(
         chosen = only(chosen, tuple(methods))
     if sites is not None:
         places = tuple(s if isinstance(s, Site) else Site.parse(s) for s in sites)
-        parts = {
-            m: part and replace(part, sites=places)
-            for m in ("attack", "rewind", "freeze")
-            for part in [getattr(chosen, m)]
-        }
+        # a tie's sites are combinations: those given are meant for it where nothing else is asked
+        placed = ("tie",) if methods == ("tie",) else ("attack", "control", "rewind", "freeze")
+        parts = {m: part and replace(part, sites=places) for m in placed for part in [getattr(chosen, m)]}
+        whole = tuple(s for s in places if not s.heads and set(s.components) <= {"q", "k", "v"})
+        parts["erase"] = chosen.erase and (replace(chosen.erase, sites=whole) if whole else None)
         chosen = replace(chosen, **parts)
     return chosen.resolved()
 
@@ -112,8 +117,10 @@ def make_plan(*experiments: Experiment) -> Plan:
         known = "What is run in one folder has one text, one model and one training."
         raise SpecError("The experiments have different texts.", known, "Give them the same text.")
     corpus = load_text(text)
-    for label in dict.fromkeys(label for one in experiments if one.attack for label in one.attack.labels):
+    for label in dict.fromkeys(label for one in experiments for label in _labels(one)):
         corpus.column(label)
+    if any(one.erase for one in experiments):
+        need_extra("concept_erasure", "erase", "Erasing a label")
     for one in experiments:
         steps(corpus.splits["train"], one.training.columns, one.training.window)
         steps(corpus.splits["valid"], one.training.eval_columns, one.training.window)
@@ -136,6 +143,12 @@ def make_plan(*experiments: Experiment) -> Plan:
         sum(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
         disk_bytes(list(runs), words),
     )
+
+
+def _labels(experiment: Experiment) -> list[str]:
+    """Every label column that the experiment reads."""
+    parts = (experiment.attack, experiment.control, experiment.probe, experiment.erase)
+    return [label for part in parts if part for label in part.labels]
 
 
 def evaluated_tokens(corpus: Corpus, run: Run) -> int:
@@ -161,17 +174,20 @@ def make_tasks(plan: Plan, folder: Folder, ledger: dict[str, Any]) -> list[Task]
 
 
 def _evaluation_tasks(experiments: Sequence[Experiment], corpus: Corpus) -> list[Task]:
-    """Each baseline with its attention cut, and each of its sites rewound, once."""
+    """What is asked of each trained run: attention cut, sites rewound, labels probed and erased; each once."""
     words, found = len(corpus.vocabulary), {}
     for one in experiments:
-        for run in one.runs(corpus.fingerprint):
-            for kind, site in rewound(one) if run.edit is None else ():
-                points = {"cut": 1, "midstage": run.training.epochs + 1}.get(kind, _evaluations(one.rewind))
+        fitted = one.resolved()
+        for run in fitted.runs(corpus.fingerprint):
+            for asked in asked_of(fitted, run):
+                points = {"cut": 1, "midstage": run.training.epochs + 1}.get(asked.kind, _evaluations(one.rewind))
                 tokens, sample = evaluated_tokens(corpus, run), one.rewind and one.rewind.sample_tokens
-                if sample and kind != "cut":
+                if sample and asked.kind != "cut":
                     tokens = min(tokens, 2 * sample)  # of train and of valid
                 seconds = rewinding_seconds(run, words, tokens, points)
-                found.setdefault((run.id, kind, str(site)), Task(kind, (run.id,), str(site), seconds))
+                if asked.kind in ("probe", "erase"):
+                    seconds = listening_seconds(run, words, asked.kind, one)
+                found.setdefault(asked, Task(asked.kind, (run.id,), asked.site, seconds, asked.label))
     return list(found.values())
 
 

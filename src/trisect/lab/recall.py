@@ -27,6 +27,7 @@ from trisect.lab.live import live
 from trisect.lab.recall_answers import NEIGHBOURS, held_out
 from trisect.lab.recall_rows import RISKS, judge, measure_rows
 from trisect.lab.recipes import RECIPES, Recipe, choose_recipe
+from trisect.lab.settings import check_seeds, difference
 from trisect.lab.study import choose_device
 from trisect.lab.survival import survival_measures
 from trisect.lab.versions import versions
@@ -79,7 +80,7 @@ def run_recall(
     """
     device = choose_device(machine)
     chosen = choose_recipe(recipe, str(data) == EMBEDDED, settings)
-    _check_seeds(seeds)
+    check_seeds(seeds)
     people = open_world(data, chosen)
     check_block([a.question + (a.place or "") + MARKS for a in people.train], chosen.block, "The question and answer")
     asked = (a for part in (people.valid, people.test, people.invented) for a in part)
@@ -110,12 +111,6 @@ def open_world(data: str | Path, recipe: Recipe) -> People:
     return people.smaller(recipe.trained_people) if recipe.trained_people else people
 
 
-def _check_seeds(seeds: Sequence[int]) -> None:
-    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-        known = "They are different whole numbers from 0 to 4,294,967,295, at least one."
-        raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
-
-
 def _join(place: Place, recipe: Recipe, people: People, seeds: Sequence[int], device: str) -> dict[str, Any]:
     """The plan of a folder with these seeds added, written before any work; raises StudyError where it is of another."""
     if not place.plan.exists() and (there := sorted(p.name for p in place.path.iterdir() if p.name != ".lock")):
@@ -125,21 +120,13 @@ def _join(place: Place, recipe: Recipe, people: People, seeds: Sequence[int], de
     new = {"recipe": recipe.data(), "people": people.fingerprint, "device": device}
     moving = f"Move {place.path} away and run 'trisect recall' again: the plan cannot be made anew."
     old = read_json(place.plan, moving) if place.plan.exists() else {**new, "seeds": [], "wall_seconds": 0.0}
-    if differing := [_difference(key, old[key], new[key]) for key in new if old[key] != new[key]]:
+    if differing := [difference(key, old[key], new[key]) for key in new if old[key] != new[key]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{place.path} belongs to another recall experiment.", f"{'; '.join(differing)}.", todo)
     plan = {**old, "seeds": sorted({*old["seeds"], *seeds})}
     write_json(place.plan, plan)
     write_json(place.people, asdict(people))
     return plan
-
-
-def _difference(key: str, old: Any, new: Any) -> str:
-    if isinstance(old, dict):
-        return ", ".join(
-            f"{name}: {old.get(name)} there, {new[name]} here" for name in new if old.get(name) != new[name]
-        )
-    return f"{key}: {old} there, {new} here"
 
 
 def _teach(

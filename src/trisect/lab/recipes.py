@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trisect.core.errors import SpecError
 from trisect.hf.practice import Schedule
 from trisect.hf.small import Architecture
+from trisect.lab.settings import with_settings
 
 
 @dataclass(frozen=True)
@@ -127,34 +126,9 @@ def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, Any] 
 
     Raises SpecError for a recipe, a setting or a value that there is not.
     """
-    wanted = name or ("embedded" if embedded else "small")
-    if wanted not in RECIPES:
-        given = f"{wanted!r} is no recipe."
-        raise SpecError(given, f"There are {', '.join(RECIPES)}.", "Use one of them, and change settings with --set.")
-    kinds = {f.name: type(getattr(COURSE, f.name)) for f in fields(Recipe) if f.name != "name"}
-    changed = {key: _value(key, given, kinds) for key, given in (settings or {}).items()}
-    recipe = replace(RECIPES[wanted], **changed)
+    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {}, COURSE, MOST)
     recipe.architecture()
     for pretrained in (True, False):
         recipe.fine_tuning(1, pretrained)
     recipe.pretraining(1)
     return recipe
-
-
-def _value(key: str, given: Any, kinds: Mapping[str, type]) -> Any:
-    if key not in kinds:
-        known = f"There are {', '.join(kinds)}."
-        raise SpecError(f"{key!r} is no setting of a recipe.", known, "Use one of them, as in --set layers=2.")
-    try:
-        value = kinds[key](given)
-        if kinds[key] is int and float(given) != value:
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        want = {int: "a whole number", float: "a number", str: "a word"}[kinds[key]]
-        raise SpecError(f"{key}={given!r}.", f"{key} is {want}, such as {getattr(COURSE, key)}.", "Give one.") from None
-    if not isinstance(value, str):
-        most = MOST.get(key, float("inf"))
-        if not (0 <= value <= most and math.isfinite(value)):
-            there = "0 or more" if math.isinf(most) else f"from 0 to {most:g}"
-            raise SpecError(f"{key}={given!r}.", f"{key} is a finite number, {there}.", "Give one.")
-    return value

@@ -237,7 +237,7 @@ def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] |
 def _over_heads(found: Sequence[Measured], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, Resampled]:
     """Means over heads with heads drawn anew; where texts are behind them, heads and texts."""
     draw, evidence = np.random.default_rng([seed, 1]), {}
-    shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share"]
+    shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:
         chosen = whole[draw.integers(len(whole), size=(DRAWS, len(whole)))]
         evidence["symmetric_share"] = Resampled(float(whole.mean()), chosen.mean(1), len(whole))

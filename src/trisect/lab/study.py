@@ -90,6 +90,7 @@ class _Piece:
             "runs": list(self.task.runs),
             "site": self.task.site,
             "seconds": self.task.seconds,
+            "label": self.task.label,
         }
 
     def ready(self) -> bool:

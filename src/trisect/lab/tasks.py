@@ -17,12 +17,14 @@ from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import digest, read_json, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
+from trisect.lab.erasing import erase
 from trisect.lab.folder import Folder
+from trisect.lab.probing import probe
 from trisect.lab.rewinding import curve_data, rewind
 from trisect.lab.versions import versions
 from trisect.lm.feed import Piece, evaluation_pieces
-from trisect.lm.fleet import size
-from trisect.lm.rewind import self_only_loss
+from trisect.lm.fleet import parameters_of
+from trisect.lm.rewind import parts_of, self_only_loss
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.lm.train import Files, train_fleet
 from trisect.text.corpus import Corpus, unigram_loss
@@ -34,15 +36,17 @@ Emit = Callable[[float, str], None]  # share done, and a few words on where it i
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of work: train a fleet, or evaluate a baseline with its attention cut or one site rewound.
+    """One piece of work: train a fleet, or evaluate one trained run.
 
-    `runs` are a fleet's run ids, or the one baseline; `seconds` is the expected cost on one core.
+    A baseline is evaluated with its attention cut, one site rewound, or a label erased at a site; it and attacked runs
+    are probed for a label. `runs` are a fleet's run ids, or the one; `seconds` is the expected cost on one core.
     """
 
     kind: str
     runs: tuple[str, ...]
     site: str = ""
     seconds: float = 1.0
+    label: str = ""
 
     @property
     def title(self) -> str:
@@ -50,7 +54,7 @@ class Task:
         seed = self.runs[0].rsplit("-", 2)[1]
         if self.kind == "train":
             return f"train {len(self.runs)} runs from {self.runs[0].rsplit('-', 2)[0]} ({seed})"
-        return f"{self.kind} {self.site} ({seed})"
+        return f"{' '.join(filter(None, (self.kind, self.label, self.site)))} ({seed})"
 
 
 def read_finished(folder: Folder, run: str) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def is_done(task: Task, folder: Folder) -> bool:
     """Whether all that the task leaves behind is there."""
     if task.kind == "train":
         return all(folder.run(run).exists() for run in task.runs)
-    return folder.evaluation(task.runs[0], task.kind, task.site).exists()
+    return folder.evaluation(task.runs[0], task.kind, task.site, task.label).exists()
 
 
 def execute(
@@ -99,7 +103,7 @@ def execute(
         began = time.monotonic()
         body = _evaluate(task, folder, read_run(runs[task.runs[0]]), corpus, device)
         body["wall_seconds"] = time.monotonic() - began
-        write_json(folder.evaluation(task.runs[0], task.kind, task.site), body)
+        write_json(folder.evaluation(task.runs[0], task.kind, task.site, task.label), body)
 
 
 def _train(
@@ -112,7 +116,7 @@ def _train(
     outcomes = train_fleet(
         runs,
         corpus,
-        Files(checkpoint, kept),
+        Files(checkpoint, kept, tuple(dict.fromkeys(("in", *parts_of(_rewound(folder), runs[0].model))))),
         device,
         lambda p: emit(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else ""),
         precision,
@@ -126,7 +130,7 @@ def _train(
             "spec": plain(run),
             "status": outcome.status,
             "diverged_step": outcome.diverged_step,
-            "parameters": size(run.model, len(corpus.vocabulary)),
+            "parameters": parameters_of(run.model, len(corpus.vocabulary), run.edit),
             "versions": versions(),
             "claims_hash": claims_hash(),
             "device": device,
@@ -137,6 +141,12 @@ def _train(
         }
         write_json(folder.run(run.id), body)
     checkpoint.unlink(missing_ok=True)
+
+
+def _rewound(folder: Folder) -> list[Site]:
+    """The sites that the study rewinds: what their weights are is kept of every epoch."""
+    rewind = folder.read_ledger()["experiment"]["rewind"]
+    return [Site.parse(site) for site in rewind["sites"]] if rewind else []
 
 
 def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
@@ -162,6 +172,8 @@ def _evaluate(task: Task, folder: Folder, run: Run, corpus: Corpus, device: str)
     if read_finished(folder, run.id)["status"] == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
     bare = weights(folder, run.id, "final.safetensors", device)
+    if task.kind in ("probe", "erase"):
+        return _listened(task, run, bare, folder.read_ledger()["base"][task.kind], corpus)
     final = {n: v[None] for n, v in bare.items()}
     pieces = {s: evaluation_pieces(corpus, run.training, s, (), device) for s in ("train", "valid")}
     if task.kind == "cut":
@@ -173,6 +185,21 @@ def _evaluate(task: Task, folder: Folder, run: Run, corpus: Corpus, device: str)
     convex, how = task.kind == "rewind", folder.read_ledger()["base"]["rewind"]
     stored = [weights(folder, run.id, e, device) for e in epochs[: 1 if convex else None]]
     return rewind(run, site, bare, stored, convex, pieces, how)
+
+
+def _listened(task: Task, run: Run, final: dict[str, Tensor], how: Any, corpus: Corpus) -> dict[str, Any]:
+    """Rows of the table `sites` about one run: probes of a label at every site, or a label erased at one."""
+    if task.kind == "probe":
+        sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]
+        found = probe(final, run.model, corpus, run.training, task.label, how["kinds"], sites, run.seed)
+    else:
+        site = Site.parse(task.site)
+        found = erase(final, run.model, corpus, run.training, site, task.label, how["draws"], run.seed)
+    return {"rows": [row._asdict() | {"label": task.label} for row in found]}
+
+
+def _everywhere(run: Run) -> list[str]:
+    return [f"{c}@{n}" for n in range(1, run.model.layers + 1) for c in ("q", "k", "v")]
 
 
 def _targets(pieces: list[Piece]) -> np.ndarray:

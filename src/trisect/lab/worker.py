@@ -24,7 +24,7 @@ PAUSE = 0.2  # seconds between two progress events
 
 def read_task(data: dict[str, Any]) -> Task:
     """The Task that travelled as JSON."""
-    return Task(data["kind"], tuple(data["runs"]), data["site"], data["seconds"])
+    return Task(data["kind"], tuple(data["runs"]), data["site"], data["seconds"], data["label"])
 
 
 def throttled(emit: Emit) -> Emit:

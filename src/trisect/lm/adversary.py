@@ -1,4 +1,4 @@
-"""The attackers of a fleet: one small classifier a member, predicting the next word's label from q, k or v.
+"""The attackers of a fleet: one small classifier a member, predicting the next word's label at a site.
 
 Axes: A attacker, I width of its input, N token, C class; F, B, T, W as in fleet.py.
 """
@@ -16,9 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.edits import Edit
-from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.fleet import COMPONENT_ROW, Place, generator, views
+from trisect.lm.controls import control_labels, label_prior
+from trisect.lm.fleet import Block, Place, generator, views
+from trisect.lm.places import push, representation, width_of
+from trisect.text.corpus import Corpus
 
 DEPTH = 5  # fully connected layers (science A4)
 SLOPE = 0.01  # of the leaky ReLU
@@ -40,19 +42,6 @@ class Target:
     edit: Edit
 
 
-def representation(
-    qkv: Mapping[int, Float[Tensor, "F B T W"]], slot: int, site: Site, width: int
-) -> Float[Tensor, "I N"]:
-    """One member's representation at a site, its parts one below the other, one column a token (batch-major)."""
-    return torch.cat([qkv[layer][slot, ..., cut].flatten(0, 1).T for layer, cut in cuts(site, width)])
-
-
-def cuts(site: Site, width: int) -> list[tuple[int, slice]]:
-    """(layer, slice of the side-by-side q, k, v) of each part of a resolved site."""
-    rows = [(part.layers, COMPONENT_ROW[part.components[0]]) for part in site.parts()]
-    return [(layers[0], slice(row * width, (row + 1) * width)) for layers, row in rows if layers]
-
-
 def _layout(into: int, width: int, classes: int) -> dict[str, Place]:
     places, start = {}, 0
     for n in range(1, DEPTH + 1):
@@ -67,7 +56,7 @@ def _layout(into: int, width: int, classes: int) -> dict[str, Place]:
 
 
 class Attackers:
-    """All attackers of one fleet that read equally wide representations for the same label, side by side.
+    """All attackers of one fleet that do the same to equally wide representations for the same label, side by side.
 
     Each is `DEPTH` linear layers with leaky ReLU and then batch normalisation in between; width = the model's.
     Tokens without a label are left out altogether, of the batch statistics too.
@@ -77,14 +66,18 @@ class Attackers:
         self,
         targets: Sequence[Target],
         model: Model,
-        classes: int,
+        corpus: Corpus,
         seed: int,
         device: torch.device | str,
         dtype: torch.dtype,
     ) -> None:
-        self.targets, self.width = tuple(targets), model.width
-        self.label = targets[0].edit.label or ""
-        places = _layout(len(targets[0].edit.site.parts()) * model.width, model.width, classes)
+        self.targets, self.model = tuple(targets), model
+        self.label, self.variant = targets[0].edit.label or "", targets[0].edit.variant
+        classes = len(corpus.column(self.label))
+        self.prior = torch.from_numpy(label_prior(corpus, self.label)).to(device, dtype)
+        self.chance = control_labels(corpus, self.label, seed) if self.variant == "control" else None
+        self.drawn = None if self.chance is None else torch.from_numpy(self.chance.of_type).to(device)
+        places = _layout(width_of(targets[0].edit.site, model), model.width, classes)
         one = torch.zeros(max(p.stop for p in places.values()))
         draw = generator("adversary", seed)
         for name, place in places.items():
@@ -100,21 +93,24 @@ class Attackers:
         self.variance = torch.ones_like(self.mean)
         self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True)
 
+    def answers(self, targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]) -> Int[Tensor, " N"]:
+        """What is to be predicted of those next words: their labels, or the control labels of those that have one."""
+        y = labels[self.label]
+        return y if self.drawn is None else torch.where(y >= 0, self.drawn[targets], y)
+
     @property
     def strength(self) -> Float[Tensor, " A"]:
         """The λ of each attack."""
         return torch.tensor([t.edit.strength for t in self.targets], device=self.flat.device, dtype=self.flat.dtype)
 
-    def gather(self, qkv: Mapping[int, Float[Tensor, "F B T W"]]) -> Float[Tensor, "A I N"]:
+    def gather(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
         """Each attacker's input, one column a token."""
-        return torch.stack([representation(qkv, t.slot, t.edit.site, self.width) for t in self.targets])
+        return torch.stack([representation(kept, t.slot, t.edit.site, self.model) for t in self.targets])
 
-    def scatter(self, gradient: Float[Tensor, "A I N"], into: Mapping[int, Float[Tensor, "F B T W"]]) -> None:
-        """Add each attacker's gradient to the gradients of q, k, v at its own site and member."""
+    def scatter(self, gradient: Float[Tensor, "A I N"], into: Mapping[Block, Tensor]) -> None:
+        """Add each attacker's gradient to the gradients of the blocks at its own site and member."""
         for own, target in zip(gradient, self.targets, strict=True):
-            for i, (layer, cut) in enumerate(cuts(target.edit.site, self.width)):
-                place = into[layer][target.slot]
-                place[..., cut] += own[i * self.width : (i + 1) * self.width].T.reshape(*place.shape[:2], self.width)
+            push(own, into, target.slot, target.edit.site, self.model)
 
     def _logits(self, p: Mapping[str, Tensor], x: Float[Tensor, "A I N"], mode: str) -> Float[Tensor, "A C N"]:
         """`mode`: 'learn' uses batch statistics and updates the running ones, 'judge' uses them and updates nothing,
@@ -146,12 +142,18 @@ class Attackers:
         return Verdicts(verdicts.loss.detach(), verdicts.correct)
 
     def push(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Float[Tensor, "A I N"]:
-        """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (science A4)."""
+        """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (science A4).
+
+        Where the attack is bounded, that of λ·KL(prior ‖ A(x)).
+        """
         known = (y >= 0).nonzero()[:, 0]
         leaf = x.detach().requires_grad_()
         if len(known) < 2:
             return torch.zeros_like(x)
-        loss = _judge(self._logits(views(self.flat, self.places), leaf[..., known], "judge"), y[known]).loss.mean(1)
+        logits = self._logits(views(self.flat, self.places), leaf[..., known], "judge")
+        if self.variant == "bounded":
+            return torch.autograd.grad((self.strength * divergence(logits, self.prior).mean(1)).sum(), leaf)[0]
+        loss = _judge(logits, y[known]).loss.mean(1)
         return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
 
     def judge(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Verdicts:
@@ -174,6 +176,11 @@ class Attackers:
         restore_optimizer(self.optimizer, self.flat, state)
 
 
+def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Float[Tensor, "A N"]:
+    """KL(prior ‖ softmax(logits)) of each token, in nats: 0 where the output is the prior, and nowhere less."""
+    return torch.special.xlogy(prior, prior).sum() - torch.einsum("c,acn->an", prior, F.log_softmax(logits, 1))
+
+
 def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> Verdicts:
     loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none")
     return Verdicts(loss, logits.detach().argmax(1) == y)
@@ -189,13 +196,14 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, flat: Tensor, state: Map
 def attackers(
     targets: Sequence[Target],
     model: Model,
-    classes: Mapping[str, int],
+    corpus: Corpus,
     seed: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> list[Attackers]:
-    """Group a fleet's targets by label and width of representation; one `Attackers` a group, in order of slot."""
-    groups: dict[tuple[str, int], list[Target]] = {}
+    """Group a fleet's targets by label, variant and width of representation; one `Attackers` a group, in order of slot."""
+    groups: dict[tuple[str, str, int], list[Target]] = {}
     for target in targets:
-        groups.setdefault((target.edit.label or "", len(target.edit.site.parts())), []).append(target)
-    return [Attackers(group, model, classes[label], seed, device, dtype) for (label, _), group in groups.items()]
+        edit = target.edit
+        groups.setdefault((edit.label or "", edit.variant, width_of(edit.site, model)), []).append(target)
+    return [Attackers(group, model, corpus, seed, device, dtype) for group in groups.values()]

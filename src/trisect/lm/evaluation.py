@@ -11,7 +11,7 @@ from torch import Tensor
 from trisect.core.spec import Model
 from trisect.lm.adversary import Attackers
 from trisect.lm.feed import Piece
-from trisect.lm.fleet import forward
+from trisect.lm.fleet import Block, forward
 from trisect.lm.loss import token_scores
 
 Found = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, value)
@@ -22,12 +22,12 @@ def evaluate(
     model: Model,
     pieces: Mapping[str, Sequence[Piece]],
     attackers: Sequence[Attackers],
-    keep: Sequence[int],
+    keep: Sequence[Block],
     work: Float[Tensor, " S"],
 ) -> Found:
     """Mean loss and accuracy over the tokens of each split, without dropout; attackers' over labelled tokens.
 
-    `keep` names the layers whose q, k, v the attackers read; `work` is room for a block of logits.
+    `keep` names the blocks that the attackers read; `work` is room for a block of logits.
     """
     members = parameters["decoder.bias"].shape[0]
     found: Found = {slot: [] for slot in range(members)}
@@ -56,17 +56,17 @@ def _measure(
     model: Model,
     piece: Piece,
     attackers: Sequence[Attackers],
-    keep: Sequence[int],
+    keep: Sequence[Block],
     work: Float[Tensor, " S"],
     against: dict[int, Tensor],
 ) -> Float[Tensor, "2 F"]:
     with torch.no_grad():
-        passed = forward(parameters, piece.inputs, model, keep=keep)
+        passed = forward(parameters, piece.inputs, model, blocks=keep)
     scores = token_scores(
         passed.hidden.flatten(1, 2), parameters["decoder.weight"], parameters["decoder.bias"], piece.targets, work
     )
     for group in attackers:
-        verdicts = group.judge(group.gather(passed.qkv), piece.labels[group.label])
+        verdicts = group.judge(group.gather(passed.kept), group.answers(piece.targets, piece.labels))
         for target, loss, correct in zip(group.targets, verdicts.loss, verdicts.correct, strict=True):
             against[target.slot] += torch.tensor(
                 [loss.double().sum(), correct.sum(), correct.numel()], dtype=torch.float64

@@ -13,15 +13,19 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from trisect.core.edits import Edit
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.spec import Model
 from trisect.lm.attention import attend
 
 COMPONENT_ROW = {"q": 0, "k": 1, "v": 2}
+Index = tuple[slice, ...]  # rows, or rows and columns, of a matrix; all of it where empty
+Block = tuple[str, int]  # qkv, o, attn or ffn, and a layer: a place where a forward pass can be read
+BLOCKS = {"o": ("out",), "attn": ("in", "out"), "ffn": ("up", "down")}  # component -> its matrices
 
 
 class Place(NamedTuple):
@@ -98,20 +102,79 @@ def initial(model: Model, vocabulary: int, seed: int) -> Float[Tensor, " P"]:
     return flat
 
 
-def views(flat: Float[Tensor, "F P"], places: Mapping[str, Place]) -> dict[str, Tensor]:
+def views(flat: Shaped[Tensor, "F P"], places: Mapping[str, Place]) -> dict[str, Tensor]:
     """Name -> view [F, *shape] into a fleet's flat parameters."""
     return {n: flat[:, p.start : p.stop].view(flat.shape[0], *p.shape) for n, p in places.items()}
 
 
-def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
-    """The slices of a member's flat row that hold a resolved site's weights and biases (q, k, v only)."""
-    found = []
+def weights_of(site: Site, model: Model, n: int) -> list[tuple[str, Index]]:
+    """The parameters of layer n that belong to a resolved site, by their names within the layer.
+
+    A head's are its rows of q, k or v, and its columns of o; attn is the in- and the output projection, ffn both its
+    matrices.
+    """
+    found: list[tuple[str, Index]] = []
     for part in site.parts():
-        row = COMPONENT_ROW[part.components[0]]
-        for kind, each in (("weight", model.width * model.width), ("bias", model.width)):
-            start = places[f"layers.{part.layers[0] if part.layers else 0}.in.{kind}"].start + row * each
-            found.append(slice(start, start + each))
+        if (part.layers[0] if part.layers else 1) != n:
+            continue
+        component, each = part.components[0], model.width // model.heads
+        starts = [(head - 1) * each for head in part.heads or ()]
+        if component in COMPONENT_ROW:
+            first = COMPONENT_ROW[component] * model.width
+            rows = [slice(first + s, first + s + each) for s in starts] or [slice(first, first + model.width)]
+            found += [(f"in.{kind}", (own,)) for kind in ("weight", "bias") for own in rows]
+        elif starts:
+            found += [("out.weight", (slice(None), slice(s, s + each))) for s in starts]
+        else:
+            found += [(f"{name}.{kind}", ()) for name in BLOCKS[component] for kind in ("weight", "bias")]
     return found
+
+
+def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, " P"]:
+    """Which of a member's parameters are the weights and biases of a resolved site."""
+    marks = torch.zeros(max(p.stop for p in places.values()), dtype=torch.bool)
+    own = views(marks[None], places)
+    for n in site.layers or ():
+        for name, part in weights_of(site, model, n):
+            own[f"layers.{n}.{name}"][(0, *part)] = True
+    return marks
+
+
+def beyond(site: Site, width: int, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, " P"]:
+    """What a model lacks whose heads keep the first `width` dimensions of q, k, v, and of what W_O reads, at a site."""
+    marks = torch.zeros(max(p.stop for p in places.values()), dtype=torch.bool)
+    own, each = views(marks[None], places), (model.heads, model.width // model.heads)
+    for n in site.layers or ():
+        for kind in ("weight", "bias"):
+            own[f"layers.{n}.in.{kind}"].view(3, *each, -1)[:, :, width:] = True
+        own[f"layers.{n}.out.weight"].view(model.width, *each)[:, :, width:] = True
+    return marks
+
+
+def runs_of(marks: Bool[Tensor, " P"]) -> list[slice]:
+    """The stretches in which something is marked, in order."""
+    ends = torch.diff(marks.to(torch.int8), prepend=marks.new_zeros(1).char(), append=marks.new_zeros(1).char())
+    starts, stops = ((ends == step).nonzero()[:, 0].tolist() for step in (1, -1))
+    return [slice(a, b) for a, b in zip(starts, stops, strict=True)]
+
+
+def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
+    """The slices of a member's flat row that hold a resolved site's weights and biases."""
+    return runs_of(mark(site, model, places))
+
+
+def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
+    """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
+    places = layout(model, vocabulary)
+    if edit is None or edit.kind == "attack":
+        without = 0
+    elif edit.kind == "narrow":
+        without = int(beyond(edit.site, edit.width or 0, model, places).sum())
+    else:
+        marked = int(mark(edit.site, model, places).sum())
+        several = len(edit.site.components)
+        without = marked // several * (several - 1) if edit.kind == "tie" else marked
+    return size(model, vocabulary) - without
 
 
 @functools.lru_cache(maxsize=8)
@@ -203,26 +266,47 @@ def project(p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"]) -> Flo
 
 
 def finish(
-    p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"], mixed: Float[Tensor, "G B T D"], drop: Dropout | None
+    p: Mapping[str, Tensor],
+    n: int,
+    x: Float[Tensor, "X B T D"],
+    mixed: Float[Tensor, "G B T D"],
+    drop: Dropout | None,
+    seen: dict[Block, Tensor] | None = None,
 ) -> Float[Tensor, "G B T D"]:
-    """The rest of a post-LN layer after attention: output projection, residual, norm, feed-forward, residual, norm."""
+    """The rest of a post-LN layer after attention: output projection, residual, norm, feed-forward, residual, norm.
+
+    What the attention block and the feed-forward block add to the residual stream, before dropout, is put into `seen`.
+    """
     through = drop or (lambda y: y)
     shape = (*mixed.shape[:3], -1)
     out = linear(mixed.flatten(1, 2), p[f"layers.{n}.out.weight"], p[f"layers.{n}.out.bias"]).view(shape)
+    if seen is not None:
+        seen["o", n], seen["attn", n] = mixed, out
     y = (x + through(out)).flatten(1, 2)
     y = norm(y, p[f"layers.{n}.norm1.weight"], p[f"layers.{n}.norm1.bias"])
     inner = torch.relu(linear(y, p[f"layers.{n}.up.weight"], p[f"layers.{n}.up.bias"]))
     inner = through(inner.view(*shape[:3], -1)).flatten(1, 2)
     out = linear(inner, p[f"layers.{n}.down.weight"], p[f"layers.{n}.down.bias"]).view(shape)
+    if seen is not None:
+        seen["ffn", n] = out
     z = norm((y.view(shape) + through(out)).flatten(1, 2), p[f"layers.{n}.norm2.weight"], p[f"layers.{n}.norm2.bias"])
     return z.view(shape)
 
 
 class Pass(NamedTuple):
-    """What one forward pass leaves: the last hidden states, and q, k, v of each layer side by side."""
+    """What one forward pass leaves: the last hidden states, and what it read on the way.
+
+    A layer's blocks are qkv, side by side; o, what enters the output projection; attn and ffn, what the attention block
+    and the feed-forward block add to the residual stream (before dropout).
+    """
 
     hidden: Float[Tensor, "F B T D"]
-    qkv: dict[int, Float[Tensor, "F B T W"]]
+    kept: dict[Block, Tensor]
+
+    @property
+    def qkv(self) -> dict[int, Float[Tensor, "F B T W"]]:
+        """q, k, v side by side, by layer."""
+        return {n: x for (block, n), x in self.kept.items() if block == "qkv"}
 
 
 def forward(
@@ -232,25 +316,27 @@ def forward(
     drop: Dropout | None = None,
     mask: Float[Tensor, "T T"] | None = None,
     keep: Iterable[int] = (),
+    blocks: Iterable[Block] = (),
     rows: Float[Tensor, "F B T D"] | None = None,
 ) -> Pass:
-    """All layers, for every member at once; `keep` names the layers whose q, k, v are returned.
+    """All layers, for every member at once; `keep` names the layers whose q, k, v are returned, `blocks` any blocks.
 
     Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
     stands in for the rows of the embedding where the caller wants their gradient alone.
     """
     x = embed(embedding_rows(p["embed.weight"], inputs) if rows is None else rows, inputs, drop)
     mask = causal(inputs.shape[1], x.dtype, x.device) if mask is None else mask
-    wanted, kept = set(keep), {}
+    wanted, kept = {("qkv", n) for n in keep} | set(blocks), {}
     for n in range(1, model.layers + 1):
         qkv = project(p, n, x)
-        if n in wanted:
-            kept[n] = qkv
+        seen = {("qkv", n): qkv}
         x = finish(
             p,
             n,
             x,
             attend(qkv, model.heads, mask, drop and drop.factor((x.shape[1] * model.heads, *mask.shape), x.dtype)),
             drop,
+            seen,
         )
+        kept |= {block: seen[block] for block in seen if block in wanted}
     return Pass(x, kept)

@@ -6,7 +6,7 @@ are the members of a fleet whose other weights are shared, and their losses are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Model
 from trisect.lm.feed import Piece
 from trisect.lm.fleet import (
-    COMPONENT_ROW,
+    Index,
     attend,
     causal,
     embed,
@@ -29,6 +30,7 @@ from trisect.lm.fleet import (
     linear,
     project,
     self_only,
+    weights_of,
 )
 from trisect.lm.loss import token_scores
 from trisect.lm.variants import make_decoder, slices, variant_scores
@@ -48,14 +50,14 @@ class Curve(NamedTuple):
 
 
 class Variants(NamedTuple):
-    """What a site's weights become: mixtures of P sets of in-projections of every layer, without a member axis."""
+    """What a site's weights become: mixtures of P sets of those weights (at least), without a member axis."""
 
     weights: Sequence[Mapping[str, Tensor]]
     shares: Float[Tensor, "A P"]
 
-    def mix(self, name: str, rows: slice, which: slice = slice(None)) -> Float[Tensor, "A ..."]:
-        """Those rows of the named parameter under each variant."""
-        ends = torch.stack([w[name][rows] for w in self.weights])
+    def mix(self, name: str, part: slice | Index, which: slice = slice(None)) -> Float[Tensor, "A ..."]:
+        """That part of the named parameter under each variant."""
+        ends = torch.stack([w[name][part] for w in self.weights])
         return torch.tensordot(self.shares[which].to(ends), ends, 1)
 
 
@@ -94,14 +96,16 @@ def evaluate_variants(
 ) -> Curve:
     """Loss and accuracy of the variants of a trained model that differ at one resolved site.
 
-    `final` are the trained parameters, each with a leading axis of 1.
+    `final` are the trained parameters, each with a leading axis of 1. Raises SpecError where the variants lack weights
+    of the site.
     """
+    _check(site, model, variants)
     count, most = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
     decoder = make_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
     rows, tokens, right = [], [], torch.zeros(count, dtype=torch.float64)
     with torch.no_grad():
         size = min(count, max(1, most // pieces[0].inputs.shape[1]))
-        chunks = [(which, _upper(final, site, variants, which)) for which in slices(count, size)]
+        chunks = [(which, _upper(final, model, site, variants, which)) for which in slices(count, size)]
         for piece in pieces:
             x = _below(final, model, piece.inputs, _lowest(site))
             length = piece.inputs.shape[1]
@@ -145,41 +149,70 @@ def _above(
     lowest = _lowest(site)
     mask = causal(x.shape[2], x.dtype, x.device)
     for n in range(lowest, model.layers + 1):
-        qkv = _entry(mixed, n, x, site, variants, which) if n == lowest else project(mixed, n, x)
-        x = finish(mixed, n, x, attend(qkv, model.heads, mask, None), None)
+        qkv = _entry(mixed, n, x, model, site, variants, which) if n == lowest else project(mixed, n, x)
+        attended = attend(qkv, model.heads, mask, None)
+        x = finish(mixed, n, x, attended.expand(len(variants.shares[which]), -1, -1, -1), None)
     return x
 
 
 def _entry(
-    final: Mapping[str, Tensor], n: int, x: Float[Tensor, "1 B T D"], site: Site, variants: Variants, which: slice
-) -> Float[Tensor, "A B T W"]:
-    """q, k and v of the lowest layer: its input is shared, so each variant's are mixtures of P projections."""
+    final: Mapping[str, Tensor],
+    n: int,
+    x: Float[Tensor, "1 B T D"],
+    model: Model,
+    site: Site,
+    variants: Variants,
+    which: slice,
+) -> Float[Tensor, "G B T W"]:
+    """q, k and v of the lowest layer: its input is shared, so each variant's are mixtures of P projections.
+
+    Where the site leaves them alone, all variants share them.
+    """
     shared, shares = project(final, n, x), variants.shares[which].to(x)
+    rows = [part[0] if part else slice(None) for name, part in weights_of(site, model, n) if name == "in.weight"]
+    if not rows:
+        return shared
     qkv = shared.expand(len(shares), -1, -1, -1).clone()
-    for own in _own(site, n, x.shape[3]):
+    for own in rows:
         ends = [torch.stack([w[f"layers.{n}.in.{kind}"][own] for w in variants.weights]) for kind in ("weight", "bias")]
         made = linear(x.flatten(1, 2), *ends)
-        qkv[..., own] = torch.mm(shares, made.flatten(1)).view(len(shares), *x.shape[1:])
+        qkv[..., own] = torch.mm(shares, made.flatten(1)).view(len(shares), *x.shape[1:3], -1)
     return qkv
 
 
-def _upper(final: Mapping[str, Tensor], site: Site, variants: Variants, which: slice) -> dict[str, Tensor]:
-    """All weights, the site's own above its lowest layer replaced by those of each variant."""
+def _upper(
+    final: Mapping[str, Tensor], model: Model, site: Site, variants: Variants, which: slice
+) -> dict[str, Tensor]:
+    """All weights, the site's own replaced by those of each variant, but for the lowest layer's in-projection."""
     mixed = dict(final)
-    for n in sorted(set(site.layers or (1,)) - {_lowest(site)}):
-        for kind in ("weight", "bias"):
-            name = f"layers.{n}.in.{kind}"
-            mixed[name] = final[name].expand(len(variants.shares[which]), *final[name].shape[1:]).clone()
-            for own in _own(site, n, final[name].shape[1] // 3):
-                mixed[name][:, own] = variants.mix(name, own, which)
+    for n in site.layers or (1,):
+        for kind, part in weights_of(site, model, n):
+            if n == _lowest(site) and kind.startswith("in."):
+                continue
+            name = f"layers.{n}.{kind}"
+            # a head of o has no bias of its own, but weights and biases go into a product with one leading axis
+            for whole in (f"{name.rsplit('.', 1)[0]}.{each}" for each in ("weight", "bias")):
+                if mixed[whole] is final[whole]:
+                    mixed[whole] = final[whole].expand(len(variants.shares[which]), *final[whole].shape[1:]).clone()
+            mixed[name][(slice(None), *part)] = variants.mix(name, part, which)
     return mixed
 
 
-def _own(site: Site, n: int, width: int) -> list[slice]:
-    """The rows of layer n's in-projection that belong to the site."""
-    parts = [part for part in site.parts() if (part.layers[0] if part.layers else 1) == n]
-    starts = [COMPONENT_ROW[part.components[0]] * width for part in parts]
-    return [slice(start, start + width) for start in starts]
+def parts_of(sites: Iterable[Site], model: Model) -> tuple[str, ...]:
+    """The matrices of a layer whose weights of every epoch are needed to rewind those resolved sites."""
+    names = {name.split(".")[0] for s in sites for n in s.layers or () for name, _ in weights_of(s, model, n)}
+    return tuple(part for part in ("in", "out", "up", "down") if part in names)
+
+
+def _check(site: Site, model: Model, variants: Variants) -> None:
+    needed = [f"layers.{n}.{name}" for n in site.layers or () for name, _ in weights_of(site, model, n)]
+    missing = [name for name in needed if any(name not in own for own in variants.weights)]
+    if missing:
+        raise SpecError(
+            f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch.",
+            f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}.",
+            "Delete the baseline's folder and call 'trisect study' again: it is trained anew and keeps them.",
+        )
 
 
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:

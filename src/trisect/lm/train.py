@@ -16,13 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trisect.core.edits import Edit
 from trisect.core.spec import Run, Training
 from trisect.lm.adversary import Attackers, Target, attackers, restore_optimizer
-from trisect.lm.evaluation import evaluate
+from trisect.lm.edited import Edited
+from trisect.lm.evaluation import Found, evaluate
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
-from trisect.lm.fleet import Dropout, add_rows, embedding_rows, forward, initial, layout, number, spans, views
+from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, initial, layout, number, views
 from trisect.lm.loss import Scores, loss_and_gradients, workspace
+from trisect.lm.places import blocks_of
 from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.text.corpus import Corpus, steps
@@ -53,10 +54,14 @@ class Progress(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Where a fleet keeps its checkpoint, and a baseline its site weights of every epoch (a folder)."""
+    """Where a fleet keeps its checkpoint, and a baseline its site weights of every epoch (a folder).
+
+    `parts` are the matrices of each layer that are kept so (see `rewind.parts_of`).
+    """
 
     checkpoint: Path
     epochs: Mapping[int, Path]  # slot -> folder
+    parts: tuple[str, ...] = ("in",)
 
 
 def optimizer_for(flat: Tensor, training: Training) -> torch.optim.Optimizer:
@@ -94,13 +99,12 @@ class Trainer:
         self.gradient = torch.zeros_like(self.flat)
         self.gradients = views(self.gradient, self.places)
         self.optimizer = optimizer_for(self.flat, self.training)
-        edits = list(enumerate(r.edit for r in runs))
-        targets = [Target(i, e) for i, e in edits if e is not None and e.kind == "attack"]
+        edits = {i: r.edit for i, r in enumerate(runs) if r.edit is not None}
+        self.edited = Edited(edits, self.model, self.places, self.flat)
+        targets = [Target(i, e) for i, e in edits.items() if e.kind == "attack"]
         self.labels = tuple(dict.fromkeys(t.edit.label or "" for t in targets))
-        classes = {label: len(corpus.column(label)) for label in self.labels}
-        self.attackers = attackers(targets, self.model, classes, self.seed, device, dtype)
-        self.keep = sorted({n for t in targets for n in t.edit.site.layers or ()})
-        self.held = [(i, cut, start[cut].clone()) for i, e in edits for cut in self._frozen(e)]
+        self.attackers = attackers(targets, self.model, corpus, self.seed, device, dtype)
+        self.keep = blocks_of((t.edit.site for t in targets), self.model)
         self.dead: dict[int, int] = {}
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
@@ -108,9 +112,6 @@ class Trainer:
         largest = max(p.targets.numel() for own in self.pieces.values() for p in own)
         largest = max(largest, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
-
-    def _frozen(self, edit: Edit | None) -> list[slice]:
-        return spans(edit.site, self.model, self.places) if edit is not None and edit.kind == "freeze" else []
 
     def step(self) -> tuple[Tensor, Tensor, dict[int, tuple[float, float]]]:
         """One window: attackers first, then the model against the updated attackers (science A4).
@@ -121,10 +122,8 @@ class Trainer:
         piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
         self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
         attacked: dict[int, tuple[float, float]] = {}
-        if self.attackers or self.recorder is None:
-            scores = self._backward(piece.inputs, piece.targets, piece.labels, attacked)
-        else:
-            scores = self._replayed(self.recorder, piece)
+        recorder = None if self.attackers else self.recorder
+        scores = self._replayed(recorder, piece) if recorder else self._backward(piece, attacked)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch)
         return loss, correct, attacked
@@ -133,56 +132,55 @@ class Trainer:
         """The pass of a fleet without attackers, recorded at its first window and replayed at others of that shape."""
 
         def work(inputs: Tensor, targets: Tensor) -> Scores:
-            return self._backward(inputs, targets, {}, {})
+            return self._backward(Piece(inputs, targets, {}), {})
 
         if self.replay is None:
             self.replay = Replay(work, piece.inputs, piece.targets, self.draw, self.gradient, recorder)
             self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
         return (self.replay if self.replay.fits(piece.inputs) else work)(piece.inputs, piece.targets)
 
-    def _backward(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        labels: Mapping[str, Tensor],
-        attacked: dict[int, tuple[float, float]],
-    ) -> Scores:
+    def _backward(self, piece: Piece, attacked: dict[int, tuple[float, float]]) -> Scores:
         """Fill `gradient` with that of the loss on one window; attackers learn on the way and note how they did."""
         parameters = views(self.flat, self.places)
         leaves = {n: parameters[n].detach().requires_grad_() for n in self.places if _in_body(n)}
-        rows = embedding_rows(parameters["embed.weight"], inputs).requires_grad_()
+        rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
         drop = Dropout(self.model.dropout, self.draw)
         with torch.autocast(self.flat.device.type, self.products, self.products is not None):
-            passed = forward(leaves, inputs, self.model, drop, keep=self.keep, rows=rows)
+            passed = forward(leaves, piece.inputs, self.model, drop, blocks=self.keep, rows=rows)
         scores, decoder = loss_and_gradients(
             passed.hidden.detach().flatten(1, 2),
             parameters["decoder.weight"],
             parameters["decoder.bias"],
-            targets,
+            piece.targets,
             (self.gradients["decoder.weight"], self.gradients["decoder.bias"]),
             self.work,
             self.products,
         )
         # the chain rule at the sites: d(-λ·CE)/dx enters where x is, so one backward pass carries loss_total
-        qkv = {n: x.detach() for n, x in passed.qkv.items()}
-        pushes = {n: torch.zeros_like(x) for n, x in qkv.items()}
+        kept = {block: x.detach() for block, x in passed.kept.items()}
+        pushes = {block: torch.zeros_like(x) for block, x in kept.items()}
+        confined = [t.edit.site for g in self.attackers if g.variant == "site" for t in g.targets]
+        near = {block: torch.zeros_like(kept[block]) for block in blocks_of(confined, self.model)}
         for group in self.attackers:
-            attacked |= _attack(group, group.gather(qkv), labels[group.label], pushes)
+            y = group.answers(piece.targets, piece.labels)
+            attacked |= _attack(group, group.gather(kept), y, near if group.variant == "site" else pushes)
+        own = [_reach_site(passed.kept[block], near[block], leaves, block) for block in near]
         found = torch.autograd.grad(
-            [passed.hidden, *passed.qkv.values()],
+            [passed.hidden, *passed.kept.values()],
             [rows, *leaves.values()],
-            [decoder.hidden.view_as(passed.hidden), *pushes.values()],
+            [decoder.hidden.view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
         )
-        add_rows(self.gradients["embed.weight"].zero_(), inputs, found[0])
+        add_rows(self.gradients["embed.weight"].zero_(), piece.inputs, found[0])
         for name, gradient in zip(leaves, found[1:], strict=True):
             self.gradients[name].copy_(gradient)
+        for name, gradient in (pair for some in own for pair in some.items()):
+            self.gradients[name] += gradient
         return scores
 
     def _update(self, epoch: int) -> None:
-        """Clip each member by its own norm, mark those that diverged, step, and put frozen values back."""
+        """Clip each member by its own norm, mark those that diverged, step, and put held values back."""
         flat = self.gradient
-        for slot, cut, _ in self.held:
-            flat[slot, cut] = 0.0
+        self.edited.gather(flat)
         norms = torch.linalg.vector_norm(flat, dim=1)
         for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
             self.bury(slot)
@@ -195,18 +193,21 @@ class Trainer:
         warm = min(1.0, (self.steps_done + 1) / max(1, self.training.warmup))
         self.optimizer.param_groups[0]["lr"] = self.training.rate * self.training.decay**epoch * warm
         self.optimizer.step()
-        # freezing masks the update, not only the gradient: decay and momentum would move a weight all the same
-        for slot, cut, value in self.held:
-            self.flat[slot, cut] = value
+        self.edited.restore()
         self.steps_done += 1
 
     def bury(self, slot: int) -> None:
         """Hold a member that diverged at its last weights, from the step under way."""
         if slot not in self.dead:
             self.dead[slot] = self.steps_done + 1
-            self.held.append((slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
+            self.edited.bury(slot)
 
-    def evaluate(self) -> dict[int, list[tuple[str, str, float]]]:
+    def distances(self) -> Found:
+        """By slot of an attack on control labels, how far their shares are from the true labels'."""
+        chances = [(t.slot, g.chance) for g in self.attackers for t in g.targets]
+        return {i: [("train", "control_distance", chance.distance)] for i, chance in chances if chance is not None}
+
+    def evaluate(self) -> Found:
         """(split, name, value) by slot, in evaluation mode and float32 or wider (see lm/evaluation.py)."""
         parameters = views(self.flat, self.places)
         return evaluate(parameters, self.model, self.pieces, self.attackers, self.keep, self.work)
@@ -238,11 +239,19 @@ class Trainer:
         return note["note"]
 
 
+def _reach_site(x: Tensor, push: Tensor, leaves: Mapping[str, Tensor], block: Block) -> dict[str, Tensor]:
+    """Gradient of the matrices of one layer that make a block; what enters them is held still."""
+    kinds = ("up", "down") if block[0] == "ffn" else ("in", "out")
+    names = [f"layers.{block[1]}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
+    found = torch.autograd.grad(x, [leaves[name] for name in names], push, retain_graph=True, allow_unused=True)
+    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+
+
 def _in_body(name: str) -> bool:
     return not name.startswith(("embed.", "decoder."))
 
 
-def _attack(group: Attackers, x: Tensor, y: Tensor, pushes: Mapping[int, Tensor]) -> dict[int, tuple[float, float]]:
+def _attack(group: Attackers, x: Tensor, y: Tensor, pushes: Mapping[Block, Tensor]) -> dict[int, tuple[float, float]]:
     verdicts = group.learn(x, y)
     if verdicts is None:
         return {}
@@ -300,6 +309,7 @@ def train_fleet(
         assert isinstance(note, dict)
         epoch, spent, rows = note["epoch"], note["seconds"], [[tuple(r) for r in own] for own in note["rows"]]
     else:
+        _record(rows, 0, trainer, trainer.distances())
         _record(rows, 0, trainer, trainer.evaluate())
         _keep_epoch(trainer, files, 0)
     total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch
@@ -343,5 +353,5 @@ def _record(
 def _keep_epoch(trainer: Trainer, files: Files, epoch: int) -> None:
     parameters = views(trainer.flat, trainer.places)
     for slot, folder in files.epochs.items():
-        own = {n: parameters[n][slot] for n in trainer.places if ".in." in n}
+        own = {n: parameters[n][slot] for n in trainer.places if n.split(".")[-2] in files.parts}
         write_snapshot(folder / f"{epoch:04d}.safetensors", own, {"epoch": epoch}, durable=False)

@@ -3,7 +3,20 @@
 from importlib import import_module
 from types import ModuleType
 
-ROOMS = ("ablation", "block", "criticality", "curves", "names", "norms", "recall", "scores", "similarity")
+ROOMS = (
+    "ablation",
+    "alignment",
+    "block",
+    "criticality",
+    "curves",
+    "erasure",
+    "names",
+    "norms",
+    "probes",
+    "recall",
+    "scores",
+    "similarity",
+)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,6 +1,13 @@
 """One room a source: how to cite it and what it claims, as data; every source is in SOURCES."""
 
 from trisect.core.claim import Source
-from trisect.papers import matrices, norms, recall, submodules
+from trisect.papers import matrices, norms, recall, submodules, tying
 
-SOURCES: tuple[Source, ...] = (submodules.SOURCE, recall.SOURCE, norms.SOURCE, matrices.SOURCE)
+SOURCES: tuple[Source, ...] = (
+    submodules.SOURCE,
+    recall.SOURCE,
+    norms.SOURCE,
+    norms.ALIGNMENT,
+    matrices.SOURCE,
+    tying.SOURCE,
+)

@@ -1,4 +1,4 @@
-"""Kobayashi et al. on attention and the norms of what it weighs: the citation, and four claims about one model."""
+"""Kobayashi et al. on attention and the norms of what it weighs: the citation, four claims about one model, one on alignment."""
 
 from __future__ import annotations
 
@@ -132,12 +132,35 @@ CLAIMS: tuple[Claim, ...] = (
     ),
 )
 
-SOURCE = Source(
-    key="norms",
-    title="Attention is Not Only a Weight: Analyzing Transformers with Vector Norms",
-    authors="Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui",
-    citation="Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Attention is Not Only a Weight: Analyzing "
-    "Transformers with Vector Norms. EMNLP 2020.",
-    claims=CLAIMS,
-    unit="text",
+SETTINGS = {"awi": "AWI: the word is the decoder's input", "awo": "AWO: the word is its output"}
+
+ALIGNMENT_CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "C-5",
+        "Word alignments from norms have a lower error rate than those from weights.",
+        "section 5",
+        tuple(
+            Part(
+                f"AER by norms less AER by weights, {where} ({words})",
+                Statistic(f"{name}_{setting}"),
+                "below",
+                0.0,
+                "AER",
+                WHY_DIRECTION,
+                decides=name == "aer_difference" and setting == "awi",
+            )
+            for name, where in (
+                ("aer_difference", "mean over layers"),
+                ("aer_best_difference", "the best layer of each, chosen on other pairs"),
+            )
+            for setting, words in SETTINGS.items()
+        ),
+    ),
 )
+
+TITLE = "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms"
+AUTHORS = "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui"
+CITATION = f"{AUTHORS}. {TITLE}. EMNLP 2020."
+
+SOURCE = Source("norms", TITLE, AUTHORS, CITATION, CLAIMS, unit="text")
+ALIGNMENT = Source("alignment", TITLE, AUTHORS, CITATION, ALIGNMENT_CLAIMS, unit="sentence")

@@ -1,4 +1,4 @@
-"""The studies that come ready: quick, wikitext2-small, and the paper's own."""
+"""The studies that come ready: quick, wikitext2-small, the paper's own, and what lies beyond it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from trisect.core.errors import SpecError
-from trisect.core.spec import METHODS, Attack, Experiment, Freeze, Model, Rewind, Text, Training, read_experiment
+from trisect.core.methods import METHODS, PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.site import Site
+from trisect.core.spec import Experiment, Model, Text, Training, read_experiment
+
+# Where a control says most for its time: the layers that the source contrasts, and all three components.
+DECIDING = tuple(Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
 
 PRESETS: tuple[Experiment, ...] = (
     Experiment(
@@ -25,6 +30,10 @@ PRESETS: tuple[Experiment, ...] = (
             train_sample=3_200,
         ),
         seeds=(1, 2, 3),
+        control=Control(DECIDING, ("pos",)),
+        tie=Tie(),
+        probe=Probe(DECIDING, ("pos",), ("linear",)),
+        erase=Erase(DECIDING, ("pos",), draws=5),
     ),
     Experiment(
         name="wikitext2-small",
@@ -34,6 +43,10 @@ PRESETS: tuple[Experiment, ...] = (
             epochs=6, optimizer="adamw", rate=1e-3, decay=0.9, warmup=100, weight_decay=0.01, train_sample=14_000
         ),
         seeds=(1, 2, 3, 4, 5),
+        control=Control(DECIDING, ("pos",)),
+        tie=Tie(),
+        probe=Probe(None, ("pos",), ("linear",)),
+        erase=Erase(PAPER_SITES, ("pos",)),
     ),
     Experiment(
         name="paper",
@@ -48,18 +61,52 @@ PRESETS: tuple[Experiment, ...] = (
 )
 
 
+def _beyond() -> tuple[Experiment, ...]:
+    """Every site, label and control that the paper leaves to future work, on the small model; and a sweep of strengths."""
+    small = next(one for one in PRESETS if one.name == "wikitext2-small")
+    layers, heads = range(1, small.model.layers + 1), range(1, small.model.heads + 1)
+    joint = (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v"))
+    rest = (
+        *(Site(parts, (layer,)) for layer in layers for parts in joint),
+        *(Site((c,), None) for c in ("q", "k", "v")),
+        *(Site((c,), (layer,)) for layer in layers for c in ("o", "attn", "ffn")),
+        *(Site((c,), (layer,), (head,)) for layer in layers for c in ("q", "k", "v") for head in heads),
+    )
+    everywhere, labels = (*PAPER_SITES, *rest), ("pos", "dep", "tag")
+    grid = replace(
+        small,
+        name="beyond",
+        attack=Attack(everywhere, labels),
+        rewind=Rewind(everywhere),
+        freeze=Freeze(everywhere),
+        control=Control(PAPER_SITES, labels),
+        tie=Tie(tuple(Site(parts, only) for only in (None, *((n,) for n in layers)) for parts in joint)),
+        probe=Probe(None, labels),
+        erase=Erase(PAPER_SITES, labels),
+    )
+    sweep = Attack(PAPER_SITES, ("pos", "dep"), strengths=(0.3, 3.0))
+    return grid, replace(only(small, ("attack",)), name="beyond", attack=sweep)
+
+
 def find_experiment(what: str | Path | Experiment) -> Experiment:
-    """The first of `find_experiments`, which is the only one but for the file of an unevenly extended study."""
+    """The first of `find_experiments`: the only one, but for `beyond` and the file of an unevenly extended study."""
     return find_experiments(what)[0]
 
 
+def is_preset(what: object) -> bool:
+    """Whether that is the name of a preset."""
+    return isinstance(what, (str, Path)) and str(what) in NAMES
+
+
 def find_experiments(what: str | Path | Experiment) -> tuple[Experiment, ...]:
-    """A preset by name, a JSON file's experiment or list of them, or the experiment itself; raises SpecError else."""
+    """A preset by name, a JSON file's experiment or list of them, or the experiment itself; raises SpecError else.
+
+    Several are what one folder is to hold.
+    """
     if isinstance(what, Experiment):
         return (what,)
-    names = {e.name: e for e in PRESETS}
-    if str(what) in names:
-        return (names[str(what)],)
+    if is_preset(what):
+        return BEYOND if str(what) == "beyond" else tuple(one for one in PRESETS if one.name == str(what))
     path = Path(what)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -77,7 +124,7 @@ def find_experiments(what: str | Path | Experiment) -> tuple[Experiment, ...]:
         raise SpecError(f"{path} holds no experiment.", "Its list is empty.", "Give one, or several for one folder.")
     raise SpecError(
         f"{str(what)!r} is neither a preset nor a JSON file with an experiment.",
-        f"Presets are {', '.join(names)}.",
+        f"Presets are {', '.join(NAMES)}.",
         "Use one of them, or write a file; 'trisect plan quick --json' shows what one looks like.",
     )
 
@@ -94,3 +141,7 @@ def only(experiment: Experiment, methods: tuple[str, ...]) -> Experiment:
             f"{experiment.name} has no {', '.join(missing)}.", "The experiment leaves it out.", "Name what it has."
         )
     return replace(experiment, **{m: keep.get(m) for m in METHODS})
+
+
+BEYOND = _beyond()
+NAMES = (*(one.name for one in PRESETS), BEYOND[0].name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -14,6 +14,7 @@ from trisect.claims.sampled import MOST, more_helps
 from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
 from trisect.core.stats import MOST_SEEDS
 from trisect.papers import SOURCES
+from trisect.report.survival import Survival, survivals
 from trisect.report.words import count, number, several
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
@@ -50,14 +51,21 @@ class Card:
     early_stopping: str
     diverged: str
     replication: bool
+    controls: tuple[Survival, ...] = ()
 
 
-def cards(claims: pl.DataFrame) -> list[Card]:
-    """A card for every claim, in the order of the table (schema `claims`)."""
+def cards(claims: pl.DataFrame, controls: pl.DataFrame | None = None) -> list[Card]:
+    """A card for every claim, in the order of the table (schema `claims`).
+
+    `controls` is the table of that name, for claims about attacks that were controlled.
+    """
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in claims.iter_rows(named=True):
         grouped.setdefault((row["source"], row["claim"]), []).append(row)
-    return [_card(rows) for rows in grouped.values() if any(r["part"] is None for r in rows)]
+    found = [(key, _card(rows)) for key, rows in grouped.items() if any(r["part"] is None for r in rows)]
+    if controls is None:
+        return [card for _, card in found]
+    return [replace(card, controls=survivals(controls, *key)) for key, card in found]
 
 
 def tally(found: Iterable[Card]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trisect.claims import claims_hash
+from trisect.core.methods import METHODS
 from trisect.report import words
 from trisect.report.rows import Mean, Point, Rows, by_site, order
 
@@ -84,7 +85,7 @@ def study(rows: Rows) -> dict[str, Any]:
     }
 
 
-SECTIONS = ("text", "model", "training", "attack", "rewind", "freeze")
+SECTIONS = ("text", "model", "training", *METHODS)
 UNSET = {"epochs": "as in training"}
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import altair as alt
 import polars as pl
 
-from trisect.report import curves, palette, words
+from trisect.report import beyond, controls, curves, removal, tying, words
 from trisect.report.curves import LOSS, SHARE
 from trisect.report.frames import Frame, around
 from trisect.report.marks import Measure
-from trisect.report.panels import ZERO, Figure, Key, Level, heat_panel, site_panel
-from trisect.report.rows import Point, Rows, by_site, interval, order, place
+from trisect.report.panels import ZERO, Figure, Level, heat_panel, site_panel
+from trisect.report.parts import component_key, cut, groups_of, with_means
+from trisect.report.rows import Rows, interval, order, place
 
 MEASURES = {
     "attack": lambda title: Measure(f"{title}: change of validation loss", "nats", True),
@@ -35,26 +36,9 @@ def collect(rows: Rows) -> list[Figure]:
     """Every figure that the rows can fill, in the order of the page."""
     makers: list[Callable[[Rows], Iterable[Figure]]] = [
         _answer, curves.attacks, curves.baseline, _heat, _criticality, curves.midstage, curves.freezing, _adversary, _strengths,
+        beyond.combinations, beyond.heads, controls.figures, removal.figures, tying.figures,
     ]  # fmt: skip
     return [figure for maker in makers for figure in maker(rows)]
-
-
-def _cut(shown: Iterable[tuple[Frame, Sequence[Point]]]) -> str:
-    """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
-    ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
-    if not ends:
-        return ""
-    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
-
-
-def _groups(points: Iterable[Point]) -> list[str]:
-    return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
-
-
-def _component_key(points: Iterable[Point], *levels: Level) -> tuple[Key, ...]:
-    marks = [(g, palette.mark(g)) for g in _groups(points)]
-    named = {level.name: Key(level.name, palette.BASELINE, None, level.dash) for level in levels}
-    return (*(Key(g, m.colour, m.shape) for g, m in marks), *named.values())
 
 
 def _answer(rows: Rows) -> Iterable[Figure]:
@@ -63,7 +47,7 @@ def _answer(rows: Rows) -> Iterable[Figure]:
         return
     frames: dict[str, Frame] = {}
     for kind in dict.fromkeys(item[0] for item in items):
-        values = [p.value for item in items if item[0] == kind for p in _with_means(item[3])]
+        values = [p.value for item in items if item[0] == kind for p in with_means(item[3])]
         if kind == "criticality":
             frames[kind] = Frame("α", -0.04, 1.04)
         else:
@@ -86,19 +70,12 @@ def _answer(rows: Rows) -> Iterable[Figure]:
     )
     if bent:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
-    caption += _cut((frames[kind], found) for kind, _, _, found in items)
-    yield Figure("answer", "", "The answer in one picture", caption, panels, _component_key(points, ZERO))
+    caption += cut((frames[kind], found) for kind, _, _, found in items)
+    yield Figure("answer", "", "The answer in one picture", caption, panels, component_key(points, ZERO))
 
 
 def _levels(kind: str) -> tuple[Level, ...]:
     return () if kind == "criticality" else (ZERO,)
-
-
-def _with_means(points: Sequence[Point]) -> list[Point]:
-    extra = [Point(s, 0, v) for s, m in by_site(points).items() for v in (m.low, m.high) if v is not None]
-    span = [p.value for p in points]
-    room = 2.0 * (max(span) - min(span)) if span else 0.0
-    return [*points, *(p for p in extra if min(span) - room <= p.value <= max(span) + room)]
 
 
 def _heat(rows: Rows) -> Iterable[Figure]:
@@ -118,7 +95,7 @@ def _heat(rows: Rows) -> Iterable[Figure]:
             high,
             Measure("train loss", LOSS),
         )
-        for g in _groups(points)
+        for g in groups_of(points)
     )
     caption = (
         "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
@@ -159,18 +136,18 @@ def _criticality(rows: Rows) -> Iterable[Figure]:
         )
     area = rows.measure("rewind_area", "train")
     if area:
-        axis = around([p.value for p in _with_means(area)], "nats", zero=True)
+        axis = around([p.value for p in with_means(area)], "nats", zero=True)
         panels.append(site_panel("Area", area, axis, (ZERO,), MEASURES["area"]("Area")))
         shown.append((axis, area))
         caption += " The area, the mean rise of the train loss over α, needs no tolerance."
-    caption += _cut(shown)
+    caption += cut(shown)
     yield Figure(
         "fig09-criticality",
         "Figure 9",
         "Criticality of every site",
         caption,
         tuple(panels),
-        _component_key(last, *([ZERO] if area else [])),
+        component_key(last, *([ZERO] if area else [])),
     )
 
 
@@ -196,14 +173,14 @@ def _adversary(rows: Rows) -> Iterable[Figure]:
         f"for this adversary to find, which is not all that is there.{words.attacked(rows)} {words.seeds(rows)}."
     )
     points = [p for _, ps in found for p in ps]
-    caption += _cut((axis, ps) for _, ps in found)
+    caption += cut((axis, ps) for _, ps in found)
     yield Figure(
         "adversary",
         "Beyond the paper",
         "The adversary's accuracy",
         caption,
         panels,
-        _component_key(points, *(level for of in levels.values() for level in of)),
+        component_key(points, *(level for of in levels.values() for level in of)),
     )
 
 
@@ -231,7 +208,7 @@ def _strengths(rows: Rows) -> Iterable[Figure]:
         )
         caption = (
             "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
-            f"by strength of the attack. {words.seeds(rows)}.{_cut((axis, ps) for _, ps in found)}"
+            f"by strength of the attack. {words.seeds(rows)}.{cut((axis, ps) for _, ps in found)}"
         )
         title = f"Attack on {words.label_name(label)} by strength"
         yield Figure(
@@ -240,5 +217,5 @@ def _strengths(rows: Rows) -> Iterable[Figure]:
             title,
             caption,
             panels,
-            _component_key(points, ZERO),
+            component_key(points, ZERO),
         )

@@ -91,14 +91,7 @@ def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, 
 
 def findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """A line for each claim: its verdict, its effect with its interval, and why if it is inconclusive."""
-    said = []
-    for row in tables["claims"].filter(pl.col("part").is_null()).iter_rows(named=True):
-        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
-        if row["effect"] is not None and row["low"] is not None:
-            ends = f"{words.number(row['low'], True)} to {words.number(row['high'], True)}"
-            line += f" {words.number(row['effect'], True)} {row['unit']} (95 %: {ends})"
-        said.append(line + (f" ({row['reason']})" if row["reason"] else ""))
-    return tuple(said)
+    return tuple(words.verdict_lines(tables["claims"]))
 
 
 def _scope(about: Mapping[str, Any]) -> tuple[str, ...]:

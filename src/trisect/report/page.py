@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.files import replace_file
-from trisect.report import cards, curves, drawing, facts, figures, marks, palette, render, words
+from trisect.report import cards, curves, drawing, facts, figures, findings, marks, palette, render, words
 from trisect.report.exactness import exactness
 from trisect.report.panels import Figure
 from trisect.report.rows import Mean, Rows
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
     """Write `folder/report.html` and `folder/figures/NAME.svg` and `.png`; returns the page's path.
 
-    `tables` holds runs, metrics, sites and claims (schemas of core.tables). The same rows give the same bytes.
+    `tables` holds runs, metrics, sites, claims and controls (schemas of core.tables). The same rows give the same bytes.
     Raises StudyError when the folder cannot be written.
     """
     rows = Rows.of(tables, about)
@@ -46,7 +46,7 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(number=words.number, count=words.count, several=words.several, listed=words.listed)
-    found = cards.cards(rows.claims)
+    found = cards.cards(rows.claims, rows.controls)
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     views = {figure.name: _view(figure) for figure in drawn}
     script = _script()
@@ -60,13 +60,19 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
         checks=[_check(check) for check in checks],
         attention=all(check.ok for check in checks),
         answer=views.pop("answer", None),
-        words=words.answer(rows),
+        words=findings.answer(rows),
         lead=words.lead(rows),
         numbers=facts.numbers(rows),
         cards=found,
+        several_sources=rows.claims["source"].n_unique() > 1,
         tally=words.tally(cards.tally(found)),
         badge=cards.badge,
-        figures=list(views.values()),
+        figures=[view for name, view in views.items() if _group(name) == "figures"],
+        groups=[
+            (group, title, said, [view for name, view in views.items() if _group(name) == group])
+            for group, (title, said) in GROUPS.items()
+            if any(_group(name) == group for name in views)
+        ],
         exactness=exactness(rows),
         left_out=words.left_out(rows),
         references=(*dict.fromkeys(part["citation"] for part in listing("seed")), *REFERENCES),
@@ -80,8 +86,40 @@ REFERENCES = (
     "Chiyuan Zhang, Samy Bengio, Yoram Singer. Are All Layers Created Equal? JMLR 2022.",
     "Niladri Chatterji, Behnam Neyshabur, Hanie Sedghi. The Intriguing Role of Module Criticality in the Generalization of Deep "
     "Networks. ICLR 2020.",
+    "John Hewitt, Percy Liang. Designing and Interpreting Probes with Control Tasks. EMNLP 2019.",
+    "Yilun Xu et al. A Theory of Usable Information Under Computational Constraints. ICLR 2020.",
+    "Nora Belrose et al. LEACE: Perfect Linear Concept Erasure in Closed Form. NeurIPS 2023.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
+
+
+# Figures that are not the paper's, by how their names begin: the section's title and what it asks.
+GROUPS = {
+    "controls": (
+        "Is it the label, or the attack?",
+        "An attack may hurt because of what it removes, or because it is an attack. Controls attack the same sites in another way; "
+        "fresh probes say what was really removed, and erasure takes the label out of the trained baseline at once.",
+    ),
+    "tying": (
+        "Three matrices or fewer",
+        "A fourth experiment: what a model loses when queries, keys and values share a matrix from the first step, against separate "
+        "matrices with as many parameters.",
+    ),
+    "future": (
+        "Beyond single submodules",
+        "What the paper leaves to future work: components together against the sum of their effects, and single heads.",
+    ),
+}
+PREFIXES = {
+    "controls": ("controls-", "removed-", "erasure-"),
+    "tying": ("tying",),
+    "future": ("combinations", "heads-"),
+}
+
+
+def _group(name: str) -> str:
+    """The section that a figure stands in."""
+    return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
 
 
 def _script() -> str:

@@ -26,6 +26,7 @@ GROUPS: dict[str, Mark] = {
     "q+k+v": Mark("#7B4EA3", "triangle-left"),
 }
 OTHER = Mark("#8C6D46", "triangle-right")
+BLOCKS = {"o": OTHER, "attn": Mark("#5B5F97", "square"), "ffn": Mark("#A63D6B", "circle")}  # beyond q, k and v
 
 # Sentinels: plain colours in the stored files, re-coloured by the page's style sheet for light and dark.
 INK, SOFT, RULE, PAPER, BASELINE = "#1f2328", "#57606a", "#d8dee4", "#ffffff", "#80868b"
@@ -53,7 +54,7 @@ def layer_shape(position: int) -> str:
 
 def mark(group: str) -> Mark:
     """Colour and shape of a group of components such as `q` or `q+k`; unknown groups share one of their own."""
-    return GROUPS.get(group, OTHER)
+    return GROUPS.get(group) or BLOCKS.get(group, OTHER)
 
 
 def ramp(share: float, stops: Sequence[str] = VIRIDIS) -> str:

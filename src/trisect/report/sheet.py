@@ -20,11 +20,21 @@ SHORT = 12  # rows of a table that is shown unfolded
 
 @dataclass(frozen=True)
 class Table:
-    """A table of words: the first column names the row, every row is as long as `columns`."""
+    """A table: the first column names the row, every row is as long as `columns`.
+
+    One of `prose` holds sentences, which are wrapped; `folded` says whether it has to be opened (null: if it is long).
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
+    prose: bool = False
+    folded: bool | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the page shows it folded."""
+        return len(self.rows) > SHORT if self.folded is None else self.folded
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,6 @@ def html(sheet: Sheet) -> str:
     return environment.get_template("sheet.html").render(
         sheet=sheet,
         sections=[_section(number, section) for number, section in enumerate(sheet.sections, start=1)],
-        short=SHORT,
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
     )
 

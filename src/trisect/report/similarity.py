@@ -17,7 +17,7 @@ from trisect.report.sheet import Section, Sheet, Table, write_sheet
 
 PAIRS = ("q-k", "k-v", "q-v")
 RANKS = ("q", "k", "v", "q-k", "v-o")
-CORPUS, AFFINE = "corpus", "with biases"
+CORPUS, AFFINE, ELSEWHERE = "corpus", "with biases", "queries from elsewhere"
 STACKS = {"plain": "", "enc": "encoder, ", "dec": "decoder, ", "cross": "cross-attention, "}
 PRODUCTS = {"q-k": "W_Q W_Kᵀ", "v-o": "W_V W_O", "q": "W_Q", "k": "W_K", "v": "W_V"}
 NAMES = {
@@ -111,6 +111,7 @@ def make_sheet(measures: pl.DataFrame, claims: pl.DataFrame, about: Mapping[str,
         _score(numbers, about),
         _ranks(numbers),
         _described(numbers, about),
+        *_elsewhere(numbers),
         _compared(numbers, about),
     ]
     if about["notes"]:
@@ -123,7 +124,7 @@ def make_sheet(measures: pl.DataFrame, claims: pl.DataFrame, about: Mapping[str,
 def findings(measures: pl.DataFrame, claims: pl.DataFrame) -> tuple[str, ...]:
     """What a terminal shows: how alike each pair is, how symmetric the score, and every verdict with its reason."""
     numbers = Numbers.of(measures)
-    said = [_overlaps(numbers, pair) for pair in PAIRS if numbers.get("overlap", pair)]
+    said = [f"Overlap of {_overlaps(numbers, pair)}" for pair in PAIRS if numbers.get("overlap", pair)]
     if numbers.get("symmetric_share", "q-k"):
         said.append(f"Symmetric share of the score: {_against_null(numbers, 'symmetric_share', 'q-k')} on average.")
     for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
@@ -272,6 +273,34 @@ def _described(numbers: Numbers, about: Mapping[str, Any]) -> Section:
     return Section("Described, not judged", (said,), tuple(figures))
 
 
+def _elsewhere(numbers: Numbers) -> Iterable[Section]:
+    """How attention to another sequence differs from attention to its own; nothing where there is none."""
+    if not numbers.get("overlap", "q-k", ELSEWHERE):
+        return
+    named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
+    lines = []
+    for measure, component in named:
+        heads = [*numbers.get(measure, component), *numbers.get(measure, component, ELSEWHERE)]
+        means = [[h.value for h in heads if h.stack == stack] for stack in ("enc", "dec", "cross")]
+        cells = (words.number(sum(some) / len(some)) if some else "–" for some in means)
+        null = numbers.null(measure, component)
+        null = numbers.null(measure, component, ELSEWHERE) if null is None else null
+        lines.append((f"{NAMES[measure]}: {_dash(component)}", *cells, words.number(null)))
+    said = (
+        "In cross-attention the queries are made of the decoder's vectors, the keys and values of the encoder's. What W_Q reads "
+        "there is compared with what W_K and W_V read as if both were of one space, which they share only as far as training made "
+        "them: it is described beside attention within one sequence, and no verdict rests on it."
+    )
+    caption = f"{_OVERLAP} In cross-attention, where queries come from elsewhere."
+    figures = _grids(
+        numbers, "overlap", ("q-k", "q-v"), "overlap", "Figure 10", "Queries from elsewhere", caption, ELSEWHERE
+    )
+    table = Table(
+        ("Mean over heads", "encoder", "decoder", "cross", "random"), tuple(lines), "By where queries come from"
+    )
+    yield Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
+
+
 def _compared(numbers: Numbers, about: Mapping[str, Any]) -> Section:
     rows = []
     for (measure, component, group), heads in numbers.heads.items():
@@ -279,7 +308,7 @@ def _compared(numbers: Numbers, about: Mapping[str, Any]) -> Section:
         if null is None:
             continue
         scores = [h.z for h in heads if h.z is not None]
-        name = f"{NAMES[measure]}{f', {AFFINE}' if group == AFFINE else ''}"
+        name = f"{NAMES[measure]}{f', {group}' if group in (AFFINE, ELSEWHERE) else ''}"
         cells = (
             words.number(_mean(heads)),
             words.number(null),
@@ -322,7 +351,7 @@ def _grids(
     if marked:
         caption += " Dots: heads that differ from random matrices, p < 0.05 after Holm."
     count = words.several(max(len(rows) for rows in values.values()), "head")
-    name = f"{measure.replace('_', '-')}{'-' + group if group else ''}"
+    name = f"{measure.replace('_', '-')}{'-' + group.replace(' ', '-') if group else ''}"
     yield grid(name, number, title, f"{caption} {count} a panel.", values, unit, diverging, None, marked)
 
 

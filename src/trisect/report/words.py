@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import polars as pl
+
 from trisect.core.files import digest
 from trisect.report.rows import Mean, Point, Rows, alike, by_component, by_site, extreme
 
@@ -283,3 +285,15 @@ def left_out(rows: Rows) -> list[str]:
     if not rows.curves("freeze", "valid"):
         gone.append("freezing (figures 11 and 12)")
     return gone
+
+
+def verdict_lines(claims: pl.DataFrame) -> list[str]:
+    """A line for each claim: its verdict, its effect with its interval, and why if it is inconclusive."""
+    said = []
+    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
+        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
+        if row["effect"] is not None and row["low"] is not None:
+            ends = f"{number(row['low'], True)} to {number(row['high'], True)}"
+            line += f" {number(row['effect'], True)} {row['unit']} (95 %: {ends})"
+        said.append(line + (f" ({row['reason']})" if row["reason"] else ""))
+    return said

@@ -47,6 +47,16 @@ class Example(NamedTuple):
     ids: tuple[int, ...]
     labels: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        """How many ids are read."""
+        return len(self.ids)
+
+    @property
+    def predicted(self) -> int:
+        """How many ids are predicted."""
+        return sum(label != IGNORED for label in self.labels)
+
 
 def draw_span(
     size: int, block: int, draw: np.random.Generator, shortest: int = SHORTEST, kept: float = KEPT, span: float = SPAN

@@ -19,7 +19,8 @@ from trisect.text.grammar import embedded
 from trisect.text.hub import Rows, is_hub, open_dataset, whole_name
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
-READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "DEPREL": 7}  # the columns of a CoNLL-U word that are used
+READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a CoNLL-U word that are used
+MORPH = "morph"  # the column of whole bundles of features, and how those of single features begin
 _APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
 _BREAK = re.compile("<br />", re.IGNORECASE)
 
@@ -141,6 +142,10 @@ def _conllu(path: Path | Rows) -> Iterator[Paragraph]:
                 if empty := [name for name, i in READ.items() if not cells[i]]:
                     known = "No column of a CoNLL-U word is empty: what is not known is '_'."
                     raise CorpusError(f"{path}, line {number}: {empty[0]} is empty.", known, "Mend that line.")
+                if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", cells[READ["FEATS"]]):
+                    given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} are no features."
+                    known = "Features are written Name=Value with '|' between them, and '_' where there are none."
+                    raise CorpusError(given, known, "Mend that line.")
                 rows.append(cells)
     if rows:
         yield _sentence(rows)
@@ -151,6 +156,11 @@ def _sentence(rows: list[list[str]]) -> Paragraph:
         return [None if row[i] == "_" else row[i] for row in rows]
 
     labels = {"pos": column(READ["UPOS"]), "tag": column(READ["XPOS"]), "dep": column(READ["DEPREL"])}
+    labels[MORPH] = column(READ["FEATS"])
+    for i, bundle in enumerate(labels[MORPH]):
+        for feature in bundle.split("|") if bundle else ():
+            name, _, value = feature.partition("=")
+            labels.setdefault(f"{MORPH}.{name}", [None] * len(rows))[i] = value
     return Paragraph([row[READ["FORM"]] for row in rows], labels)
 
 
@@ -175,10 +185,10 @@ CONLLU = Reader(
         "valid": ("valid.conllu", "dev.conllu", "*[-_.]dev.conllu", "*[-_.]valid.conllu"),
         "test": ("test.conllu", "*[-_.]test.conllu"),
     },
-    ("pos", "tag", "dep"),
+    ("pos", "tag", "dep", MORPH),
     frozenset(),
     ("The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out.",),
-    ("Part of speech (UPOS), fine-grained tag (XPOS) and relation are the treebank's.",),
+    ("Part of speech (UPOS), fine-grained tag (XPOS), relation and morphology (FEATS) are the treebank's.",),
     _conllu,
 )
 PLAIN = Reader("plain", {s: (f"{s}.txt",) for s in SPLITS}, (), frozenset(), (_RULES,), (), _english)
@@ -273,11 +283,20 @@ def read(where: str | Path | Source, name: str | None = None) -> Corpus:
         labels = {column: store.GrowingArray(np.int16) for column in kind.columns}
         for paragraph in kind.paragraphs(part):
             tokens.append([types[word.lower()] for word in paragraph.words])
+            for column in paragraph.labels.keys() - labels.keys():  # a feature that is met for the first time
+                classes.setdefault(column, Ids(2**15 - 1))
+                labels[column] = store.GrowingArray(np.int16)
             for column, ids in labels.items():
-                ids.append([-1 if c is None else classes[column][c] for c in paragraph.labels[column]])
+                found = paragraph.labels.get(column) or [None] * len(paragraph.words)
+                ids.append([-1] * (len(tokens) - len(found) - len(ids)))
+                ids.append([-1 if c is None else classes[column][c] for c in found])
         splits[split] = Split(tokens.finish(), {column: ids.finish() for column, ids in labels.items()})
-    names = {column: ids.names for column, ids in classes.items() if ids.names}
-    splits = {s: Split(part.tokens, {c: part.labels[c] for c in names}) for s, part in splits.items()}
+    given = [c for c in classes if c in kind.columns] + sorted(c for c in classes if c not in kind.columns)
+    names = {column: classes[column].names for column in given if classes[column].names}
+    splits = {
+        s: Split(part.tokens, {c: part.labels.get(c, np.full(len(part.tokens), -1, np.int16)) for c in names})
+        for s, part in splits.items()
+    }
     empty = tuple(f"No word carries a '{c}': the column is left out." for c in classes if c not in names)
     notes = (*source.notes, *kind.notes, *kind.label_notes, *empty)
     return Corpus.make(source.name, types.names, names, splits, notes)

@@ -1,0 +1,186 @@
+"""Methods: what an experiment does to the models it trains, one frozen statement each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trisect.core.edits import VARIANTS
+from trisect.core.site import Site
+from trisect.core.typed import need, settle, whole
+
+METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase")
+PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
+PROBES = ("linear", "mlp")
+
+
+def _filled(statement: object, *names: str) -> None:
+    """Raise SpecError where one of these tuples is empty or holds something twice."""
+    kind = type(statement).__name__.lower()
+    for name in names:
+        values = getattr(statement, name)
+        need(bool(values), f"The {kind} has no {name}.", "It needs at least one.", f"Name some, or leave {kind} out.")
+        need(
+            len(set(values)) == len(values),
+            f"{name} are {', '.join(map(str, values))}.",
+            "One stands twice.",
+            "Name each once.",
+        )
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Experiment 1 (science A4): every site × label × strength. `epochs` of null means as many as the training has."""
+
+    sites: tuple[Site, ...] = PAPER_SITES
+    labels: tuple[str, ...] = ("pos", "dep")
+    strengths: tuple[float, ...] = (1.0,)
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.epochs is not None:
+            whole(self.epochs, "epochs", 1)
+        empty = [n for n in ("sites", "labels", "strengths") if not getattr(self, n)]
+        need(
+            not empty,
+            f"The attack has no {' and no '.join(empty)}.",
+            "It needs at least one of each.",
+            "Name some, or leave attack out.",
+        )
+        for name in ("labels", "strengths"):
+            values = getattr(self, name)
+            need(
+                len(set(values)) == len(values),
+                f"{name} are {', '.join(map(str, values))}.",
+                "One stands twice.",
+                "Name each once.",
+            )
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Experiments 2a and 2b (science A5, A6): convex rewinding at steps of 1/(points − 1), and every stored epoch.
+
+    `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
+    between as many exact evaluations as its own check asks for, and is exact at the crossings; 'exact' evaluates all.
+    `sample_tokens` of each split, in whole rows drawn once by `sample_seed`, stand for all of them: the same rows at
+    every point and site, so that each rise of the loss has an interval; null evaluates every row.
+    """
+
+    sites: tuple[Site, ...] = PAPER_SITES
+    points: int = 101
+    epsilon: float = 0.01
+    midstage: bool = True
+    mode: str = "adaptive"
+    sample_tokens: int | None = None
+    sample_seed: int = 0
+
+    def __post_init__(self) -> None:
+        settle(self)
+        known = ("adaptive", "exact")
+        need(self.mode in known, f"mode is {self.mode!r}.", f"There is {' and '.join(known)}.", "Use one of them.")
+        whole(self.points, "points", 2)
+        if self.sample_tokens is not None:
+            whole(self.sample_tokens, "sample_tokens", 2)
+        whole(self.sample_seed, "sample_seed", 0)
+        need(
+            0 < self.epsilon < 1,
+            f"epsilon is {self.epsilon!r}.",
+            "It is a share of the final loss.",
+            "Use for example 0.01.",
+        )
+        need(
+            bool(self.sites), "The rewinding has no sites.", "It needs at least one.", "Name some, or leave rewind out."
+        )
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """Experiment 2c (science A7): each site's weights keep their initial values."""
+
+    sites: tuple[Site, ...] = PAPER_SITES
+
+    def __post_init__(self) -> None:
+        settle(self)
+        need(
+            bool(self.sites), "The freezing has no sites.", "It needs at least one.", "Name some, or leave freeze out."
+        )
+
+
+@dataclass(frozen=True)
+class Control:
+    """The controls of experiment 1 (science A4): the same attacks with something changed, every site × label × variant.
+
+    'control' attacks labels that each word type drew by chance, 'bounded' pushes the adversary's output towards the
+    label prior, 'site' lets the attack train nothing but the site's own projection. As many epochs as the attacks.
+    """
+
+    sites: tuple[Site, ...] = PAPER_SITES
+    labels: tuple[str, ...] = ("pos", "dep")
+    variants: tuple[str, ...] = VARIANTS[1:]
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _filled(self, "sites", "labels", "variants")
+        for variant in self.variants:
+            known = f"Controls are {', '.join(VARIANTS[1:])}."
+            need(variant in VARIANTS[1:], f"{variant!r} is not a control.", known, "Use one of them.")
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Three matrices or fewer (science D2): the components of each of `sites` share one matrix from the first step.
+
+    At each of `identity` a component is the input itself, cut into heads. `narrow` adds, for every number of
+    parameters that this leaves, a model with separate matrices and narrower heads of as nearly as many.
+    """
+
+    sites: tuple[Site, ...] = tuple(Site(c, None) for c in (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v")))
+    identity: tuple[Site, ...] = (Site(("q",), None), Site(("v",), None))
+    narrow: bool = True
+
+    def __post_init__(self) -> None:
+        settle(self)
+        need(
+            bool(self.sites or self.identity),
+            "The tying has no sites.",
+            "It needs at least one.",
+            "Name some, or leave tie out.",
+        )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
+
+    A probe learns a label of the next word from the representation at one site, is stopped early on held-out rows and
+    scored on validation. `sites` of null are q, k and v of every layer.
+    """
+
+    sites: tuple[Site, ...] | None = None
+    labels: tuple[str, ...] = ("pos", "dep")
+    kinds: tuple[str, ...] = PROBES
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _filled(self, "labels", "kinds", *(("sites",) if self.sites is not None else ()))
+        for kind in self.kinds:
+            need(kind in PROBES, f"{kind!r} is not a probe.", f"There is {' and '.join(PROBES)}.", "Use one of them.")
+
+
+@dataclass(frozen=True)
+class Erase:
+    """Closed-form erasure (science A4): a label taken linearly out of a site of each trained baseline (LEACE).
+
+    Its control takes out `draws` random subspaces of the same rank.
+    """
+
+    sites: tuple[Site, ...] = PAPER_SITES
+    labels: tuple[str, ...] = ("pos", "dep")
+    draws: int = 10
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _filled(self, "sites", "labels")
+        whole(self.draws, "draws", 1)

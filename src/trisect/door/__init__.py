@@ -1,0 +1,35 @@
+"""The Python door: everything that the command line does, one call each."""
+
+from trisect.door.given import texts
+from trisect.door.lessons import ask, chart, recall, theory_page, translate_train
+from trisect.door.models import ablate, align, erase, explore, explore_page, norms, prove, rewind, similarity
+from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, plan, render, study
+from trisect.lab.subject import load
+
+__all__ = [
+    "ablate",
+    "align",
+    "annotate",
+    "ask",
+    "chart",
+    "check",
+    "corpus",
+    "dissect",
+    "erase",
+    "explore",
+    "explore_page",
+    "is_study",
+    "list_claims",
+    "load",
+    "norms",
+    "plan",
+    "prove",
+    "recall",
+    "render",
+    "rewind",
+    "similarity",
+    "study",
+    "texts",
+    "theory_page",
+    "translate_train",
+]

@@ -1,0 +1,203 @@
+"""Models at the door: everything that is read of a model that others, or trisect, trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trisect.core.site import Site
+from trisect.core.subject import Text
+from trisect.door.given import as_subject, free_place, given_texts, read_sites
+
+
+def prove(
+    model: Any,
+    inputs: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> Any:
+    """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
+    from trisect.hf.load import load as load_pretrained
+
+    return load_pretrained(
+        model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False
+    ).proof
+
+
+def norms(
+    subject: Any, texts: Any, out: str | Path = "norms", block: str = "attention", seed: int = 0, quiet: bool = False
+) -> Any:
+    """Norm-based analysis of a model over texts (science C): rows, verdicts, figures and a page in `out`.
+
+    `subject` is a model as `load` takes or gives it, `texts` a corpus or texts as `trisect.texts` takes them.
+    """
+    from trisect.lab.norms import run_norms
+
+    return run_norms(as_subject(subject), given_texts(texts), free_place(out), block, seed=seed, quiet=quiet)
+
+
+def similarity(
+    subject: Any,
+    texts: Any = None,
+    out: str | Path = "similarity",
+    draws: int = 20_000,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Any:
+    """How alike W_Q, W_K and W_V are, head by head, against random matrices (science D1, D3)."""
+    from trisect.lab.similarity import run_similarity
+
+    return run_similarity(
+        as_subject(subject),
+        None if texts is None else given_texts(texts),
+        free_place(out),
+        draws,
+        seed=seed,
+        quiet=quiet,
+    )
+
+
+def ablate(
+    subject: Any,
+    texts: Any,
+    sites: Site | str | Sequence[Site | str] | None = None,
+    out: str | Path = "ablate",
+    how: str = "zero",
+    per: str = "layer",
+    hold: bool = False,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Any:
+    """What breaks when q, k or v of a site is replaced: change of the model's own loss, with intervals over texts.
+
+    `sites` is q, k and v of every layer where null; `how` zero, mean or resample; `per` layer or head; `hold` keeps
+    all attention weights as they were, but those of a layer whose q or k is replaced.
+    """
+    from trisect.lab.ablation import run_ablation
+
+    return run_ablation(
+        as_subject(subject),
+        given_texts(texts),
+        free_place(out),
+        read_sites(sites),
+        how,
+        per,
+        hold,
+        seed=seed,
+        quiet=quiet,
+    )
+
+
+def erase(
+    subject: Any,
+    corpus: str | Path,
+    labels: str | Sequence[str] = ("pos",),
+    sites: Site | str | Sequence[Site | str] | None = None,
+    out: str | Path = "erase",
+    draws: int = 10,
+    split: str = "test",
+    limit: int | None = None,
+    reader: str | None = None,
+    whose: str | None = None,
+    per: str = "layer",
+    seed: int = 0,
+    quiet: bool = False,
+) -> Any:
+    """Take a label linearly out of q, k or v of a model (LEACE), beside random subspaces of the same rank (science A4).
+
+    `corpus` is a text with the label columns; `whose` label a position carries: its 'own' word's or the 'next'. Needs
+    the extra `trisect[erase]`.
+    """
+    from trisect.lab.erase import run_erase
+
+    several = (labels,) if isinstance(labels, str) else tuple(labels)
+    return run_erase(
+        as_subject(subject), corpus, several, free_place(out), read_sites(sites), draws, split, limit, reader, whose, per,
+        seed=seed, quiet=quiet,
+    )  # fmt: skip
+
+
+def align(
+    models: Any,
+    source: str | Path,
+    target: str | Path,
+    gold: str | Path | None = None,
+    out: str | Path = "align",
+    base: int | None = None,
+    trial: tuple[str | Path, str | Path, str | Path] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Any:
+    """Word links from cross-attention, by weight and by norm, of an encoder–decoder over sentence pairs (science C5).
+
+    `models` is one, or several that differ by their seed; `gold` has sure and possible links, counted from `base` where
+    the file does not say; `trial` are source, target and gold of other pairs, which choose the best layer.
+    """
+    from trisect.lab.align import run_align
+
+    return run_align(models, source, target, gold, base, trial, free_place(out), limit, seed=seed, quiet=quiet)
+
+
+def rewind(
+    model: str | Path,
+    initial: str,
+    final: str,
+    stages: Sequence[str],
+    texts: Any,
+    out: str | Path = "rewind",
+    sites: Site | str | Sequence[Site | str] | None = None,
+    points: int = 101,
+    epsilon: float = 0.01,
+    exact: bool = False,
+    batch: int = 8,
+    seed: int = 0,
+    quiet: bool = False,
+    window: int | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> Any:
+    """Rewind q, k, v between published checkpoints of one model (science A5, A6): revisions, or sub-folders."""
+    from trisect.lab.checkpoints import run_checkpoints
+
+    return run_checkpoints(
+        model,
+        initial,
+        final,
+        stages,
+        given_texts(texts),
+        free_place(out),
+        read_sites(sites),
+        points,
+        epsilon,
+        exact,
+        batch,
+        seed,
+        quiet,
+        window,
+        dtype,
+        device,
+        pickle,
+        remote_code,
+    )
+
+
+def explore(reading: Any, row: int = 0) -> Any:
+    """A view into every head of one row of a Reading, for a notebook."""
+    from trisect.lab.explore import explore as show
+
+    return show(reading, row)
+
+
+def explore_page(subject: Any, text: Text, out: str | Path = "explore.html") -> Path:
+    """One self-contained page to look into every head with; returns its path."""
+    from trisect.lab.explore import run_explore
+
+    return run_explore(as_subject(subject), text, Path(out))

@@ -1,0 +1,125 @@
+"""Studies at the door: training studies, their corpora and claims, and all four sources at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trisect.core.errors import StudyError
+from trisect.core.site import Site
+from trisect.core.spec import Experiment, Machine
+from trisect.door.given import as_seeds, as_tuple, free_place
+from trisect.lab.plan import Plan, choose, make_plan
+from trisect.lab.study import Study, render_report, run_study
+from trisect.text.corpus import Corpus
+from trisect.text.readers import open_corpus
+
+
+def study(
+    experiment: str | Path | Experiment = "quick",
+    out: str | Path | None = None,
+    corpus: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    sites: Sequence[Site | str] | None = None,
+    only: Sequence[str] | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+    track: str | None = None,
+    precision: str = "float32",
+) -> Study:
+    """Run an experiment to its end, or go on with it where it stopped; returns its tables, figures and report.
+
+    `experiment` is a preset ('quick', 'wikitext2-small', 'paper', 'beyond'), a JSON file, or an Experiment. `out` defaults to
+    studies/NAME. `seeds` is a number of seeds or the seeds themselves, `only` some of attack,
+    control, rewind, freeze, tie, probe, erase.
+    `precision` 'bfloat16' makes training's large products narrower, on a GPU only.
+    `track` also logs every finished run to 'wandb', 'trackio' or 'tensorboard'.
+    Raises TrisectError for anything that cannot be run, before anything is run.
+    """
+    machine = Machine(device, workers, quiet, precision, track)
+    chosen = choose(experiment, corpus, as_seeds(seeds), epochs, as_tuple(sites), as_tuple(only))
+    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen[0].name, machine)
+
+
+def plan(
+    experiment: str | Path | Experiment = "quick",
+    corpus: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    sites: Sequence[Site | str] | None = None,
+    only: Sequence[str] | None = None,
+) -> Plan:
+    """What `study` would run with the same arguments: runs, ids, parameters, expected time and disk. Trains nothing."""
+    return make_plan(*choose(experiment, corpus, as_seeds(seeds), epochs, as_tuple(sites), as_tuple(only)))
+
+
+def render(out: str | Path) -> Study:
+    """Make tables, figures and report of a study anew from its finished runs; trains nothing."""
+    return render_report(Path(out))
+
+
+def check(out: str | Path) -> list[StudyError]:
+    """Read all that a study reads back; an error for each damaged file, saying what to delete. Changes nothing."""
+    from trisect.lab.check import check_study
+
+    return check_study(Path(out))
+
+
+def list_claims() -> list[dict[str, Any]]:
+    """Every claim, part, margin and reason, as fixed before any data."""
+    from trisect import claims
+    from trisect.report.notebook import Listing
+
+    return Listing(claims.listing())
+
+
+def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
+    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (found out when null)."""
+    return open_corpus(where, reader)
+
+
+def annotate(
+    source: str | Path,
+    pipeline: str | Path,
+    out: str | Path,
+    reader: str | None = None,
+    placeholder: str = "Unk",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Corpus:
+    """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
+
+    `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
+    null is pos and dep, and tag and ent where the pipeline sets them. Goes on where it stopped when called again.
+    Needs the extra `trisect[annotate]`.
+    """
+    from trisect.text.annotate import annotate as label
+
+    return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns)
+
+
+def is_study(where: str | Path) -> bool:
+    """Whether a folder is a study's; anything else is taken for a model."""
+    from trisect.lab.folder import is_study as found
+
+    return found(Path(where))
+
+
+def dissect(
+    out: str | Path = "study",
+    seeds: int | Sequence[int] | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+) -> Any:
+    """Ask all four sources on embedded data, and answer on one page; goes on where it stopped.
+
+    `seeds` are those of the training study.
+    """
+    from trisect.lab.dissect import run_dissect
+
+    return run_dissect(free_place(out), as_seeds(seeds), Machine(device, workers, quiet))

@@ -1,0 +1,148 @@
+"""Probing a trained run: what fresh classifiers find of a label at its sites, on tokens of the validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.errors import CorpusError
+from trisect.core.site import Site
+from trisect.core.spec import Model, Training
+from trisect.lm.controls import control_labels
+from trisect.lm.feed import Piece, evaluation_pieces
+from trisect.lm.fleet import forward, generator
+from trisect.lm.places import blocks_of, representation, width_of
+from trisect.lm.rewind import draw_rows
+from trisect.measure import probes
+from trisect.measure.probes import Examples
+from trisect.text.corpus import Corpus
+
+TRAIN, VALID = 20_000, 10_000  # tokens read for fitting and for scoring, about
+HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
+
+
+class SiteRow(NamedTuple):
+    """A row of the table `sites`, but for whose it is and which label it speaks of; `at` is a draw, or null."""
+
+    site: str
+    measure: str
+    at: float | None
+    split: str
+    value: float | None
+    n: int
+
+
+class Read(NamedTuple):
+    """What was read: the representation at each site, and each token's class and control class of the next word."""
+
+    x: Float[Tensor, "S N I"]
+    y: Int[Tensor, " N"]
+    control: Int[Tensor, " N"] | None
+
+
+def probe(
+    final: Mapping[str, Tensor],
+    model: Model,
+    corpus: Corpus,
+    training: Training,
+    label: str,
+    kinds: Sequence[str],
+    sites: Sequence[Site],
+    seed: int,
+    tokens: tuple[int, int] = (TRAIN, VALID),
+) -> list[SiteRow]:
+    """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
+
+    `final` are a run's weights without a member axis. Probes are fitted to whole windows spread over train, stopped by
+    the last fifth of them, and scored on rows drawn from validation, `tokens` being about how many of each; tokens
+    without a label are left out. Selectivity is the accuracy less that on control labels, which every word type drew
+    by chance (Hewitt & Liang 2019, section 2); it is left out where there are no such labels. Raises CorpusError.
+    """
+    whole = {n: v[None] for n, v in final.items()}
+    pieces = read_pieces(corpus, training, label, seed, tokens, final["decoder.bias"].device)
+    chance, classes = _chance(corpus, label, seed), len(corpus.column(label))
+    rows: list[SiteRow] = []
+    for width in sorted({width_of(site, model) for site in sites}):
+        own = [site for site in sites if width_of(site, model) == width]
+        train, test = (_read(whole, model, some, label, own, chance) for some in pieces)
+        train, test = (r._replace(x=x) for r, x in zip((train, test), probes.whiten(train.x, test.x), strict=True))
+        for kind in kinds:
+            rows += _rows(kind, train, test, own, classes, generator("probe", kind, label, seed))
+        rows += [
+            SiteRow(str(site), "probe_majority", None, "valid", probes.majority(train.y, test.y, classes), len(test.y))
+            for site in own
+        ]
+    return rows
+
+
+def read_pieces(
+    corpus: Corpus, training: Training, label: str, seed: int, tokens: tuple[int, int], device: torch.device
+) -> tuple[list[Piece], list[Piece]]:
+    """Windows of train for fitting and rows of validation for scoring; raises CorpusError without labels enough."""
+    corpus.column(label)
+    read = evaluation_pieces(corpus, replace(training, train_sample=tokens[0]), "train", (label,), device)
+    scored = draw_rows(evaluation_pieces(corpus, training, "valid", (label,), device), tokens[1], "probe", seed)
+    for split, pieces, least in (("train", read, 2 * HELD), ("valid", scored, 1)):
+        if (count := sum(int((p.labels[label] >= 0).sum()) for p in pieces)) < least:
+            raise CorpusError(
+                f"The label column '{label}' of '{corpus.name}' cannot be probed.",
+                f"Of the {split} tokens that are read {count} carry a label, and at least {least} are needed.",
+                "Use another column, or a longer text.",
+            )
+    return read, scored
+
+
+def _chance(corpus: Corpus, label: str, seed: int) -> Int[np.ndarray, " V"] | None:
+    """Each word type's control label; null where none are as frequent as the true ones."""
+    try:
+        return control_labels(corpus, label, seed).of_type
+    except CorpusError:
+        return None  # probes say what they say without it
+
+
+@torch.no_grad()
+def _read(
+    final: Mapping[str, Tensor],
+    model: Model,
+    pieces: Sequence[Piece],
+    label: str,
+    sites: Sequence[Site],
+    chance: Int[np.ndarray, " V"] | None,
+) -> Read:
+    """Equally wide sites at the tokens whose next word carries a label, in the order of the text."""
+    blocks = blocks_of(sites, model)
+    found, y, words = [], [], []
+    for piece in pieces:
+        known = piece.labels[label] >= 0
+        kept = forward(final, piece.inputs, model, blocks=blocks).kept
+        found.append(torch.stack([representation(kept, 0, site, model).T[known] for site in sites]))
+        y.append(piece.labels[label][known])
+        words.append(piece.targets[known])
+    drawn = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
+    return Read(torch.cat(found, 1), torch.cat(y), drawn)
+
+
+def _rows(
+    kind: str, train: Read, test: Read, sites: Sequence[Site], classes: int, draw: torch.Generator
+) -> list[SiteRow]:
+    cut = len(train.y) * (HELD - 1) // HELD
+
+    def found(y: Int[Tensor, " N"], scored: Int[Tensor, " M"]) -> probes.Found:
+        fit, held = Examples(train.x[:, :cut], y[:cut]), Examples(train.x[:, cut:], y[cut:])
+        return probes.probe(kind, fit, held, Examples(test.x, scored), classes, draw)
+
+    own = found(train.y, test.y)
+    values = {"accuracy": own.accuracy, "bits": own.bits}
+    if train.control is not None and test.control is not None:
+        values["selectivity"] = own.accuracy - found(train.control, test.control).accuracy
+    return [
+        SiteRow(str(site), f"probe_{kind}_{name}", None, "valid", float(value), len(test.y))
+        for name, several in values.items()
+        for site, value in zip(sites, several, strict=True)
+    ]

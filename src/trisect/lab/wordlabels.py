@@ -1,0 +1,119 @@
+"""Word labels at a model's positions: every piece of a word carries the word's label, or the next piece's."""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import Batch, Subject
+from trisect.core.trace import Address, Side
+from trisect.lm.reading import OwnModel
+from trisect.text.corpus import UNKNOWN
+from trisect.text.labelled import Labelled
+from trisect.text.readers import basic_english
+
+if TYPE_CHECKING:
+    from trisect.hf.load import Pretrained
+
+
+@dataclass(eq=False)
+class WordLabels:
+    """The labels of texts as they pass into batches: `classes` numbers the labels of each column.
+
+    With `ahead` a position carries the label of the piece after it, else that of its own. Special tokens and padding
+    carry none.
+    """
+
+    subject: Subject
+    classes: Mapping[str, Mapping[str, int]]
+    ahead: bool
+    _kept: dict[int, tuple[list[int], Labelled]] = field(default_factory=dict)
+
+    def batches(self, texts: Iterable[Labelled], size: int) -> Iterator[Batch]:
+        """The texts as scored batches, each text remembered while rows of it can come."""
+
+        def passed() -> Iterator[str]:
+            for number, one in enumerate(texts):
+                self._kept[number] = (self._owners(one), one)
+                yield one.text
+
+        self._kept.clear()
+        for batch in self.subject.batches(passed(), size, scored=True):
+            yield batch
+            for number in [n for n in self._kept if n < batch.rows[-1][0]]:
+                del self._kept[number]
+
+    def at(self, batch: Batch, address: Address, component: str, column: str) -> Int[Tensor, "B T"]:
+        """The class at every position of q, k or v there; -1 where there is none."""
+        side = _side(batch, address, component)
+        found = torch.full(side.real.shape, -1, dtype=torch.long)
+        known = self.classes[column]
+        for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(side), strict=True)):
+            places = own.nonzero()[:, 0].tolist()
+            owners, one = self._kept[number]
+            first = start + self.ahead - (places[0] if places else 0)
+            for place in places:
+                piece = first + place
+                word = owners[piece] if piece < len(owners) else -1
+                label = one.labels[column][word] if word >= 0 else None
+                found[i, place] = -1 if label is None else known.get(label, -1)
+        return found
+
+    def _owners(self, one: Labelled) -> list[int]:
+        """The word that each piece of a text belongs to; -1 where it belongs to none."""
+        if isinstance(self.subject, OwnModel):
+            words = (one.text[a:b] for a, b in one.spans)
+            return [i for i, word in enumerate(words) for w in basic_english(word) if self._read(w.lower())]
+        from trisect.hf.spans import piece_spans
+
+        subject: Any = self.subject
+        pretrained: Pretrained = subject
+        return owners(piece_spans(pretrained, one.text), one.spans)
+
+    def _read(self, word: str) -> bool:
+        """Whether one of our own models reads that word, and does not leave it out."""
+        return UNKNOWN in self._vocabulary or word in self._vocabulary
+
+    @functools.cached_property
+    def _vocabulary(self) -> frozenset[str]:
+        return frozenset(self.subject.vocabulary) if isinstance(self.subject, OwnModel) else frozenset()
+
+
+def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
+    """For each piece the word that it shares most characters with, the first of them; -1 where it shares none."""
+    starts, found = [start for start, _ in words], []
+    for a, b in pieces:
+        best, most = -1, 0
+        for i in range(max(0, bisect_right(starts, a) - 1), bisect_right(starts, max(a, b - 1))):
+            shared = min(b, words[i][1]) - max(a, words[i][0])
+            if shared > most:
+                best, most = i, shared
+        found.append(best)
+    return found
+
+
+def ordinary(side: Side) -> Bool[Tensor, "B T"]:
+    """Where neither padding nor a special token stands."""
+    return side.real & ~side.special
+
+
+def _side(batch: Batch, address: Address, component: str) -> Side:
+    return batch.queries(address.stack) if component == "q" else batch.keys(address.stack)
+
+
+def fitting(batch: Batch, address: Address, component: str, length: int) -> Side:
+    """The side that a component's positions are of; raises ModelError where they are not the text's."""
+    side = _side(batch, address, component)
+    if side.real.shape[1] != length:
+        known = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
+        todo = "Choose sites where attention sees the text's own positions."
+        raise ModelError(f"{address} cannot be told apart into words.", known, todo)
+    return side

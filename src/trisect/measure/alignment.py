@@ -1,0 +1,180 @@
+"""Alignment: which words of two sentences belong together by a model's scores of their pieces, and how far gold links differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trisect.core.errors import CorpusError
+from trisect.core.trace import Trace
+from trisect.measure.norms import both, single
+
+NONE = -1  # in the place of a word: a special piece; in the place of a link: none
+Links: TypeAlias = AbstractSet[tuple[int, int]]
+KINDS = ("weight", "norm")
+
+
+class Views(NamedTuple):
+    """Scores of the pieces of source and target by weight and by norm; N is the layer itself, then its heads from 1."""
+
+    weight: Float[Tensor, "B N T S"]
+    norm: Float[Tensor, "B N T S"]
+
+
+class Gold(NamedTuple):
+    """Gold links of one sentence pair as tables; the last column is of no word, and never a link. P holds S."""
+
+    sure: Bool[np.ndarray, "J I1"]
+    possible: Bool[np.ndarray, "J I1"]
+
+
+def aer(links: Any, sure: Any, possible: Any) -> float:
+    """Alignment error rate 1 − (|A∩S| + |A∩P|) / (|A| + |S|), from 0 (no error) to 1.
+
+    A are the `links`, S the `sure` and P the `possible` gold links: each a set of (source, target) pairs of one
+    sentence, or each a list of such sets, one a sentence, whose counts are added up first (micro-average). P need not
+    hold S. Raises CorpusError for lists of different length, for what is no pair, and where there is neither a link
+    nor a sure one. Source: Och & Ney 2000, Improved Statistical Alignment Models.
+    """
+    made, certain, allowed = _corpora(links, sure, possible)
+    counts = np.zeros(4)
+    for a, s, p in zip(made, certain, allowed, strict=True):
+        counts += (len(a & s), len(a & (s | p)), len(a), len(s))
+    if not counts[2:].any():
+        known = "The rate divides by the number of links and of sure links together, which is 0 here."
+        raise CorpusError("There is no link and no sure link.", known, "Give gold links, or leave such sentences out.")
+    return float(error_rates(counts))
+
+
+def error_rates(counts: Float[np.ndarray, "... 4"]) -> Float[np.ndarray, "*C"]:
+    """Alignment error rates from counts (|A∩S|, |A∩P|, |A|, |S|), added up over sentences; NaN without any link."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(1 - (counts[..., 0] + counts[..., 1]) / (counts[..., 2] + counts[..., 3]))
+
+
+def precisions(counts: Float[np.ndarray, "... 4"]) -> Float[np.ndarray, "*C"]:
+    """The share of links that are possible, |A∩P| / |A|; NaN without links."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(counts[..., 1] / counts[..., 2])
+
+
+def recalls(counts: Float[np.ndarray, "... 4"]) -> Float[np.ndarray, "*C"]:
+    """The share of sure links that were found, |A∩S| / |S|; NaN without sure links."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(counts[..., 0] / counts[..., 3])
+
+
+def views(trace: Trace) -> Views:
+    """Scores of one cross-attention layer: a, its mean over heads first, and ‖a f(x)‖, that of the layer first.
+
+    The layer's norm is ‖Σ_h a^h_ij f_h(x_j)‖. 0 where query or key is padding. Raises ModelError where the layer's
+    output projection is unknown.
+    """
+    real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
+    weights = single(trace.weights).masked_fill(~real, 0.0)
+    alone, layer = both(trace)
+    norms = weights.to(alone.dtype) * alone[:, :, None]
+    return Views(
+        torch.cat([weights.mean(1, keepdim=True), weights], 1), torch.cat([layer[:, None].to(norms.dtype), norms], 1)
+    )
+
+
+def word_scores(
+    scores: Float[Tensor, "*C T S"], target: Int[Tensor, " T"], source: Int[Tensor, " S"], words: tuple[int, int]
+) -> Float[Tensor, "*C J X"]:
+    """Scores of words from scores of pieces: the sum over a source word's pieces, the mean over a target word's.
+
+    `target` and `source` say which word (from 0) each piece is of, −1 for special ones; `words` is how many words
+    source and target have. The columns are the source's words, then each of its special pieces by itself. A word
+    without a piece has the score 0. Source: Kobayashi et al. 2020, section 5, and Zenkel et al. 2019.
+    """
+    special = source < 0
+    columns = torch.where(special, words[0] + special.cumsum(0) - 1, source)
+    across = torch.nn.functional.one_hot(columns, words[0] + int(special.sum())).to(scores.dtype)
+    down = torch.nn.functional.one_hot(target + 1, words[1] + 1)[:, 1:].to(scores.dtype)
+    return (down / down.sum(0).clamp_min(1)).T @ scores @ across
+
+
+def best_links(scores: Float[Tensor, "*C J X"], words: int) -> Int[np.ndarray, "*C J"]:
+    """For every target word its source word of the highest score, the first of equals; −1 where that is no link.
+
+    That is where a special piece has it, such as the end of the sentence, or where no score is above 0.
+    """
+    place = scores.argmax(-1)
+    highest = scores.gather(-1, place[..., None])[..., 0]
+    return torch.where((place < words) & (highest > 0), place, NONE).cpu().numpy()
+
+
+def diagonal(words: tuple[int, int]) -> Int[np.ndarray, " J"]:
+    """Every target word with the source word at the same share of its sentence: what needs no model."""
+    return ((np.arange(words[1]) + 0.5) * words[0] / words[1]).astype(np.int64)
+
+
+def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> Gold:
+    """Gold links (from 0) as tables; raises CorpusError for a link outside the pair."""
+    tables = []
+    for given in (sure, frozenset(sure) | frozenset(possible)):
+        table = np.zeros((words[1], words[0] + 1), dtype=bool)
+        for source, target in given:
+            if not (0 <= source < words[0] and 0 <= target < words[1]):
+                known = (
+                    f"Counted from 0, its source has words up to {words[0] - 1} and its target up to {words[1] - 1}."
+                )
+                raise CorpusError(f"The link {source}-{target} lies outside its pair.", known, "Mend the gold links.")
+            table[target, source] = True
+        tables.append(table)
+    return Gold(*tables)
+
+
+def count_hits(best: Int[np.ndarray, "*C J"], gold: Gold) -> Float[np.ndarray, "*C 4"]:
+    """The counts (|A∩S|, |A∩P|, |A|, |S|) of one sentence pair, as `error_rates` takes them."""
+    rows = np.arange(best.shape[-1])
+    found = [table[rows, best].sum(-1) for table in gold]
+    made = (best != NONE).sum(-1)
+    return np.stack([*found, made, np.full_like(made, gold.sure.sum())], -1).astype(float)
+
+
+def as_links(best: Int[np.ndarray, " J"]) -> frozenset[tuple[int, int]]:
+    """Links as a set of (source, target) pairs, from 0."""
+    return frozenset((int(source), target) for target, source in enumerate(best) if source != NONE)
+
+
+def _corpora(*given: Any) -> tuple[list[frozenset[tuple[int, int]]], ...]:
+    """The three as lists of sets; a sentence alone is a corpus of one."""
+    alone = [_is_sentence(one) for one in given]
+    if any(alone):
+        return tuple([_pairs(one, None)] for one in given)
+    several = [[_pairs(one, i) for i, one in enumerate(corpus, 1)] for corpus in given]
+    sizes = [len(corpus) for corpus in several]
+    if len(set(sizes)) > 1:
+        said = f"Links of {sizes[0]} sentences, sure links of {sizes[1]} and possible links of {sizes[2]} were given."
+        raise CorpusError(said, "A corpus has one set of each for every sentence.", "Give lists of the same length.")
+    return tuple(several)
+
+
+def _is_sentence(given: Any) -> bool:
+    if isinstance(given, AbstractSet):
+        return True
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        known = "Links are a set of (source, target) pairs, or a list of such sets."
+        raise CorpusError(f"{str(given)[:60]!r} was given as links.", known, "Give one of these.")
+    return len(given) > 0 and all(_is_pair(one) for one in given)
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(i, (int, np.integer)) for i in given)
+
+
+def _pairs(given: Any, sentence: int | None) -> frozenset[tuple[int, int]]:
+    where = "" if sentence is None else f" of sentence {sentence}"
+    links = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if wrong := [one for one in links if not _is_pair(one)]:
+        known = "A link is a pair of whole numbers, the source word and the target word."
+        raise CorpusError(f"Among the links{where} is {wrong[0]!r}.", known, "Give for example {(0, 0), (1, 2)}.")
+    return frozenset((int(source), int(target)) for source, target in links)

@@ -1,0 +1,158 @@
+"""Probes: how much of a label a fresh classifier finds in representations, on tokens that it was not fitted to.
+
+Axes: S site, N token, I width of a representation, H hidden unit, C class.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+KINDS = ("linear", "mlp")
+PENALTY = 1e-3  # half of it times the squared length of a linear probe's weights is added to its loss
+ROUNDS, STEPS = 12, 8  # a linear probe takes at most so many rounds of so many quasi-Newton steps
+HIDDEN, RATE, DECAY, BATCH, EPOCHS = 64, 2e-3, 1e-3, 256, 30  # of the multi-layer probe, by AdamW
+GAIN, PATIENCE = 1e-4, 2  # a round, or so many epochs, without these nats gained on held-out tokens ends the fit
+RIDGE = 1e-4  # of the mean variance: directions of under a hundredth of the mean deviation are of no use to a reader
+
+
+class Examples(NamedTuple):
+    """Representations at several sites, of the same tokens, and each token's class; -1 is not allowed here."""
+
+    x: Float[Tensor, "S N I"]
+    y: Int[Tensor, " N"]
+
+
+class Found(NamedTuple):
+    """What probes found on the tokens they are scored on: accuracy and V-information in bits, one number a site.
+
+    Bits are H_V(Y) − H_V(Y|R): the cross-entropy of the label's prior less that of the probe. They are at most the
+    prior's cross-entropy, and below 0 where the probe is worse than the prior. Source: Xu et al. 2020, definition 2.
+    """
+
+    accuracy: Float[Tensor, " S"]
+    bits: Float[Tensor, " S"]
+
+
+def prior(y: Int[Tensor, " N"], classes: int) -> Float[Tensor, " C"]:
+    """The classes' shares with one added to each count, so that none is 0."""
+    counts = torch.bincount(y, minlength=classes).double() + 1
+    return counts / counts.sum()
+
+
+def majority(train: Int[Tensor, " N"], test: Int[Tensor, " M"], classes: int) -> float:
+    """Share of the tokens tested whose class is the most frequent one in train."""
+    return float((test == prior(train, classes).argmax()).double().mean())
+
+
+def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> list[Float[Tensor, "S _ I"]]:
+    """`train` and the others with train's mean taken out and its covariance made the identity, site by site.
+
+    By the symmetric root, so that rotated representations are whitened to rotated ones; a linear probe with a penalty
+    then depends on neither rotation nor scale.
+    """
+    found: list[list[Tensor]] = [[] for _ in (train, *others)]
+    for site, own in enumerate(train):
+        wide = own.double()
+        mean = wide.mean(0)
+        values, vectors = torch.linalg.eigh((wide - mean).T @ (wide - mean) / len(wide))
+        values = values.clamp_min(0)
+        floor = RIDGE * values.mean()
+        scale = (values + floor).rsqrt() if floor > 0 else torch.zeros_like(values)  # a constant tells nothing
+        root = ((vectors * scale) @ vectors.T).to(own)
+        for kept, x in zip(found, (train, *others), strict=True):
+            kept.append((x[site] - mean.to(own)) @ root)
+    return [torch.stack(kept) for kept in found]
+
+
+def probe(kind: str, train: Examples, held: Examples, test: Examples, classes: int, draw: torch.Generator) -> Found:
+    """Fit a probe a site to `train`, stop it by its loss on `held`, and score it on `test`; all of them whitened.
+
+    'linear' is multinomial logistic regression with an L2 penalty, by L-BFGS from the prior on; 'mlp' has one hidden
+    layer of 64 ReLUs. Sites do not influence each other.
+    """
+    if kind == "linear":
+        logits = torch.stack([_linear(train, held, test, i, classes) for i in range(len(train.x))])
+    else:
+        logits = _mlp(train, held, test, classes, draw)
+    logged = prior(train.y, classes).log().to(logits)
+    entropy = -logged[test.y].double().mean()
+    losses = _losses(logits, test.y).double()
+    right = (logits.argmax(-1) == test.y).double().mean(-1)
+    return Found(right, (entropy - losses) / math.log(2))
+
+
+def _losses(logits: Float[Tensor, "S N C"], y: Int[Tensor, " N"]) -> Float[Tensor, " S"]:
+    """Mean cross-entropy of each site, in nats."""
+    return torch.logsumexp(logits, -1).mean(-1) - logits.gather(-1, y.expand(len(logits), -1)[..., None]).mean((1, 2))
+
+
+def _linear(train: Examples, held: Examples, test: Examples, site: int, classes: int) -> Float[Tensor, "N C"]:
+    """One site's logits on the tokens tested."""
+    x, y = train.x[site], train.y
+    weight, bias = x.new_zeros(classes, x.shape[1]), prior(y, classes).log().to(x)
+    fitter = torch.optim.LBFGS([weight, bias], max_iter=STEPS, history_size=STEPS, line_search_fn="strong_wolfe")
+    token = torch.arange(len(y), device=y.device)
+
+    def close() -> Tensor:
+        # by hand, since it is half of the time: the gradient of the mean cross-entropy by logits is softmax - one-hot
+        z = torch.addmm(bias[:, None], weight, x.T)
+        total = torch.logsumexp(z, 0)
+        loss = (total - z[y, token]).mean() + PENALTY / 2 * weight.square().sum()
+        z.sub_(total).exp_()
+        z[y, token] -= 1
+        weight.grad, bias.grad = torch.mm(z, x).div_(len(y)) + PENALTY * weight, z.mean(1)
+        return loss
+
+    best, kept = math.inf, (weight.clone(), bias.clone())
+    for turn in range(ROUNDS + 1):
+        if turn:
+            fitter.step(close)
+        loss = float(F.cross_entropy(F.linear(held.x[site], weight, bias), held.y))
+        if not loss < best - GAIN:
+            break
+        best, kept = loss, (weight.clone(), bias.clone())
+    return F.linear(test.x[site], *kept)
+
+
+def _mlp(
+    train: Examples, held: Examples, test: Examples, classes: int, draw: torch.Generator
+) -> Float[Tensor, "S N C"]:
+    """Every site's logits on the tokens tested; the sites share initial values and the order of the tokens."""
+    sites, count, width = train.x.shape
+
+    def uniform(into: int, out: int) -> Tensor:
+        bound = 1 / math.sqrt(into)
+        one = torch.empty(into, out, dtype=torch.float64).uniform_(-bound, bound, generator=draw)
+        return one.to(train.x).repeat(sites, 1, 1).requires_grad_()
+
+    start = prior(train.y, classes).log().to(train.x).repeat(sites, 1, 1)
+    p = [uniform(width, HIDDEN), train.x.new_zeros(sites, 1, HIDDEN).requires_grad_(), uniform(HIDDEN, classes)]
+    p.append(start.requires_grad_())
+    fitter = torch.optim.AdamW(p, lr=RATE, weight_decay=DECAY)
+
+    def logits(x: Float[Tensor, "S N I"]) -> Float[Tensor, "S N C"]:
+        return torch.relu(x @ p[0] + p[1]) @ p[2] + p[3]
+
+    best, kept, waited = torch.full((sites,), math.inf).to(train.x), [t.detach().clone() for t in p], 0
+    for _ in range(EPOCHS):
+        for few in torch.randperm(count, generator=draw).split(BATCH):
+            fitter.zero_grad()
+            _losses(logits(train.x[:, few]), train.y[few]).sum().backward()
+            fitter.step()
+        with torch.no_grad():
+            found = _losses(logits(held.x), held.y)
+            better = found < best - GAIN
+            best = torch.where(better, found, best)
+            kept = [torch.where(better[:, None, None], new, old) for new, old in zip(p, kept, strict=True)]
+        waited = 0 if bool(better.any()) else waited + 1
+        if waited >= PATIENCE:
+            break
+    p = kept
+    with torch.no_grad():
+        return logits(test.x)

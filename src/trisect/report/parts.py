@@ -1,0 +1,38 @@
+"""Parts that figures share: keys of components, the room that intervals get, and what a frame leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trisect.report import palette, words
+from trisect.report.frames import Frame
+from trisect.report.panels import Key, Level
+from trisect.report.rows import Point, by_site, order, place
+
+
+def cut(shown: Iterable[tuple[Frame, Sequence[Point]]]) -> str:
+    """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
+    ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
+    if not ends:
+        return ""
+    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
+
+
+def groups_of(points: Iterable[Point]) -> list[str]:
+    """The components and their combinations, in the order of figures."""
+    return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
+
+
+def component_key(points: Iterable[Point], *levels: Level) -> tuple[Key, ...]:
+    """A key of the components, and of the dashed levels."""
+    marks = [(g, palette.mark(g)) for g in groups_of(points)]
+    named = {level.name: Key(level.name, palette.BASELINE, None, level.dash) for level in levels}
+    return (*(Key(g, m.colour, m.shape) for g, m in marks), *named.values())
+
+
+def with_means(points: Sequence[Point]) -> list[Point]:
+    """The points, and the ends of their sites' intervals as far as these do not dwarf them."""
+    extra = [Point(s, 0, v) for s, m in by_site(points).items() for v in (m.low, m.high) if v is not None]
+    span = [p.value for p in points]
+    room = 2.0 * (max(span) - min(span)) if span else 0.0
+    return [*points, *(p for p in extra if min(span) - room <= p.value <= max(span) + room)]

@@ -1,0 +1,128 @@
+"""Labelled texts: sentences as a tokenizer of its own reads them, with each word's place in them and its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trisect.core.errors import CorpusError
+from trisect.core.files import digest
+from trisect.text.corpus import Corpus
+from trisect.text.hub import Rows, is_hub
+from trisect.text.raw import LONGEST_SENTENCE, STOP
+from trisect.text.readers import find_source, lines, open_corpus
+
+Labels = Mapping[str, tuple[str | None, ...]]
+
+
+class Labelled(NamedTuple):
+    """A text, where in it each word stands (first character, and the one after the last), and each column's labels."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """The labelled texts of one split; `texts()` begins anew each time. `options` are the words of a command line."""
+
+    name: str
+    columns: tuple[str, ...]
+    texts: Callable[[], Iterator[Labelled]]
+    notes: tuple[str, ...]
+    fingerprint: str
+    options: tuple[str, ...]
+
+
+def open_labelled(where: str | Path, split: str, reader: str | None = None) -> LabelledTexts:
+    """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
+
+    Raises CorpusError where there is no such split, or where the words carry no labels.
+    """
+    shown = str(where) if is_hub(where) or str(where) == "embedded" else Path(where).resolve().name
+    options = ("--corpus", shown, "--split", split, *(() if reader is None else ("--reader", reader)))
+    if str(where) == "embedded" or (reader is None and (Path(where) / "corpus.json").is_file()):
+        corpus = open_corpus(where)
+        _need_split(corpus.name, split, tuple(corpus.splits))
+        _need_labels(corpus.name, tuple(corpus.labels))
+        notes = (*corpus.notes, "A text is a run of words up to a full stop, joined by spaces.")
+        mark = f"{corpus.fingerprint}-{split}"
+        name = f"{corpus.name}, {split}"
+        return LabelledTexts(name, tuple(corpus.labels), lambda: _runs(corpus, split), notes, mark, options)
+    source = find_source(where, reader)
+    _need_split(source.name, split, tuple(source.parts))
+    _need_labels(source.name, source.kind.columns)
+    part = source.parts[split]
+    met = {column for paragraph in source.kind.paragraphs(part) for column in paragraph.labels}
+    columns = (*source.kind.columns, *sorted(met - {*source.kind.columns}))  # features of a treebank's morphology
+    mark = digest("\n".join(part.texts()), 8) if isinstance(part, Rows) else digest(part.read_bytes(), 8)
+
+    def texts() -> Iterator[Labelled]:
+        for said, paragraph in zip(_said(part), source.kind.paragraphs(part), strict=True):
+            none = [None] * len(paragraph.words)
+            yield placed(said, paragraph.words, {c: tuple(paragraph.labels.get(c) or none) for c in columns})
+
+    notes = (*source.notes, *source.kind.label_notes, "A text is a sentence, as its '# text' line has it.")
+    return LabelledTexts(f"{source.name}, {split}", columns, texts, notes, mark, options)
+
+
+def placed(said: str, words: Sequence[str], labels: Labels) -> Labelled:
+    """Words found one after the other in what was said; joined by spaces where they do not make it up."""
+    spans, end = [], 0
+    for word in words:
+        start = said.find(word, end)
+        if start < 0 or said[end:start].strip():
+            break
+        end = start + len(word)
+        spans.append((start, end))
+    if len(spans) < len(words):
+        said, spans, end = " ".join(words), [], 0
+        for word in words:
+            spans.append((end, end + len(word)))
+            end += len(word) + 1
+    return Labelled(said, tuple(spans), labels)
+
+
+def _runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
+    part, start = corpus.splits[split], 0
+    names = {column: (*classes, None) for column, classes in corpus.labels.items()}  # -1 is the last, null
+    for i, token in enumerate(part.tokens):
+        last = i + 1 == len(part.tokens)
+        if corpus.vocabulary[token] == STOP or i + 1 - start == LONGEST_SENTENCE or last:
+            words = [corpus.vocabulary[t] for t in part.tokens[start : i + 1]]
+            labels = {c: tuple(known[n] for n in part.labels[c][start : i + 1]) for c, known in names.items()}
+            yield placed("", words, labels)
+            start = i + 1
+
+
+def _said(part: Path | Rows) -> Iterator[str]:
+    """The `# text` of every sentence that has words; empty where there is no such line."""
+    said, words = "", False
+    for line in lines(part):
+        if line.startswith("# text = "):
+            said = line.removeprefix("# text = ").strip()
+        elif not line.strip():
+            if words:
+                yield said
+            said, words = "", False
+        elif not line.startswith("#"):
+            words |= line.split("\t")[0].isdigit()
+    if words:
+        yield said
+
+
+def _need_split(name: str, split: str, there: tuple[str, ...]) -> None:
+    if split not in there:
+        raise CorpusError(
+            f"{name} has no {split} split.", f"It has {', '.join(there)}.", "Choose one of them with --split."
+        )
+
+
+def _need_labels(name: str, columns: tuple[str, ...]) -> None:
+    if not columns:
+        known = "Erasing takes a label out, so that the words have to carry one."
+        todo = "Give a treebank (CoNLL-U), or a corpus that 'trisect corpus annotate' wrote."
+        raise CorpusError(f"The words of {name} carry no labels.", known, todo)

@@ -1,0 +1,211 @@
+"""Alignment as a whole: files in, tables, links, page and claim out; several models, pairs without gold, and refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from tests import tinyhf, zoo
+
+from trisect.core.errors import CorpusError, ModelError
+from trisect.core.files import read_json
+from trisect.core.tables import read_table
+from trisect.hf.load import load
+from trisect.lab.align import AlignResult, align_bitext, run_align
+from trisect.measure.alignment import aer
+from trisect.report import alignment as page
+from trisect.text.bitext import Bitext, Pair, read_pairs
+
+NASTY = "<b>w3</b>"
+DRAWS = 300
+
+
+def write(folder, name, pairs=34, seed=0, words=(1, 9)):
+    """Files of sentence pairs and gold links from 1; one pair is longer than the models read."""
+    draw = np.random.default_rng(seed)
+    lines = {"src": [], "tgt": [], "talp": []}
+    for number in range(pairs):
+        sizes = draw.integers(*words, size=2)
+        for side, size in zip(("src", "tgt"), sizes, strict=True):
+            lines[side].append([f"w{draw.integers(40)}" for _ in range(size)])
+        pairs_of = [(int(draw.integers(s)), int(draw.integers(t))) for s, t in [sizes] for _ in range(3)]
+        lines["talp"].append([f"{s + 1}{'-p'[i > 0]}{t + 1}" for i, (s, t) in enumerate(dict.fromkeys(pairs_of))])
+        if number == 0:
+            lines["tgt"][0][0] = NASTY
+            lines["talp"][0][0] = f"{sizes[0]}-{sizes[1]}"
+    paths = []
+    for end, rows in lines.items():
+        paths.append(folder / f"{name}.{end}")
+        paths[-1].write_text("".join(" ".join(row) + "\n" for row in rows), encoding="utf-8")
+    return tuple(paths)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bitext")
+    return write(folder, "test"), write(folder, "trial", 6, 1)
+
+
+@pytest.fixture(scope="module")
+def barts():
+    return tuple(load(tinyhf.bart(seed), tinyhf.tokenizer()) for seed in (1, 2))
+
+
+@pytest.fixture(scope="module")
+def done(barts, files, tmp_path_factory) -> AlignResult:
+    test, trial = files
+    return run_align(barts, *test, trial=trial, out=tmp_path_factory.mktemp("align"), quiet=True, draws=DRAWS)
+
+
+@pytest.fixture
+def pageless(monkeypatch):
+    monkeypatch.setattr(page, "write", lambda folder, *rest: folder / "report.html")
+
+
+NAMES = ("BartForConditionalGeneration (1)", "BartForConditionalGeneration (2)")
+
+
+def test_it_writes_tables_links_figures_and_a_page(done):
+    for name in ("measures", "claims"):
+        assert read_table(done.folder / "tables", name).equals(done.tables[name])
+    assert (done.folder / "tables" / "links.parquet").exists()
+    assert done.report == done.folder / "report.html"
+    assert {p.stem for p in (done.folder / "figures").glob("*.svg")} == {"error-rates", "heads", "sentence-pairs"}
+    text = done.report.read_text(encoding="utf-8")
+    assert "What the claim says here" in text
+    assert "±" in text
+    about = read_json(done.folder / "align.json", "")
+    assert about["pairs"] == 34
+    assert about["models"].keys() == set(NAMES)
+    assert about["command"].startswith("trisect align MODEL MODEL --source test.src --target test.tgt --gold test.talp")
+    assert "--trial trial.src trial.tgt trial.talp" in about["command"]
+    assert str(done.folder.parent) not in text
+    assert any("test.talp counts words from 1" in note for note in done.notes)
+
+
+def test_words_stand_on_the_page_as_text(barts, tmp_path):
+    words = (NASTY, "&amp;", "a'b\"c\\", "w4")
+    pair = Pair(words, words, frozenset({(0, 0)}), frozenset({(0, 0), (1, 2)}))
+    made = align_bitext(barts[0], Bitext("one <i>", (), (), (pair,)), tmp_path, quiet=True, draws=DRAWS)
+    text = made.report.read_text(encoding="utf-8")
+    assert NASTY not in text
+    assert "&lt;b&gt;w3&lt;/b&gt;" in text
+    assert "a&#39;b" in text or "a'b" in text
+    assert "one &lt;i&gt;" in text
+    drawn = (tmp_path / "figures" / "sentence-pairs.svg").read_text(encoding="utf-8")
+    assert drawn.count("&lt;b&gt;w3&lt;/b&gt;") >= 2  # beside both axes
+    assert "w4" in drawn
+
+
+def test_rates_are_those_of_the_links_that_were_written(done, files):
+    pairs = read_pairs(*files[0]).pairs
+    rows = done.tables["measures"].filter(pl.col("head").is_null(), measure="aer")
+    checked = 0
+    for number, name in enumerate(NAMES, start=1):
+        for one in rows.filter(pl.col("layer").is_not_null(), subject=name).iter_rows(named=True):
+            setting, kind = one["group"].split()
+            stem = done.links / f"model-{number}-{setting}-{kind}-layer-{one['layer']}"
+            found = []
+            for ending in (".talp", ".pharaoh"):
+                base = 0 if ending == ".pharaoh" else 1
+                lines = stem.with_suffix(ending).read_text(encoding="utf-8").split("\n")[:-1]
+                found.append(
+                    [{tuple(int(n) - base for n in link.split("-")) for link in line.split()} for line in lines]
+                )
+            assert found[0] == found[1]
+            rate = aer(found[0], [p.sure for p in pairs], [p.possible for p in pairs])
+            assert one["value"] == pytest.approx(rate, abs=1e-12)
+            own = done.tables["links"].filter(subject=name, setting=setting, kind=kind, layer=one["layer"])
+            assert len(own) == sum(map(len, found[0]))
+            checked += 1
+    assert checked == 2 * 2 * 2 * 3
+
+
+def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_path, pageless):
+    """Given as the test set, the trial pairs have their lowest rate at just those layers."""
+    trial = files[1]
+    chosen = read_json(done.folder / "align.json", "")["chosen"]
+    for name, subject in zip(NAMES, barts, strict=True):
+        own = run_align(subject, *trial, out=tmp_path, quiet=True, draws=DRAWS).tables["measures"]
+        for group, layer in chosen[name].items():
+            setting, kind = group.lower().split(" by ")
+            rates = own.filter(pl.col("head").is_null(), pl.col("layer").is_not_null(), measure="aer")
+            rates = rates.filter(group=f"{setting} {kind}").sort("value", "layer")
+            assert rates["layer"][0] == layer
+    whole = done.tables["measures"].filter(measure="aer_best", subject=NAMES[0])
+    assert len(whole) == 4
+    layers = {f"{s.upper()} by {k}": at for s, k, at in [(*r["group"].split(), r["at"]) for r in whole.to_dicts()]}
+    assert layers == chosen[NAMES[0]]
+
+
+def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_path):
+    source, target, _ = files[0]
+    made = run_align(barts[0], source, target, out=tmp_path, limit=5, quiet=True, draws=DRAWS)
+    assert set(made.tables["measures"]["measure"]) == {"linked", "agreement"}
+    assert made.tables["claims"]["verdict"][0] == "inconclusive"
+    assert "Only the first 5 sentence pairs are read." in made.notes
+    assert len((made.links / "awo-norm-layer-3.pharaoh").read_text().split("\n")) == 6
+    text = made.report.read_text(encoding="utf-8")
+    assert "What the claim says here" not in text
+    assert "How often do weight and norm agree?" in text
+    with pytest.raises(CorpusError, match="A limit of 0 sentence pairs"):
+        run_align(barts[0], source, target, out=tmp_path, limit=0, quiet=True)
+
+
+def test_the_same_files_give_the_same_rows_in_any_batch(done, barts, files, tmp_path, pageless):
+    test, trial = files
+    other = run_align(barts, *test, trial=trial, out=tmp_path, batch=3, quiet=True, draws=DRAWS)
+    for name, table in done.tables.items():
+        assert table.equals(other.tables[name]), name
+
+
+@pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100"])
+def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
+    subject = load(zoo.build(name), tinyhf.tokenizer())
+    made = run_align(subject, *files[0], out=tmp_path, quiet=True, draws=DRAWS)
+    rows = made.tables["measures"].filter(pl.col("head").is_null(), pl.col("layer").is_null(), measure="aer")
+    mine = rows.filter(subject=subject.name)
+    assert set(mine["group"]) == {"awi weight", "awi norm", "awo weight", "awo norm"}
+    assert mine["value"].is_between(0, 1).all()
+    assert set(mine["n"]) == {34}
+
+
+def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
+    (source, target, gold), _ = files
+    with pytest.raises(ModelError, match="BertForMaskedLM has no cross-attention"):
+        run_align(load(tinyhf.bert(), tinyhf.tokenizer()), source, target, gold, out=tmp_path, quiet=True)
+    with pytest.raises(ModelError, match="No model was given"):
+        run_align((), source, target, gold, out=tmp_path, quiet=True)
+    other = load(zoo.build("t5"), tinyhf.tokenizer())
+    with pytest.raises(ModelError, match="has other layers or heads than BartForConditionalGeneration") as error:
+        run_align((barts[0], other), source, target, gold, out=tmp_path, quiet=True)
+    assert "averaged" in error.value.known
+    long = Pair(("w1",) * 40, ("w2",) * 40)
+    with pytest.raises(ModelError, match="No pair of long fits into Bart"):
+        align_bitext(barts[0], Bitext("long", (), (), (long,)), tmp_path, quiet=True)
+    with pytest.raises(CorpusError, match="none has no test pairs"):
+        align_bitext(barts[0], Bitext("none", (), (), ()), tmp_path, quiet=True)
+    short = tmp_path / "short.tgt"
+    short.write_text("w1\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"short.tgt has 1 line"):
+        run_align(barts[0], source, short, gold, out=tmp_path, quiet=True)
+    with pytest.raises(CorpusError, match="was said to count from 0"):
+        run_align(barts[0], source, target, gold, 0, out=tmp_path, quiet=True)
+
+
+def test_pairs_too_long_are_left_out_and_said(barts, tmp_path):
+    long = Pair(("w1",) * 40, ("w2",) * 40, frozenset({(0, 0)}), frozenset({(0, 0)}))
+    short = Pair(("w1", "w2"), ("w3", "w4", "w5"), frozenset({(0, 0)}), frozenset({(0, 0)}))
+    made = align_bitext(barts[0], Bitext("some", (), (), (long, short)), tmp_path, quiet=True, draws=DRAWS)
+    assert any(note.startswith("1 of 2 sentence pairs have more pieces") for note in made.notes)
+    lines = (made.links / "awi-weight-layer-1.pharaoh").read_text().split("\n")
+    assert lines[0] == ""
+    assert lines[1] != ""
+    assert made.tables["claims"]["n"][1] == 1
+
+
+def test_a_finding_says_both_rates_and_the_verdict(done):
+    said = "\n".join(done.findings)
+    assert "AER, AWI, mean over layers" in said
+    assert "best layer, chosen on other pairs" in said
+    assert "C-5  " in said

@@ -1,0 +1,372 @@
+"""Alignment's rooms one by one: what is no link, pieces and their words, what the decoder reads, rows, claim, pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tests import tinyhf, zoo
+from tests.aligned import COLUMNS, pictured, planted
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from trisect.core.errors import CorpusError, ModelError
+from trisect.hf.crossing import PADDING, SPECIAL, check_crossing, cross_batches, cut
+from trisect.hf.load import Pretrained, load
+from trisect.lab.alignrows import alignment_rows, buckets, judge_alignment
+from trisect.lab.linking import link
+from trisect.lab.pairs import choose_pictures
+from trisect.lab.recall_draws import Redrawn
+from trisect.measure.alignment import aer, gold_of
+from trisect.papers.norms import ALIGNMENT
+from trisect.text.bitext import Pair
+
+SENTENCES = (
+    ("w1 w2 .", "w3 w4 w5"),
+    ("w6", "w7 w8"),
+    ("w9 , w10 w11 .", "w12 ."),
+    ("w13 w14 w15 w16", "w17 w18 w19 w20 w21"),
+)
+PAIRS = tuple((tuple(a.split()), tuple(b.split())) for a, b in SENTENCES)
+
+
+@pytest.fixture(scope="module")
+def bart() -> Pretrained:
+    return load(tinyhf.bart(), tinyhf.tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([{(0, 0)}], [{(0, 0)}, {(1, 1)}], [set()]), "Links of 1 sentences, sure links of 2 and possible links of 1"),
+        (({(0, 0)}, {(0, 0, 1)}, set()), r"Among the links is \(0, 0, 1\)"),
+        (([{(0, 0)}], [{3}], [set()]), "Among the links of sentence 1 is 3"),
+        (([{(0, 0)}], {(0, 0)}, set()), "Among the links is {(0, 0)}".replace("(", r"\(").replace(")", r"\)")),
+        (("0-0 1-1", {(0, 0)}, set()), "'0-0 1-1' was given as links"),
+        ((set(), set(), {(0, 0)}), "There is no link and no sure link"),
+        (([], [], []), "There is no link and no sure link"),
+    ],
+)
+def test_what_is_no_set_of_links_is_refused(given, message):
+    with pytest.raises(CorpusError, match=message):
+        aer(*given)
+
+
+def test_a_gold_link_outside_its_pair_is_refused():
+    with pytest.raises(CorpusError, match="The link 2-0 lies outside its pair") as error:
+        gold_of({(2, 0)}, set(), (2, 3))
+    assert "up to 1 and its target up to 2" in error.value.known
+
+
+def trained(inner: Tokenizer, trainer, **options) -> PreTrainedTokenizerFast:
+    inner.train_from_iterator([*(s for pair in SENTENCES for s in pair), "unwieldy wordings , in-between"], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>", pad_token="<pad>", eos_token="</s>")
+
+
+SPECIALS = ["<pad>", "</s>", "<unk>"]
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.BPE(unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    inner.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return trained(inner, trainers.BpeTrainer(vocab_size=270, special_tokens=SPECIALS, initial_alphabet=alphabet))
+
+
+def metaspace() -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.Unigram())
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()
+    return trained(inner, trainers.UnigramTrainer(vocab_size=40, special_tokens=SPECIALS, unk_token="<unk>"))
+
+
+@pytest.mark.parametrize("make", [byte_level, metaspace])
+def test_pieces_are_of_the_words_that_their_letters_are_of(bart, make):
+    subject = replace(bart, tokenizer=make())
+    words = ("unwieldy", "in-between", ",", "wé")
+    found = cut(subject, words, True)
+    assert found.words[-1] == SPECIAL
+    assert set(found.words[:-1]) == set(range(4))
+    assert found.words[:-1] == sorted(found.words[:-1])
+    assert found.words.count(0) > 1
+    alone = [len(subject.tokenizer(word, add_special_tokens=False)["input_ids"]) for word in words]
+    assert [found.words.count(i) for i in range(4)] == alone
+    assert found.ids[-1] == subject.tokenizer.eos_token_id
+
+
+class Slow:
+    """A tokenizer without offsets: letters, '▁' before a word, and 'ab' joined only inside a sentence."""
+
+    is_fast = False
+    pad_token_id = 0
+    vocabulary = ("</s>", "▁", "a", "b", "▁a", "ab", "c")
+
+    def __init__(self, joins: str = "", marked: bool = True):
+        self.joins, self.marked = joins, marked
+        self.asked = []
+
+    def __call__(self, text=None, text_target=None, add_special_tokens=True, **options):
+        self.asked.append("target" if text is None else "source")
+        said = text_target if text is None else text
+        assert said is not None
+        pieces = [p for word in said.split() for p in ([*("▁" * self.marked), *word])]
+        if self.joins and len(said.split()) > 1:
+            at = next(i for i in range(len(pieces)) if pieces[i] + pieces[i + 1] == self.joins)
+            pieces[at : at + 2] = [self.joins]
+        ids = [self.vocabulary.index(p) for p in pieces] + [0] * add_special_tokens
+        return {"input_ids": ids, "special_tokens_mask": [0] * len(pieces) + [1] * add_special_tokens}
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.vocabulary[i] for i in ids]
+
+
+def test_without_offsets_words_are_cut_alone_and_else_by_their_marks(bart):
+    plain = replace(bart, tokenizer=Slow())
+    assert cut(plain, ("ab", "c"), False).words == [0, 0, 0, 1, 1, SPECIAL]
+    assert set(plain.tokenizer.asked) == {"source"}
+    assert cut(plain, ("ab", "c"), True).words == [0, 0, 0, 1, 1, SPECIAL]
+    assert "target" in plain.tokenizer.asked
+    joined = replace(bart, tokenizer=Slow("ab"))
+    assert cut(joined, ("ab", "c"), False).words == [0, 0, 1, 1, SPECIAL]
+    unmarked = replace(bart, tokenizer=Slow("ab", marked=False))
+    with pytest.raises(ModelError, match="cuts 'ab c' into are not of single words") as error:
+        cut(unmarked, ("ab", "c"), False)
+    assert "keeps words apart at white space" in error.value.todo
+
+
+def test_every_command_cuts_a_target_as_a_target(bart):
+    """Marian has one vocabulary of pieces for each side."""
+    slow = Slow()
+    subject = replace(bart, tokenizer=slow, desk=replace(bart.desk, tokenizer=slow))
+    (batch,) = subject.batches([("ab c", "c")])
+    assert slow.asked == ["source", "target"]
+    assert batch.target is not None
+    assert batch.inputs["labels"].tolist() == [[1, 6, 0]]
+
+
+def test_a_piece_of_two_words_is_refused(bart):
+    inner = Tokenizer(models.WordLevel({"a b": 0, "<unk>": 1}, "<unk>"))
+    subject = replace(bart, tokenizer=PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>"))
+    with pytest.raises(ModelError, match="'a b' into are not of single words"):
+        cut(subject, ("a", "b"), False)
+
+
+def test_the_decoder_reads_the_target_one_position_later_than_it_is_to_say_it(bart):
+    batches, long = cross_batches(bart, PAIRS, 3)
+    assert not long
+    assert sorted(n for one in batches for n in one.pairs) == [0, 1, 2, 3]
+    for one in batches:
+        shown, labels = one.batch.inputs["decoder_input_ids"], one.batch.inputs["labels"]
+        assert (shown[:, 0] == 3).all()
+        real = labels[:, 1:] != -100
+        assert torch.equal(shown[:, 1:][real], labels[:, :-1][real])
+        assert torch.equal(one.given[:, 1:][real], one.asked[:, :-1][real])
+        for row, number in enumerate(one.pairs):
+            source, target = PAIRS[number]
+            for words, side in ((one.source[row], source), (one.given[row], target), (one.asked[row], target)):
+                kept = [w for w in words.tolist() if w >= 0]
+                assert kept == list(range(len(side)))
+            asked = one.asked[row][one.asked[row] != PADDING]
+            assert asked[-1] == SPECIAL
+            tokens = bart.tokenizer.convert_ids_to_tokens(labels[row][: len(asked)].tolist())
+            assert [t for t, w in zip(tokens, asked.tolist(), strict=True) if w >= 0] == list(target)
+
+
+@pytest.mark.parametrize("name", ["t5", "marian", "mbart", "bart"])
+def test_every_kind_is_read_as_it_was_trained(name):
+    """Its own shift of the labels gives the same logits as being called with labels alone; float32 of small numbers."""
+    model = zoo.build(name)
+    subject = load(model, tinyhf.tokenizer())
+    one = cross_batches(subject, PAIRS, 4)[0][0]
+    inputs = {k: v for k, v in one.batch.inputs.items() if k != "labels"}
+    with torch.no_grad():
+        ours = model(**inputs).logits
+        own = model(
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=one.batch.inputs["labels"]
+        )
+    real = one.asked != PADDING
+    torch.testing.assert_close(ours[real], own.logits[real], rtol=1e-4, atol=1e-4)
+
+
+def test_pairs_longer_than_the_model_reads_are_left_out(bart):
+    long = (tuple(f"w{i}" for i in range(tinyhf.LONGEST)), ("w1",))
+    batches, left = cross_batches(bart, (*PAIRS, long), 16)
+    assert left == (4,)
+    assert {n for one in batches for n in one.pairs} == {0, 1, 2, 3}
+
+
+def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
+    with pytest.raises(ModelError, match="BertForMaskedLM has no cross-attention") as error:
+        check_crossing(load(tinyhf.bert(), tinyhf.tokenizer()))
+    assert "Choose an encoder–decoder" in error.value.todo
+    assert "layers 1, 2 with 4 heads" in error.value.known
+    with pytest.raises(ModelError, match="BartForConditionalGeneration came without a tokenizer"):
+        check_crossing(load(tinyhf.bart()))
+    bare = replace(bart, name="bare")
+    blind = [replace(found, projections=replace(found.projections, w_o=None)) for found in bart.proof.found]
+    object.__setattr__(bare, "proof", replace(bart.proof, found=tuple(blind)))
+    with pytest.raises(ModelError, match="No norm can be taken in the cross-attention of bare"):
+        link(bare, [Pair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
+
+
+def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
+    """Weights from output_attentions, values from its own modules, words by hand, for both settings and kinds."""
+    pairs = [Pair(*pair) for pair in PAIRS]
+    found = link(bart, pairs, 3, lambda done, all_: None)
+    model, number = bart.model, 3
+    source, target = PAIRS[number]
+    ids = bart.tokenizer(" ".join(source), return_tensors="pt").input_ids
+    aim = bart.tokenizer(" ".join(target), return_tensors="pt").input_ids
+    given = torch.cat([torch.tensor([[3]]), aim[:, :-1]], 1)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        made = model(input_ids=ids, decoder_input_ids=given, output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    layers = {c.layer for c in found.columns}
+    assert layers == {1, 2, 3}
+    for i, column in enumerate(found.columns):
+        weights = made.cross_attentions[column.layer - 1][0]
+        inside = model.model.decoder.layers[column.layer - 1].encoder_attn
+        values = inside.v_proj(made.encoder_last_hidden_state[0]).reshape(ids.shape[1], 4, -1)
+        moved = torch.einsum("jhe,dhe->hjd", values, inside.out_proj.weight.reshape(-1, 4, values.shape[-1]))
+        if column.kind == "weight":
+            scores = weights.mean(0) if column.head is None else weights[column.head - 1]
+        elif column.head is None:
+            scores = torch.einsum("hij,hjd->ijd", weights, moved).norm(dim=-1)
+        else:
+            scores = weights[column.head - 1] * moved[column.head - 1].norm(dim=-1)
+        # [CLS] comes first on both sides: word w is the label at w + 1, and the input at w + 2
+        rows = scores[2:] if column.setting == "awi" else scores[1 : len(target) + 1]
+        place = rows[: len(target)].argmax(-1)
+        wanted = torch.where((place >= 1) & (place <= len(source)), place - 1, -1)
+        assert found.best[number][i].tolist() == wanted.tolist(), column
+
+
+def test_links_do_not_depend_on_the_batch(bart):
+    pairs = [Pair(*pair) for pair in PAIRS]
+    several, alone = (link(bart, pairs, size, lambda done, all_: None) for size in (4, 1))
+    assert several.columns == alone.columns
+    assert all((several.best[n] == alone.best[n]).all() for n in range(4))
+
+
+def row(rows, measure, group=None, layer=None, head=None, subject="seed-1", **fixed):
+    wanted = {"measure": measure, "group": group, "layer": layer, "head": head, "subject": subject, **fixed}
+    found = [r for r in rows if all(r.get(k) == v for k, v in wanted.items())]
+    assert len(found) == 1, (wanted, len(found))
+    return found[0]
+
+
+def test_rows_are_the_rates_of_the_counts_with_intervals_over_pairs():
+    scored = planted((0.5, 0.6), (0.8, 0.7))
+    rows = alignment_rows(scored, Redrawn(0, 500))
+    hits = scored.counts[0][..., 0].sum(0)
+    for i, c in enumerate(COLUMNS):
+        found = row(rows, "aer", c.group, c.layer, c.head)
+        assert found["value"] == pytest.approx(1 - hits[i] / 400)
+        assert found["low"] < found["value"] < found["high"]
+        assert found["n"] == 40
+    whole = row(rows, "aer", "awi norm")["value"] - row(rows, "aer", "awi weight")["value"]
+    assert row(rows, "aer_difference", "awi")["value"] == pytest.approx(whole)
+    parts = [row(rows, "aer_difference", "awi", layer)["value"] for layer in (1, 2)]
+    assert np.mean(parts) == pytest.approx(whole)
+    assert row(rows, "precision", "awo norm", 2)["value"] == pytest.approx(1 - row(rows, "aer", "awo norm", 2)["value"])
+    assert row(rows, "aer", subject="diagonal")["value"] == pytest.approx(0.7)
+    best = row(rows, "aer_best", "awi weight")
+    assert (best["at"], best["value"]) == (2.0, row(rows, "aer", "awi weight", 2)["value"])
+    assert row(rows, "aer_best", "awi norm")["at"] == 1.0
+    lengths = {r["at"]: r["n"] for r in rows if r["measure"] == "aer_by_length" and r["group"] == "awi norm"}
+    assert lengths == {10.0: 8, 15.0: 8, 20.0: 8, 30.0: 8, None: 8}
+
+
+def test_of_several_models_there_is_a_mean_a_spread_and_each_alone():
+    scored = planted((0.5, 0.6), (0.8, 0.7), models=3)
+    rows = alignment_rows(scored, Redrawn(0, 500))
+    name = "seed-1, seed-2, seed-3"
+    alone = [row(rows, "aer", "awi norm", 1, subject=f"seed-{i}")["value"] for i in (1, 2, 3)]
+    assert row(rows, "aer", "awi norm", 1, subject=name)["value"] == pytest.approx(np.mean(alone))
+    spread = row(rows, "aer_sd", "awi norm", 1, subject=name)
+    assert spread["value"] == pytest.approx(np.std(alone, ddof=1))
+    assert spread["n"] == 3
+    assert not [r for r in rows if r["measure"] == "aer_best" and r["subject"] == name and r.get("at")]
+
+
+@pytest.mark.parametrize(
+    ("weight", "norm", "models", "verdict"),
+    [
+        ((0.5, 0.6), (0.8, 0.8), 1, "supported"),
+        ((0.5, 0.6), (0.8, 0.8), 3, "supported"),
+        ((0.8, 0.8), (0.5, 0.6), 1, "refuted"),
+        ((0.8, 0.8), (0.5, 0.6), 3, "refuted"),
+        ((0.7, 0.7), (0.7, 0.7), 1, "inconclusive"),
+    ],
+)
+def test_the_claim_follows_the_planted_difference(weight, norm, models, verdict):
+    table = judge_alignment(planted(weight, norm, models), Redrawn(0, 2000), {"models": "planted"})
+    whole = table.row(0, named=True)
+    assert (whole["claim"], whole["verdict"]) == ("C-5", verdict)
+    parts = table.filter(pl.col("part").is_not_null())
+    assert len(parts) == 4
+    assert parts["decides"].to_list() == [True, False, False, False]
+    assert parts["n"].to_list() == [40] * 4
+    assert whole["effect"] == parts["effect"][0]
+
+
+def test_seeds_that_disagree_widen_what_is_said():
+    """One model where norms help greatly and one where they harm as much: no verdict, whatever the pairs say."""
+    good, bad = planted((0.5, 0.5), (0.9, 0.9)), planted((0.9, 0.9), (0.5, 0.5))
+    both = replace(good, models=("a", "b"), counts=(*good.counts, *bad.counts), chosen=(*good.chosen, *bad.chosen))
+    table = judge_alignment(both, Redrawn(0, 2000), {})
+    assert table["verdict"][0] == "inconclusive"
+    assert table["low"][0] < -0.3
+    assert table["high"][0] > 0.3
+
+
+def test_without_gold_or_with_few_pairs_nothing_is_decided():
+    none = judge_alignment(None, Redrawn(0, 100), {})
+    assert none["verdict"][0] == "inconclusive"
+    assert none["reason"][0] == "not measured on this model"
+    few = planted((0.5, 0.6), (0.8, 0.8), pairs=20)
+    table = judge_alignment(few, Redrawn(0, 500), {})
+    assert table["verdict"][0] == "inconclusive"
+    assert table["reason"][0] == "20 sentences; below 30, resampling decides nothing"
+    untried = judge_alignment(replace(few, chosen=()), Redrawn(0, 500), {})
+    assert untried["effect"].is_null().to_list() == [False, False, False, True, True]
+
+
+def test_best_layers_are_chosen_for_weights_and_norms_apart():
+    scored = planted((0.2, 0.6), (0.9, 0.7))
+    chosen = scored.chosen[0]
+    assert chosen == {("awi", "weight"): 2, ("awi", "norm"): 1, ("awo", "weight"): 2, ("awo", "norm"): 1}
+
+
+def test_lengths_are_grouped_by_the_longer_side():
+    found = buckets(np.array([1, 10, 11, 30, 31, 99]))
+    assert {most: which.tolist() for most, which in found.items()} == {10.0: [0, 1], 15.0: [2], 30.0: [3], None: [4, 5]}
+
+
+def test_the_claim_is_its_own_source_over_sentences():
+    assert (ALIGNMENT.key, ALIGNMENT.unit) == ("alignment", "sentence")
+    assert [part.sentence for part in ALIGNMENT.claims[0].deciding()] == [
+        "AER by norms less AER by weights, mean over layers (AWI: the word is the decoder's input) < 0 AER"
+    ]
+
+
+def test_shown_pairs_follow_the_rule():
+    linked, pairs = pictured([3, 5, 0, 2, 4])
+    shown = choose_pictures(linked, pairs, range(5), None)
+    assert [one["title"] for one in shown] == [
+        "Pair 2, norms help most",
+        "Pair 1, in the middle",
+        "Pair 3, norms help least",
+    ]
+    assert shown[0]["layers"] == {"weight": 2, "norm": 2}
+    assert shown[0]["norm"] == [[i, i] for i in range(1, 6)]
+    assert shown[0]["weight"] == [[1, 1], [2, 2]]
+    layers = {("awi", "weight"): 3, ("awi", "norm"): 1}
+    assert choose_pictures(linked, pairs, range(5), layers)[0]["layers"] == {"weight": 3, "norm": 1}
+    bare, unpaired = pictured([3, 5, 0, 2], gold=False)
+    assert [one["title"] for one in choose_pictures(bare, unpaired, range(4), None)] == ["Pair 1", "Pair 2", "Pair 3"]
+    assert choose_pictures(linked, [Pair(("a",), ("b",))] * 5, range(5), None) == []

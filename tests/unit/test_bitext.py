@@ -1,0 +1,230 @@
+"""Bitexts: what is read from files of links and of sentences, and what is refused, with file and line."""
+
+import re
+
+import pytest
+
+from trisect.core.errors import CorpusError
+from trisect.text.bitext import Pair, open_bitext, read_pairs
+from trisect.text.links import FORM, format_links, read_links, write_links
+from trisect.text.phrases import generated
+
+CHECK = "Check that the links and the sentences, source first, belong together."
+
+
+def refused(call, *arguments):
+    with pytest.raises(CorpusError) as raised:
+        call(*arguments)
+    return raised.value
+
+
+@pytest.fixture
+def folder(tmp_path):
+    files = {
+        "train.en": "a house\nthe big dog .\n",
+        "train.fr": "une maison\nle gros chien .\n",
+        "trial.en": "a b c\n",
+        "trial.fr": "x y\n",
+        "trial.talp": "1-1 3p2\n",
+        "test.en": "a b\nc\n",
+        "test.fr": "x y z\nw\n",
+        "test.talp": "1-1 2p1 2-3\n\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_folder_gives_three_splits_with_their_links(folder):
+    bitext = open_bitext(folder)
+    assert bitext.train == (
+        Pair(("a", "house"), ("une", "maison")),
+        Pair(("the", "big", "dog", "."), ("le", "gros", "chien", ".")),
+    )
+    assert bitext.valid == (Pair(("a", "b", "c"), ("x", "y"), frozenset({(0, 0)}), frozenset({(0, 0), (2, 1)})),)
+    assert bitext.test[0].sure == {(0, 0), (1, 2)}
+    assert bitext.test[0].possible == {(0, 0), (1, 0), (1, 2)}
+    assert bitext.test[1].sure == bitext.test[1].possible == frozenset()
+    assert bitext.name == folder.name
+    assert bitext.notes == (
+        "Source is 'en', target 'fr'.",
+        "trial.talp counts words from 1: line 1 has an index as large as the sentence (3p2).",
+        "test.talp counts words from 1: line 1 has an index as large as the sentence (2p1).",
+    )
+
+
+def test_languages_can_be_turned_around_and_two_files_are_enough(folder):
+    for name in ("trial.talp", "test.talp"):
+        (folder / name).unlink()
+    turned = open_bitext(folder, ("fr", "en"))
+    assert turned.train[0] == Pair(("une", "maison"), ("a", "house"))
+    assert turned.valid[0].sure is None
+    both = open_bitext([folder / "train.en", folder / "train.fr"])
+    assert both.train == open_bitext(folder).train
+    assert (both.valid, both.test, both.name) == ((), (), "train.en and train.fr")
+
+
+def test_lines_may_end_as_windows_ends_them_and_hold_what_is_no_line_end(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone two\r\nthree\xe2\x80\xa8four\r\n")
+    (tmp_path / "b").write_bytes(b"eins zwei\r\ndrei\r\n")
+    read = read_pairs(tmp_path / "a", tmp_path / "b")
+    assert [pair.source for pair in read.pairs] == [("one", "two"), ("three", "four")]
+    assert read.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "base", "counts", "words"),
+    [
+        ("g.pharaoh", "0-0\n1p2\n", None, 0, "line 1 has an index 0 (0-0)"),
+        ("g.pharaoh", "1-1\n1-3\n", None, 1, "line 2 has an index as large as the sentence (1-3)"),
+        ("g.pharaoh", "1-1\n1p1\n", 0, 0, "so it was said, and nothing in it says otherwise"),
+        ("g.pharaoh", "1-1\n1p1\n", 1, 1, "so it was said, and nothing in it says otherwise"),
+        ("g.talp", "1-1\n1p1\n", None, 1, "so the form says, and nothing in it says otherwise"),
+        ("g.talp", "0-0\n1p1\n", None, 0, "line 1 has an index 0 (0-0)"),
+        ("g.pharaoh", "\n\n", None, 1, "it has no links"),
+    ],
+)
+def test_what_a_file_counts_from_shows_or_is_said(tmp_path, name, text, base, counts, words):
+    (tmp_path / name).write_text(text)
+    read = read_links(tmp_path / name, [(3, 3), (4, 3)], base)
+    assert (read.base, read.note) == (counts, f"{name} counts words from {counts}: {words}.")
+
+
+def test_links_that_do_not_show_what_they_count_from(tmp_path):
+    path = tmp_path / "g.pharaoh"
+    path.write_text("1-1 2-2\n")
+    error = refused(read_links, path, [(4, 4)])
+    assert error.given == f"{path} does not show whether its first word counts as 0 or as 1."
+    assert error.known == "No index is 0, and none is as large as its sentence has words."
+    assert error.todo == "Give --base 0 or --base 1."
+    error = refused(read_links, path, [(4, 4)], 2)
+    assert error.given == "A base of 2."
+    assert error.known == "The first word counts as 0 or as 1."
+
+
+def test_links_that_count_from_both(tmp_path):
+    path = tmp_path / "g.talp"
+    path.write_text("0-1\n\n2-3\n")
+    error = refused(read_links, path, [(3, 3), (1, 1), (3, 3)])
+    assert error.given == f"{path} counts from 0 in line 1 (0-1) and from 1 in line 3 (2-3)."
+    assert error.known == (
+        "An index 0 is a first word counted from 0; the target of line 3 has 3 words, so that its last, from 0, is 2."
+    )
+    assert error.todo == CHECK
+
+
+def test_a_base_that_the_links_contradict(tmp_path):
+    path = tmp_path / "g.talp"
+    path.write_text("0-1\n")
+    error = refused(read_links, path, [(3, 3)], 1)
+    assert error.given == f"{path} was said to count from 1."
+    assert error.known == "0-1 in line 1 shows that it counts from 0."
+    assert error.todo == "Leave --base out, or give --base 0."
+
+
+def test_a_link_outside_its_sentence(tmp_path):
+    path = tmp_path / "g.talp"
+    path.write_text("1-1\n2p4\n")
+    error = refused(read_links, path, [(3, 3), (2, 3)])
+    assert error.given == f"{path}, line 2: 2p4 links target word 4."
+    assert error.known == "The target sentence of that line has 3 words."
+    assert error.todo == CHECK
+
+
+@pytest.mark.parametrize("text", ["1:1", "a-1", "1-", "-1-2", "1-2-3", "1s2", "1-1234567890", "٣-1"])
+def test_what_is_no_link(tmp_path, text):
+    path = tmp_path / "g.talp"
+    path.write_text(f"1-1\n1-2 {text}\n", encoding="utf-8")
+    error = refused(read_links, path, [(3, 3), (3, 3)])
+    assert error.given == f"{path}, line 2: {text!r} is no link."
+    assert (error.known, error.todo) == (FORM, "Mend that line.")
+
+
+def test_links_of_another_number_of_sentences(tmp_path):
+    path = tmp_path / "g.talp"
+    path.write_text("1-1\n")
+    error = refused(read_links, path, [(3, 3), (3, 3)])
+    assert error.given == f"{path} has 1 line."
+    assert error.known == "There are 2 sentence pairs, and a line of links for each."
+    assert error.todo == "Give the links of these very sentences, an empty line where there are none."
+
+
+def test_links_are_written_in_order_with_the_possible_ones_marked(tmp_path):
+    sure, possible = {(1, 2), (0, 0)}, {(1, 2), (0, 3)}
+    assert format_links(sure, possible) == "0-0 0p3 1-2"
+    assert format_links(sure, possible, base=1) == "1-1 1p4 2-3"
+    write_links(tmp_path / "deep" / "g.talp", [(sure, possible), ((), ())], base=1)
+    assert (tmp_path / "deep" / "g.talp").read_text() == "1-1 1p4 2-3\n\n"
+
+
+def test_sides_that_differ_in_length(folder):
+    (folder / "train.en").write_text("a house\n")
+    error = refused(open_bitext, folder)
+    en, fr = folder / "train.en", folder / "train.fr"
+    assert error.given == f"{en} has 1 line and {fr} has 2 lines."
+    assert error.known == f"Line n of one is the translation of line n of the other; line 2 of {fr} has none."
+    assert error.todo == "Give files with as many lines."
+
+
+def test_an_empty_sentence_and_an_empty_file(folder):
+    path = folder / "train.fr"
+    path.write_text("une maison\n \n")
+    error = refused(open_bitext, folder)
+    assert error.given == f"{path}, line 2, is empty."
+    assert error.known == "A sentence has at least one word."
+    assert error.todo == "Leave that line out of both files, and out of the links."
+    for name in ("train.en", "train.fr"):
+        (folder / name).write_text("")
+    error = refused(open_bitext, folder)
+    assert error.given == f"{folder / 'train.en'} is empty."
+    assert error.known == "It has no sentence."
+    assert error.todo == "Give at least one sentence pair."
+
+
+def test_a_file_that_is_not_utf8_or_not_there(folder):
+    path = folder / "train.en"
+    path.write_bytes(b"a house\nthe b\xe9b\xe9 .\n")
+    error = refused(open_bitext, folder)
+    assert error.given == f"{path}, line 2, is not UTF-8."
+    assert (error.known, error.todo) == ("Byte 13 is none.", "Save it as UTF-8.")
+    error = refused(read_pairs, folder / "train.fr", folder / "none")
+    assert error.given == f"There is no file {folder / 'none'}."
+    assert error.known.startswith(f"{folder} holds test.en, test.fr, ")
+    assert error.todo == "Give a file that is there."
+    error = refused(read_pairs, folder / "train.fr", folder / "no" / "none")
+    assert error.known == f"{folder / 'no'} is empty or not there."
+    error = refused(read_pairs, folder, folder)
+    assert error.given == f"{folder} cannot be read."
+    assert error.known.startswith("The system says: ")
+
+
+def test_a_folder_without_two_train_files(folder):
+    (folder / "train.de").write_text("ein Haus\nder große Hund .\n", encoding="utf-8")
+    error = refused(open_bitext, folder)
+    assert error.given == f"{folder} has 3 train files."
+    assert error.known.startswith("It holds test.en, ")
+    assert open_bitext(folder, ("de", "fr")).train[0].source == ("ein", "Haus")
+    error = refused(open_bitext, folder / "none")
+    assert error.given == f"{folder / 'none'} has 0 train files."
+    assert error.known == "It is empty or not there."
+    assert error.todo == "Give a folder with two files such as train.en and train.fr, or the two files themselves."
+    error = refused(open_bitext, [folder / "train.de"])
+    assert error.given == "1 file to learn from."
+    assert error.known == "A bitext has two, source and target."
+    assert error.todo == "Give two files, or a folder."
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (20_000, 1, 1)])
+def test_an_embedded_bitext_of_impossible_size(sizes):
+    error = refused(generated, 0, *sizes)
+    assert error.given == f"A bitext of {' + '.join(map(str, sizes))} pairs."
+    assert error.known == "Each split has at least one, and all together 20,000 at most."
+    assert error.todo == "Give others."
+
+
+def test_the_embedded_pairs_are_words_of_their_own_language():
+    """No word of one side is a word of the other, but the full stop: nothing can be aligned by its looks."""
+    bitext = generated(train=50, valid=5, test=5)
+    source, target = ({word for pair in bitext.train for word in pair.sides[side]} for side in (0, 1))
+    assert source & target == {"."}
+    assert re.fullmatch(r"[0-9a-f]{16}", bitext.fingerprint)

@@ -1,0 +1,155 @@
+"""Controls of claims: read at the sites that have them, paired by seed, and said by the stated rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from tests.controlled import SEEDS, everywhere, judged, made
+from tests.planted import every
+
+from trisect.claims import evidence as room
+from trisect.claims.controls import CONTROLS, NOT, NOTHING, READINGS, SURVIVES, UNDECIDED, judge_controls, reading
+from trisect.claims.readings import read
+from trisect.core.claim import LossChange
+from trisect.core.stats import summary
+from trisect.papers import submodules
+
+OVERFITS = submodules.CLAIMS[0].parts[1]  # POS at k@1, valid loss change > 0.02 nats
+ROBUST = submodules.CLAIMS[1].parts[1]  # mean of k@2-3, valid loss change < -0.02 nats
+INITIAL = submodules.CLAIMS[2].parts[0]  # k@4, learned fraction < 0.10
+PLANTED = (
+    everywhere("attack-pos-k@1", -0.3, 0.3)
+    | everywhere("attack-control-pos-k@1", 0.0, 0.0)
+    | everywhere("attack-bounded-pos-k@1", -0.25, 0.25)
+    | everywhere("attack-site-pos-k@1", 0.0, 0.0)
+    | {f"attack-pos-{site}/train": 0.5 for site in every("q")}
+    | {f"attack-pos-{site}/valid": -0.5 for site in every("q")}
+    | everywhere("attack-control-pos-q@1", 0.5, -0.5)
+    | everywhere("attack-control-pos-q@5", 0.5, -0.5)
+    | {"attack-pos-q@3/train": 9.0}
+)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return made(PLANTED)
+
+
+def said(part, control, attack, other):
+    """The reading of effects by seed."""
+    difference = np.subtract(attack, other)
+    return reading(part, control, summary(attack), summary(other), summary(difference))
+
+
+@pytest.mark.parametrize(
+    ("part", "attack", "other", "expected"),
+    [
+        (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.01, 0.02], SURVIVES),
+        (OVERFITS, [0.30, 0.31, 0.29], [0.301, 0.312, 0.290], NOT),  # the same within 0.02 nats
+        (OVERFITS, [0.300, 0.311, 0.290], [0.295, 0.305, 0.285], NOT),  # told apart, and the same within 0.02 nats
+        (OVERFITS, [0.30, 0.31, 0.29], [0.50, 0.52, 0.51], NOT),  # the control hurts more
+        (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.60, 0.10], UNDECIDED),
+        (OVERFITS, [0.30], [0.00], UNDECIDED),  # one seed
+        (OVERFITS, [-0.3, -0.3, -0.31], [0.00, 0.01, 0.02], NOTHING),
+        (OVERFITS, [0.015, 0.016, 0.014], [0.00, 0.001, 0.0], NOTHING),  # short of the margin
+        (ROBUST, [-0.30, -0.31, -0.29], [0.00, 0.01, 0.02], SURVIVES),
+        (ROBUST, [-0.30, -0.31, -0.29], [-0.50, -0.52, -0.51], NOT),
+        (INITIAL, [0.05, 0.04, 0.05], [0.90, 0.93, 0.91], SURVIVES),
+        (INITIAL, [0.05, 0.04, 0.05], [0.06, 0.045, 0.055], NOT),
+    ],
+)
+def test_control_labels_are_not_to_have_the_effect(part, attack, other, expected):
+    assert said(part, "control", attack, other) == expected
+
+
+@pytest.mark.parametrize("control", ["bounded", "site"])
+@pytest.mark.parametrize(
+    ("attack", "other", "expected"),
+    [
+        ([0.30, 0.31, 0.29], [0.10, 0.11, 0.12], SURVIVES),  # weaker, and there
+        ([0.30, 0.31, 0.29], [0.00, 0.005, 0.002], NOT),
+        ([0.30, 0.31, 0.29], [0.00, 0.20, 0.05], UNDECIDED),
+        ([0.01, 0.00, 0.01], [0.10, 0.11, 0.12], NOTHING),
+    ],
+)
+def test_other_attacks_on_the_label_are_to_have_the_effect(control, attack, other, expected):
+    assert said(OVERFITS, control, attack, other) == expected
+
+
+def test_planted_effects_are_found_and_paired_by_seed(study):
+    rows = study[0]["controls"].filter(pl.col("claim") == "A-1")
+    assert rows.height == 2 * len(CONTROLS)
+    valid = {row["control"]: row for row in rows.iter_rows(named=True) if "valid" in row["part"]}
+    assert {c: row["reading"] for c, row in valid.items()} == {"control": SURVIVES, "bounded": SURVIVES, "site": NOT}
+    row = valid["control"]
+    assert row["difference"] == pytest.approx(row["effect"] - row["control_effect"])
+    assert row["low"] < row["difference"] < row["high"]
+    assert row["difference"] == pytest.approx(0.3, abs=0.01)  # spread 0.002, four seeds
+    assert row["n"] == len(SEEDS)
+
+
+def test_a_part_is_compared_at_those_of_its_sites_that_have_the_control(study):
+    rows = study[0]["controls"].filter((pl.col("claim") == "A-4") & (pl.col("control") == "control"))
+    names = rows["part"].to_list()
+    assert names == [
+        "POS at q, mean over layers, train loss change (at q@1, q@5)",
+        "POS at q, mean over layers, valid loss change (at q@1, q@5)",
+    ]
+    # q@3, which has no control, is far off and does not enter
+    assert rows["effect"].to_list() == pytest.approx([0.5, -0.5], abs=0.01)
+    assert rows["reading"].to_list() == [NOT, NOT]
+
+
+def test_what_claims_no_change_or_has_no_control_has_no_row(study):
+    table = study[0]["controls"]
+    assert set(table["claim"]) == {"A-1", "A-3", "A-4", "A-5", "A-9"}  # A-2 is at k@2-3; A-6 to A-8 speak of DEP
+    assert not table["part"].str.contains("v@1, valid").any()  # within ±0.02: nothing to explain
+    assert set(table["reading"]) <= set(READINGS)
+    contrast = table.filter(pl.col("claim") == "A-9")["part"].unique().to_list()
+    assert all(name.endswith("(at q@1, k@1, v@1, q@5, k@5, v@5, POS)") for name in contrast)
+
+
+def test_a_study_without_controls_has_no_rows(study):
+    tables, about = study
+    plain = {**tables, "runs": tables["runs"].filter(pl.col("variant").fill_null("plain") == "plain")}
+    assert judge_controls(plain, about).is_empty()
+
+
+def test_nothing_survives_where_attention_is_not_in_use(study):
+    tables, about = study
+    unused = {**tables, "sites": tables["sites"].filter(pl.col("measure") != "self_only_loss_nats")}
+    found = judge_controls(unused, about)
+    assert set(found["reading"]) == {UNDECIDED}
+    assert found["difference"].to_list() == tables["controls"]["difference"].to_list()
+
+
+def test_controls_ties_probes_and_erasure_leave_the_papers_verdicts_alone(study):
+    tables, about = study
+    paper = ["none", "attack", "freeze"]
+    runs = tables["runs"].filter(pl.col("edit").is_in(paper) & (pl.col("variant").fill_null("plain") == "plain"))
+    sites = tables["sites"].filter(pl.col("label").is_null())
+    alone = judged({**tables, "runs": runs, "sites": sites}, about)["claims"]
+    assert alone.equals(tables["claims"].filter(pl.col("source") == "submodules"))
+
+
+def test_tables_of_earlier_versions_hold_plain_attacks(study):
+    tables, about = study
+    runs = tables["runs"].filter(
+        pl.col("edit").is_in(["none", "attack"]) & (pl.col("variant").fill_null("plain") == "plain")
+    )
+    new = {**tables, "runs": runs, "sites": tables["sites"].filter(pl.col("label").is_null())}
+    old = {**new, "runs": runs.drop("variant"), "sites": new["sites"].drop("label")}
+    assert judged(old, about)["claims"].equals(judged(new, about)["claims"])
+
+
+def test_a_variant_is_read_where_it_is_asked_for(study):
+    held = room.gather(study[0], 5)
+    effect = OVERFITS.effect
+    assert isinstance(effect, LossChange)
+    found = [read(effect, held, 1, variant=v) for v in ("plain", *CONTROLS)]
+    assert [r and r.value for r in found] == pytest.approx([0.3, 0.0, 0.25, 0.0], abs=0.01)
+    assert read(replace(effect, sites=("k@2",)), held, 1, variant="control") is None
+    assert read(replace(effect, sites=("k@2",)), held, 1) is not None

@@ -1,0 +1,290 @@
+"""The report of controls, ties, probes and erasure: figures where there are rows, sentences made of numbers, one table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from tests.controlled import SEEDS, everywhere, made
+from tests.synthetic import DECIDING, about, experiment, study_tables
+
+from trisect.core import spec
+from trisect.core.tables import frame
+from trisect.report import beyond, cards, controls, figures, findings, page, removal, tying, words
+from trisect.report.panels import Figure
+from trisect.report.rows import Mean, Point, Rows, place
+from trisect.report.sheet import Sheet
+from trisect.report.sheet import html as sheet_html
+from trisect.report.survival import spelt, survivals, tally, whole
+from trisect.report.together import First, Line, figure, first, ordered, section, summary, table, told
+
+NEW = ["controls-pos-valid", "controls-pos-train", "removed-pos-linear-bits", "removed-pos-linear-accuracy"]
+PAPER = pl.col("edit").is_in(["none", "attack", "freeze"]) & (pl.col("variant").fill_null("plain") == "plain")
+NEW += ["removed-pos-elsewhere", "erasure-pos", "tying"]
+PLANTED = (
+    everywhere("attack-pos-k@1", -0.3, 0.3)
+    | everywhere("attack-control-pos-k@1", 0.0, 0.1)
+    | everywhere("tie-q+k+v@1-5", 0.4, 0.4)
+    | everywhere("narrow5-q+k+v@1-5", 0.1, 0.1)
+    | {f"bits-attack-pos-{site}-{site}": 0.25 for site in map(str, DECIDING)}
+    | {"bits-attack-pos-v@1-q@5": 1.5}
+    | {"erase-v@5": 0.52, "random-v@5": 0.02}
+)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return made(PLANTED)
+
+
+@pytest.fixture(scope="module")
+def rows(study):
+    return Rows.of(*study)
+
+
+@pytest.fixture(scope="module")
+def drawn(rows):
+    return {one.name: one for one in figures.collect(rows)}
+
+
+def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
+    assert [name for name in drawn if name in NEW] == NEW
+    tables, described = study
+    sites = tables["sites"].filter(pl.col("label").is_null())
+    plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
+    bare = Rows.of(plain, described)
+    assert findings.answer(bare) == words.answer(bare)
+    assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
+
+
+def test_the_papers_figures_do_not_see_controls_ties_and_probes(study, rows, drawn):
+    tables, described = study
+    old = {**tables, "runs": tables["runs"].filter(PAPER)}
+    bare = Rows.of({**old, "sites": tables["sites"].filter(pl.col("label").is_null())}, described)
+    assert bare.edited == rows.edited
+    assert words.answer(bare) == words.answer(rows)
+    assert bare.effects("attack", "valid", "pos") == rows.effects("attack", "valid", "pos")
+    assert rows.strengths == (1.0,)
+
+
+def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
+    figure = drawn["controls-pos-valid"]
+    assert [panel.title for panel in figure.panels] == [
+        "Attack",
+        "Control labels",
+        "Bounded attack",
+        "Reach of the site alone",
+    ]
+    assert {s.site for panel in figure.panels for s in panel.series} == {str(site) for site in DECIDING}
+    # of six sites one differs, by 0.2 nats
+    assert "control labels +0.03" in figure.caption
+    assert f"{len(SEEDS)} seeds, 6 sites" in figure.caption
+    assert all(how in figure.caption for how in controls.HOW.values())
+
+
+def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed():
+    attack = [Point("q@1", 1, 0.5), Point("k@1", 1, 9.0), Point("q@1", 2, 0.7), Point("v@1", 2, 0.1)]
+    control = [Point("q@1", 1, 0.2), Point("q@1", 2, 0.4), Point("k@1", 2, 5.0)]
+    said = controls._less({"Attack": attack, "Bounded attack": control})
+    assert said.startswith("bounded attack +0.3")
+    assert controls._less({"Bounded attack": control}) == ""
+    assert controls._less({"Attack": attack[1:2], "Bounded attack": control[:1]}) == ""
+
+
+def test_captions_name_only_what_was_run(study, drawn):
+    tables, described = study
+    kept = ~(pl.col("variant").fill_null("plain").is_in(["control", "site"]) | (pl.col("edit") == "narrow"))
+    rows = Rows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
+    caption = next(iter(controls.figures(rows))).caption
+    assert [how in caption for how in controls.HOW.values()] == [False, True, False]
+    whole, few = drawn["tying"].caption, next(iter(tying.figures(rows))).caption
+    assert [text in whole for text in tying.WHAT.values()] == [True, True, True]
+    assert [text in few for text in tying.WHAT.values()] == [True, True, False]
+
+
+def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):
+    lost = removal.removed(rows, "pos", "probe_linear_bits")
+    assert len(lost) == len(SEEDS) * len(DECIDING)
+    assert [p.value for p in lost] == pytest.approx([0.75] * len(lost), abs=0.02)
+    assert removal.removed(rows, "pos", "probe_linear_bits", "bounded")
+    assert removal.removed(rows, "dep", "probe_linear_bits") == []
+    panel = drawn["removed-pos-elsewhere"].panels[0]
+    assert "Lowest -0.75" in panel.alt
+    assert "highest 0.5 at q@5 after an attack at v@1" in panel.alt
+    assert "15 attacked by 6 probed sites" in panel.alt
+
+
+def test_erasure_stands_beside_random_subspaces(rows, drawn):
+    beyond_chance = {p.site: p.value for p in removal.beyond_chance(rows, "pos") if p.seed == SEEDS[0]}
+    assert beyond_chance["v@5"] == pytest.approx(0.5, abs=0.02)
+    assert beyond_chance["k@1"] == pytest.approx(0.08, abs=0.02)
+    assert [p.title for p in drawn["erasure-pos"].panels] == ["The label's subspace", "Random subspaces"]
+    assert "Directions taken out of a site: 12;" in drawn["erasure-pos"].caption
+
+
+def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
+    found = tying.fewer(rows)
+    names = [one.name for one in found]
+    assert sorted(names) == sorted(
+        ["Q=K", "K=V", "Q=V", "Q=K=V", "Q the identity", "V the identity", *["narrower heads"] * 2]
+    )
+    one = next(f for f in found if f.name == "Q=K=V")
+    beside = tying.narrow_for(one, found)
+    assert beside is not None
+    assert abs(beside.parameters - one.parameters) < 2_000  # the nearest width of a head, in five layers
+    against = tying.less(one.loss, beside.loss)
+    assert against is not None
+    assert against.mean == pytest.approx(0.3, abs=0.01)
+    assert tying.less(one.loss, ()) is None
+    assert "Q=K=V" in dict(findings.answer(rows))["Tying"]
+    assert len(drawn["tying"].panels) == 3
+    assert {key.name for key in drawn["tying"].key} == {*names, "baseline"}
+
+
+def test_the_page_holds_its_sections_cards_and_escapes_words(study):
+    tables, described = study
+    rows = Rows.of(tables, described)
+    odd = rows.controls.with_columns(pl.col("part").str.replace("POS at k@1", "<b>POS</b> at k@1", literal=True))
+    few = [one for one in figures.collect(rows) if one.name in ("controls-pos-valid", "tying")]
+    text = page.html(tables, replace(rows, controls=odd), few)
+    for anchor in ('id="controls"', 'id="tying"', 'href="#controls"', "What the sources say"):
+        assert anchor in text
+    assert 'id="future"' not in text
+    assert "&lt;b&gt;POS&lt;/b&gt; at k@1" in text
+    assert "<b>POS</b>" not in text
+    assert text.count("survives: a label drawn by chance does not do as much") == 1
+    assert "16 claims" not in text
+    assert "Of 15 claims" in text
+
+
+def test_a_claim_survives_where_every_part_does(rows):
+    assert whole(["survives", "undecided"]) == "undecided"
+    assert whole(["survives", "no such effect", "undecided"]) == "no such effect"
+    assert whole(["does not survive", "no such effect"]) == "does not survive"
+    assert whole(["survives"] * 3) == "survives"
+    found = survivals(rows.controls, "submodules", "A-1")
+    assert [one.name for one in found] == ["Control labels", "Bounded attack", "Reach of the site alone"]
+    assert found[0].said == spelt("control", "survives")
+    assert found[1].said == spelt("bounded", "does not survive")
+    assert len(found[0].parts) == 2
+    assert survivals(rows.controls, "submodules", "A-12") == ()
+    assert any(line.startswith("Control labels: survive: A-1") for line in tally(rows.controls))
+    assert tally(frame("controls", ())) == []
+
+
+def test_cards_without_the_table_are_as_they_were(study):
+    claims = study[0]["claims"]
+    assert all(card.controls == () for card in cards.cards(claims))
+    assert [c.id for c in cards.cards(claims, study[0]["controls"])] == [c.id for c in cards.cards(claims)]
+
+
+def test_together_is_the_effect_of_several_less_the_sum_of_each():
+    def at(site, value, seed=1):
+        return Point(site, seed, value)
+
+    points = [
+        at("q@1", 0.1),
+        at("k@1", 0.2),
+        at("q+k@1", 0.7),
+        at("q@1", 1.0, 2),
+        at("q+k@1", 2.0, 2),
+        at("v@1-2", 1.0),
+    ]
+    found = beyond.together(points)
+    assert [(p.site, p.seed) for p in found] == [("q+k@1", 1)]  # seed 2 lacks k@1; v@1-2 lacks its layers
+    assert found[0].value == pytest.approx(0.4)
+    lost = beyond.together([at("q@1", 0.1)._replace(diverged=True), at("k@1", 0.2), at("q+k@1", 0.7)])
+    assert lost[0].diverged
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A study of combinations, blocks and single heads, all of them frozen."""
+    names = ["q@1", "k@1", "v@1", "q+k@1", "q+k+v@1", "attn@1", "ffn@1", "q@1.h1", "q@1.h2", "k@1.h1"]
+    sites = tuple(map(spec.Site.parse, names))
+    base = experiment((1, 2, 3), 2, 1, ("pos",))
+    whole_ = replace(base, attack=None, rewind=None, freeze=spec.Freeze(sites))
+    effects = {f"freeze-{n}/{split}": 0.1 for n in ("q@1", "k@1", "v@1") for split in ("train", "valid")}
+    effects |= everywhere("freeze-q+k@1", 0.5, 0.5) | everywhere("freeze-q@1.h2", 0.3, 0.3)
+    tables = study_tables((1, 2, 3), 2, 1, ("pos",), effects, whole=whole_)
+    return Rows.of({**tables, "claims": frame("claims", ())}, about(whole=whole_))
+
+
+def test_single_heads_are_a_map_and_enter_no_mean_over_layers(wide):
+    assert not place("q@1.h2").single
+    assert {p.site for p in wide.effects("freeze", "valid")} == {
+        "q@1",
+        "k@1",
+        "v@1",
+        "q+k@1",
+        "q+k+v@1",
+        "attn@1",
+        "ffn@1",
+    }
+    assert wide.heads is not None
+    found = {one.name: one for one in figures.collect(wide)}
+    assert [panel.title for panel in found["heads-freeze"].panels] == ["q: queries", "k: keys"]
+    assert "Highest 0.3" in found["heads-freeze"].panels[0].alt
+    assert "layer 1 head 2" in found["heads-freeze"].panels[0].alt
+    compensating = found["combinations"]
+    assert "Freezing: of 2 sites, 1 clear above" in compensating.caption
+
+
+def test_heads_alone_are_shown_as_sites():
+    rows_ = Rows.of({"runs": frame("runs", [{"run": "a", "edit": "freeze", "site": "q@1.h1", "seed": 1}])}, {})
+    assert rows_.heads is None
+    assert rows_.edited == ("q@1.h1",)
+
+
+def line(kind, q, k, v, **more):
+    q, k, v = (None if x is None else x if isinstance(x, Mean) else Mean(x, x - 0.01, x + 0.01, 5) for x in (q, k, v))
+    return Line(kind, "submodules", "POS, change", "nats", q, k, v, **more)
+
+
+def test_a_line_is_led_by_its_largest_number_where_intervals_are_apart():
+    assert first(line("attack", 0.1, 0.2, -0.9)) == First("v", ())  # a difference ranks by its size
+    assert first(line("rewinding", 0.1, 0.2, -0.9, signed=False)) == First("k", ())
+    assert first(line("attack", 0.1, 0.895, 0.9)) == First("v", ("k",))
+    assert first(line("attack", None, None, 0.9)) is None
+    assert told(line("attack", 0.1, 0.895, 0.9)) == "v, not told apart from k"
+    assert told(line("attack", None, None, 0.9)) == "–"
+
+
+def test_lines_are_counted_and_not_added_up():
+    lines = [
+        line("tying", 0.1, 0.2, 0.9),
+        line("attack", 0.1, 0.2, 0.9),
+        line("attack", 0.9, 0.1, 0.2),
+        line("norms", 0.1, 0.1, 0.1),
+    ]
+    assert [one.kind for one in ordered(lines)] == ["attack", "attack", "tying", "norms"]
+    assert summary(lines) == (
+        "Of 4 lines of evidence, 2 put the values first (attack, tying), 1 puts the queries first (attack) and 1 does not tell "
+        "the largest from others."
+    )
+    assert summary([line("norms", None, None, 0.1)]) == ""
+    assert figure([line("norms", None, None, 0.1)]) is None
+    assert figure([line("norms", Mean(0.0, None, None, 1), 0, 0)]) is None
+
+
+def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
+    odd = line("attack", 0.1, None, 0.9, verdicts=(("A-1", "refuted"),), words="<i>so</i>", link="page.html#answer")
+    one = Mean(0.5, None, None, 1)
+    made_ = section([odd, Line("recall", "recall", "x", "nats", one, one, one, "name")], "Figure 1")
+    row, other = table([odd]).rows[0], made_.tables[0].rows[1]
+    assert row[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
+    assert row[-2:] == ("v", "A-1 refuted; <i>so</i>")
+    assert row[4] == "–"
+    assert other[2].endswith("1 name")
+    text = sheet_html(Sheet("T", "k", "lede", (made_,)))
+    assert '<a href="page.html#answer">Attack</a>' in text
+    assert "&lt;i&gt;so&lt;/i&gt;" in text
+    assert "<i>so</i>" not in text
+    assert isinstance(made_.figures[0], Figure)
+    assert "Attack, POS: v" in made_.figures[0].panels[0].alt
+
+
+def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
+    found = dict(controls.finding(rows))["Controls"]
+    assert "control labels +0.03" in found

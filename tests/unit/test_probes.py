@@ -1,0 +1,102 @@
+"""Probing a run: which rows it gives, on which tokens, and what it refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests import tiny
+
+from trisect.core.errors import CorpusError
+from trisect.core.site import Site
+from trisect.core.tables import frame
+from trisect.lab import probing
+from trisect.lab.probing import probe, read_pieces
+from trisect.lm.fleet import initial, layout, views
+from trisect.text.corpus import Corpus, Split
+
+CORPUS = tiny.corpus()
+FLAT = initial(tiny.MODEL, len(CORPUS.vocabulary), 1)
+FINAL = {n: v[0] for n, v in views(FLAT[None], layout(tiny.MODEL, len(CORPUS.vocabulary))).items()}
+SITES = tuple(Site.parse(s) for s in ("q@1", "q+v@1-2", "k@2"))
+TOKENS = (300, 150)
+
+
+def probed(corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, training=tiny.TRAINING):
+    return probe(FINAL, tiny.MODEL, corpus, training, label, kinds, sites, 1, TOKENS)
+
+
+def relabelled(keep):
+    """The corpus with the part-of-speech labels of a split's tokens that `keep` does not name taken away."""
+    splits = {}
+    for name, part in CORPUS.splits.items():
+        pos = part.labels["pos"].copy()
+        pos[keep.get(name, len(pos)) :] = -1
+        splits[name] = Split(part.tokens, {**part.labels, "pos": pos})
+    return Corpus.make("cut", CORPUS.vocabulary, CORPUS.labels, splits)
+
+
+def test_a_run_has_a_row_for_every_site_and_measure_on_the_same_tokens():
+    rows = probed(kinds=("linear", "mlp"))
+    names = {f"probe_{kind}_{m}" for kind in ("linear", "mlp") for m in ("accuracy", "bits", "selectivity")}
+    assert {r.measure for r in rows} == names | {"probe_majority"}
+    assert len(rows) == len(SITES) * 7
+    assert {r.site for r in rows} == {str(s) for s in SITES}
+    assert len({r.n for r in rows}) == 1
+    assert {(r.split, r.at) for r in rows} == {("valid", None)}
+    assert all(r.value is not None and (r.measure.endswith("bits") or abs(r.value) <= 1) for r in rows)
+    table = frame("sites", [{"subject": "run", "label": "pos", **r._asdict()} for r in rows])
+    assert table.height == len(rows)
+
+
+def test_heads_and_blocks_are_sites_too():
+    sites = [Site.parse(s) for s in ("k@2.h2", "o@1", "attn@2", "ffn@1", "q@1")]
+    rows = probed(sites=sites)
+    assert {r.site for r in rows} == {str(s) for s in sites}
+    for row in probed(sites=sites[3:4]):
+        (same,) = (r for r in rows if (r.site, r.measure) == (row.site, row.measure))
+        # products of one site or of several round differently, in float32; a few of some 150 tokens may turn
+        assert same.value == pytest.approx(row.value, abs=0.03)
+
+
+def test_the_same_run_gives_the_same_rows_and_another_seed_others():
+    kinds, sites = ("mlp",), SITES[:1]
+    assert probed(kinds=kinds, sites=sites) == probed(kinds=kinds, sites=sites)
+    other = probe(FINAL, tiny.MODEL, CORPUS, tiny.TRAINING, "pos", kinds, sites, 2, TOKENS)
+    assert other != probed(kinds=kinds, sites=sites)
+
+
+def test_tokens_without_a_label_are_left_out():
+    valid = relabelled({"valid": 60})
+    (row,) = (r for r in probed(valid, sites=SITES[:1]) if r.measure == "probe_linear_bits")
+    _, scored = read_pieces(valid, tiny.TRAINING, "pos", 1, TOKENS, torch.device("cpu"))
+    assert row.n == sum(int((p.labels["pos"] >= 0).sum()) for p in scored) < 60
+
+
+def test_the_budget_counts_tokens_and_the_rows_scored_are_drawn_from_all_of_validation():
+    read, scored = read_pieces(CORPUS, tiny.TRAINING, "pos", 1, TOKENS, torch.device("cpu"))
+    window = tiny.TRAINING.columns * tiny.TRAINING.window
+    assert abs(sum(p.targets.numel() for p in read) - TOKENS[0]) <= window
+    assert abs(sum(p.targets.numel() for p in scored) - TOKENS[1]) <= tiny.TRAINING.window
+    _, other = read_pieces(CORPUS, tiny.TRAINING, "pos", 2, TOKENS, torch.device("cpu"))
+    assert not np.array_equal(torch.cat([p.targets for p in scored]), torch.cat([p.targets for p in other]))
+
+
+def test_selectivity_is_left_out_where_there_are_no_control_labels(monkeypatch):
+    def none(corpus, column, seed):
+        raise CorpusError("none", "none", "none")
+
+    monkeypatch.setattr(probing, "control_labels", none)
+    assert {r.measure for r in probed()} == {"probe_linear_accuracy", "probe_linear_bits", "probe_majority"}
+
+
+def test_a_column_with_too_few_labels_is_refused():
+    with pytest.raises(CorpusError) as caught:
+        probed(relabelled({"valid": 0}))
+    assert caught.value.given == "The label column 'pos' of 'cut' cannot be probed."
+    assert caught.value.known == "Of the valid tokens that are read 0 carry a label, and at least 1 are needed."
+    assert caught.value.todo == "Use another column, or a longer text."
+    with pytest.raises(CorpusError, match="Of the train tokens that are read"):
+        probed(relabelled({"train": 3}), training=replace(tiny.TRAINING, columns=4))
+    with pytest.raises(CorpusError, match="has no label column 'morph'"):
+        probed(label="morph")

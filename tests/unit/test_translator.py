@@ -1,0 +1,236 @@
+"""Translators: small models that learn a generated language pair, are kept as folders, and go on where they stopped."""
+
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.spec import Machine
+from trisect.hf import practice as rooms
+from trisect.hf.load import load
+from trisect.hf.small import save
+from trisect.hf.translation import Translator
+from trisect.hf.translator import POSITIONS, Architecture, Translating, encode, learn_tokenizer, make_model
+from trisect.lab.translation import run_translation
+from trisect.lab.translation_recipes import EMBEDDED, RECIPES, SMALL, choose_translation
+from trisect.text.bitext import read_pairs
+from trisect.text.phrases import generated
+
+HERE = Machine(device="cpu", workers=0, quiet=True)
+SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
+TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}
+
+
+@pytest.fixture
+def files(tmp_path):
+    for i, end in enumerate(("en", "fr")):
+        (tmp_path / f"t.{end}").write_text("".join(f"{words[i]}{' .' * (n % 5)}\n" for n, words in enumerate(SIDES)))
+    return tmp_path / "t.en", tmp_path / "t.fr"
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "known"),
+    [
+        ({"layers": 0}, "layers 0.", "A model has at least one."),
+        ({"inner": 0}, "inner 0.", "A model has at least one."),
+        ({"width": 30}, "A width of 30.", "30 is shared by 4 heads, and by the sines and cosines of positions."),
+        (
+            {"width": 3, "heads": 3},
+            "A width of 3.",
+            "3 is shared by 3 heads, and by the sines and cosines of positions.",
+        ),
+        ({"dropout": 1.0}, "A dropout of 1.0.", "It is a share below 1."),
+    ],
+)
+def test_an_architecture_that_cannot_be(change, given, known):
+    with pytest.raises(SpecError) as raised:
+        Architecture(**change)
+    assert (raised.value.given, raised.value.known) == (given, known)
+
+
+def test_a_vocabulary_smaller_than_the_letters():
+    with pytest.raises(SpecError) as raised:
+        learn_tokenizer([["abc", "de"]], 5)
+    assert raised.value.given == "A vocabulary of 5 pieces."
+    assert raised.value.known == "The text has 6 characters, and there are 3 marks."
+    assert raised.value.todo == "Give 18 or more."
+
+
+def test_a_sentence_longer_than_the_model_reads():
+    tokenizer = learn_tokenizer([["ab"]], 40)
+    assert encode([], tokenizer) == []
+    assert len(encode([(["ab"], ["ab"] * (POSITIONS - 1))], tokenizer)[0].target) == POSITIONS
+    with pytest.raises(CorpusError) as raised:
+        encode([(["ab"], ["ab"]), (["ab"], ["ab"] * POSITIONS)], tokenizer)
+    assert raised.value.given == "Pair 2, 'ab'."
+    assert raised.value.known == f"It has {POSITIONS + 1} pieces on a side; the model reads {POSITIONS}."
+    assert raised.value.todo == "Leave it out, for example with a lower --set longest=."
+
+
+def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
+    tokenizer = learn_tokenizer([["abc", "cab"]], 40)
+    model = make_model(Architecture(2, 2, 16, 16), tokenizer, 1).eval()
+    save(model, tokenizer, tmp_path)
+    subject = load(tmp_path)
+    assert subject.objective == "seq2seq"
+    assert [f"{a.stack}{a.layer}" for a in subject.addresses] == ["enc1", "enc2", "dec1", "cross1", "dec2", "cross2"]
+    assert all(
+        law.ahead == (a.stack == "enc")
+        for law, a in zip(subject.proof.laws, subject.addresses, strict=True)
+        if a.stack != "cross"
+    )
+    again = Translator.open(tmp_path)
+    rows = encode([(["abc"], ["cab", "abc"])], again.tokenizer)
+    assert rows == encode([(["abc"], ["cab", "abc"])], tokenizer)
+    lecture = Translating(tokenizer.pad_token_id)
+    # one attention implementation against another, in float32
+    assert torch.allclose(lecture.logits(model, rows), lecture.logits(again.model, rows), atol=1e-5)
+
+
+def test_weights_are_a_function_of_the_seed_alone():
+    tokenizer = learn_tokenizer([["abc", "cab"]], 40)
+    first, second, other = (
+        dict(make_model(Architecture(1, 2, 16, 16), tokenizer, s).named_parameters()) for s in (1, 1, 2)
+    )
+    assert same(first, second)
+    assert not same(first, other)
+    assert learn_tokenizer([["abc", "cab"]], 40).get_vocab() == tokenizer.get_vocab()
+
+
+def test_a_small_model_learns_the_embedded_pairs(tmp_path, monkeypatch):
+    """On pairs that it never saw, the right source tells it more of the target than another pair's source does."""
+    monkeypatch.setattr(rooms, "PIECES", 1)  # more padding, fewer and quicker steps
+    settings = {"layers": 1, "width": 32, "inner": 32, "epochs": 2, "rate": 1e-2}
+    made = run_translation("embedded", tmp_path, [1], None, settings, HERE)
+    last = made.tables["metrics"].filter(epoch=2)
+    scores = {(row["split"], row["name"]): row["value"] for row in last.iter_rows(named=True)}
+    translator, pairs = Translator.open(made.models[0]), generated().test
+    right = translator.score([(pair.source, pair.target) for pair in pairs])
+    wrong = translator.score([(p.source, q.target) for p, q in zip(pairs, (*pairs[1:], pairs[0]), strict=True)])
+    # the run's float32 products may be another library's, whose sums are in another order
+    assert (scores["test", "loss_nats"], scores["test", "accuracy"]) == pytest.approx(tuple(right), rel=1e-5)
+    assert right.loss_nats < wrong.loss_nats - 0.25
+    read = read_pairs(*(tmp_path / "pairs" / f"test.{end}" for end in ("source", "target", "pharaoh")))
+    assert read.pairs == pairs
+    assert "counts words from 0" in read.notes[0]
+    assert [one["target"] for one in made.translations[0]] == [" ".join(pair.target) for pair in pairs[:8]]
+
+
+def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_path, monkeypatch):
+    made = run_translation(files, tmp_path / "a", [1], None, TINY, HERE)
+    more = run_translation(files, tmp_path / "a", [2], None, TINY, HERE)
+    assert [path.name for path in more.models] == ["seed-1", "seed-2"]
+    assert more.models[0] == made.models[0]
+    assert not same(weights(more.models[0]), weights(more.models[1]))
+    assert not (tmp_path / "a" / "state" / "seed-1.safetensors").exists()
+
+    monkeypatch.setattr(rooms, "SAVED_EVERY", -1.0)
+    run = rooms.Practice.run
+
+    def stopped(self, model, state, told=lambda epoch, loss: None):
+        def stop(epoch, loss):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+        return run(self, model, state, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rooms.Practice, "run", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_translation(files, tmp_path / "b", [2], None, TINY, HERE)
+    assert (tmp_path / "b" / "state" / "seed-2.safetensors").exists()
+    again = run_translation(files, tmp_path / "b", [2], None, TINY, HERE)
+    assert same(weights(again.models[0]), weights(more.models[1]))
+    run_of = pl.col("run") == "translation/2"
+    assert again.tables["metrics"].equals(more.tables["metrics"].filter(run_of))
+    assert again.translations[0] == more.translations[1]
+
+
+def test_what_a_run_tells(files, tmp_path):
+    made = run_translation(files, tmp_path / "a", [3], None, {**TINY, "longest": 5}, HERE)
+    assert made.folder == tmp_path / "a"
+    assert (
+        made.notes[-1] == "Learnt from are 8 different train pairs of at most 5 words a side, of 12 train pairs in all."
+    )
+    about = json.loads((tmp_path / "a" / "about.json").read_text())["body"]
+    said, seeds = about["command"].rsplit(" --seeds ", 1)
+    first, *changed = said.split(" --set ")
+    assert first == "trisect translate-train --source t.en --target t.fr --recipe small"
+    # only what is not the recipe's own is said; its batches of 4, its width of 16 ...
+    assert sorted(changed) == sorted(f"{key}={value}" for key, value in {**TINY, "longest": 5}.items())
+    assert seeds == "3,"
+    assert made.tables["metrics"]["split"].unique().to_list() == ["train"]
+
+
+def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
+    out = tmp_path / "a"
+    run_translation(files, out, [1], None, TINY, HERE)
+    with pytest.raises(StudyError) as raised:
+        run_translation(files, out, [1], None, {**TINY, "epochs": 3}, HERE)
+    assert raised.value.given == f"{out} belongs to another translation experiment."
+    assert raised.value.known == "epochs: 2 there, 3 here."
+    files[0].write_text(files[0].read_text().replace("big", "small"))
+    with pytest.raises(StudyError) as raised:
+        run_translation(files, out, [1], None, TINY, HERE)
+    assert raised.value.known.startswith("bitext: ")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").write_text("mine")
+    with pytest.raises(StudyError) as raised:
+        run_translation(files, tmp_path / "b", [1], None, TINY, HERE)
+    assert raised.value.given == f"{tmp_path / 'b'} is not empty, and holds no translation experiment."
+    assert raised.value.known == "There is mine.txt."
+    assert raised.value.todo == "Choose an empty or a new folder with --out."
+    (out / "losses" / "seed-1.json").write_text("{}")
+    with pytest.raises(DamagedFileError) as damaged:
+        run_translation(read_back(files, "small", "big"), out, [1], None, TINY, HERE)
+    assert damaged.value.todo == "Delete it and call the same command again: what is missing is made anew."
+
+
+def read_back(files, old, new):
+    files[0].write_text(files[0].read_text().replace(old, new))
+    return files
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [2**32]])
+def test_seeds_that_are_none(files, tmp_path, seeds):
+    with pytest.raises(SpecError) as raised:
+        run_translation(files, tmp_path / "a", seeds, None, TINY, HERE)
+    assert raised.value.given == f"The seeds {seeds}."
+    assert raised.value.todo == "Give for example 1, 2 and 3."
+
+
+def test_no_pair_is_short_enough(files, tmp_path):
+    with pytest.raises(CorpusError) as raised:
+        run_translation(files, tmp_path / "a", [1], None, {**TINY, "longest": 1}, HERE)
+    assert raised.value.given == "No train pair of at most 1 words."
+    assert raised.value.known == "The 12 train pairs are longer, or are in valid or test."
+    assert raised.value.todo == "Give a larger --set longest=."
+
+
+def test_recipes_follow_the_data_and_take_settings():
+    assert choose_translation(None, embedded=True) == EMBEDDED
+    assert choose_translation(None, embedded=False, settings={"epochs": "20", "pieces": 6000}) == replace(
+        SMALL, epochs=20, pieces=6000
+    )
+    assert list(RECIPES) == ["embedded", "small"]
+    schedule = SMALL.schedule(100)  # 4 steps of 32 pairs an epoch
+    assert (schedule.warmup_tokens, schedule.decay_tokens) == (32_000, 9 * 4 * 32)
+    for settings, given in (({"longest": 0}, "longest=0."), ({"batch": 0}, "A schedule with batch 0.")):
+        with pytest.raises(SpecError) as raised:
+            choose_translation(None, False, settings)
+        assert raised.value.given == given
+    with pytest.raises(SpecError) as raised:
+        choose_translation("course", False)
+    assert raised.value.known == "There are embedded, small."

@@ -1,0 +1,233 @@
+"""Write the README of results/alignment and results/wikitext2-controls from the tables beside them: python tools/written.py"""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from trisect.core.files import read_json
+from trisect.core.tables import STUDY_TABLES, read_table
+from trisect.report import removal, tying
+from trisect.report.rows import Mean, Point, Rows, by_site, interval
+
+ROOT = Path(__file__).parents[1] / "results"
+shared = runpy.run_path(str(Path(__file__).with_name("recalled.py")))
+table: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]] = shared["table"]
+said: Callable[..., str] = shared["said"]
+first: Callable[..., dict[str, Any] | None] = shared["first"]
+
+ALIGNMENT = """# Word alignment from cross-attention: what was found
+
+English and French Hansards: the 447 test pairs with sure and possible links, and 37 trial pairs that choose the best layer. Three
+small models (seeds 1 to 3: 2 + 2 layers, width 256, 4 heads) learnt from 23,365 different train pairs of at most 15 words a side,
+nine times over. Written by `python tools/written.py` from the tables here.
+
+```sh
+trisect translate-train --data word-alignment --seeds 3 --out hansards
+trisect align hansards/seed-1 hansards/seed-2 hansards/seed-3 --source test.en --target test.fr --gold test.talp \\
+  --trial trial.en trial.fr trial.talp --out alignment
+python tools/aligners.py word-alignment --longest 15 --out aligners
+```
+"""
+CONTROLS = """# Controls and ties on WikiText-2, five seeds
+
+The model, text and labels of [wikitext2-small](../wikitext2-small/README.md): 100,000 train tokens, five layers of width 100, part of
+speech by a spaCy pipeline. Attacks at q, k and v of layers 1 and 5 beside their controls, ties in all layers, linear probes, LEACE.
+Written by `python tools/written.py` from the tables here.
+
+```sh
+trisect corpus annotate wikitext-2 --pipeline en_ud_ewt_sm --out wikitext-2-labelled --columns pos,dep
+trisect study experiment.json --corpus wikitext-2-labelled --out controls
+```
+"""
+SETTINGS = {"awi": "AWI, the word is the decoder's input", "awo": "AWO, the word is the decoder's output"}
+
+
+def mean_said(mean: Mean | None, places: int = 3) -> str:
+    """A mean over seeds with its interval."""
+    return "–" if mean is None else said({"value": mean.mean, "low": mean.low, "high": mean.high}, 1.0, places)
+
+
+def verdicts(claims: pl.DataFrame, only: Sequence[str] = ()) -> list[str]:
+    """The claims that were judged, their verdicts and effects."""
+    rows = [
+        [row["claim"], row["verdict"], row["sentence"], said(row | {"value": row["effect"]}), str(row["n"])]
+        for row in claims.filter(pl.col("part").is_null(), pl.col("effect").is_not_null()).iter_rows(named=True)
+        if not only or row["claim"] in only
+    ]
+    return table(["claim", "verdict", "", "effect of the weakest part (95 %)", "n"], rows)
+
+
+def alignment() -> str:
+    """results/alignment/README.md, as it should be."""
+    place = ROOT / "alignment"
+    rows, claims = (read_table(place / "tables", name) for name in ("measures", "claims"))
+    about = read_json(place / "align.json", "")
+    several = ", ".join(about["models"])
+    lines = [ALIGNMENT, *verdicts(claims)]
+    body = []
+    for setting, words in SETTINGS.items():
+        for measure, what in (("aer", "mean over layers"), ("aer_best", "layer chosen on trial")):
+            body.append(
+                [f"{words}; {what}"]
+                + [
+                    said(first(rows, subject=several, layer=None, measure=measure, group=f"{setting} {k}"), 100, 1)
+                    for k in ("weight", "norm")
+                ]
+                + [
+                    said(
+                        first(rows, subject=several, layer=None, measure=f"{measure}_difference", group=setting), 100, 1
+                    )
+                ]
+            )
+    diagonal = first(rows, subject="diagonal", measure="aer")
+    lines += table(["alignment error rate, %", "weights", "norms", "norms less weights"], body)
+    lines += [f"Linking along the diagonal, without a model: {said(diagonal, 100, 1)} %.", ""]
+    lines += per_layer(rows, several) + by_length(rows, several) + seeds(rows, list(about["models"])) + aligners(place)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def per_layer(rows: pl.DataFrame, subject: str) -> list[str]:
+    """Error rates of every layer."""
+    layers = rows.filter(subject=subject, measure="aer")["layer"].drop_nulls().unique().sort().to_list()
+    body = [
+        [f"layer {n}, {s.upper()}"]
+        + [
+            said(first(rows, subject=subject, layer=n, head=None, measure="aer", group=f"{s} {k}"), 100, 1)
+            for k in ("weight", "norm")
+        ]
+        for n in layers
+        for s in SETTINGS
+    ]
+    return table(["by layer, %", "weights", "norms"], body)
+
+
+def by_length(rows: pl.DataFrame, subject: str) -> list[str]:
+    """Error rates by the words of the longer side."""
+    found = rows.filter(subject=subject, measure="aer_by_length")
+    body = []
+    for most in found["at"].unique().sort(nulls_last=True).to_list():
+        named = {g: first(found, at=most, group=g) for s in SETTINGS for g in (f"{s} weight", f"{s} norm")}
+        pairs = next(row["n"] for row in named.values() if row)
+        title = "longer" if most is None else f"at most {most:.0f}"
+        body.append([title, *(said(row, 100, 1) for row in named.values()), str(pairs)])
+    head = ["words of the longer side, %", "AWI weights", "AWI norms", "AWO weights", "AWO norms", "pairs"]
+    return table(head, body)
+
+
+def seeds(rows: pl.DataFrame, models: list[str]) -> list[str]:
+    """Error rates of each model alone, means over layers."""
+    groups = [f"{s} {k}" for s in SETTINGS for k in ("weight", "norm")]
+    body = [
+        [m, *(said(first(rows, subject=m, layer=None, measure="aer", group=g), 100, 1) for g in groups)] for m in models
+    ]
+    return table(["model alone, mean over layers, %", "AWI weights", "AWI norms", "AWO weights", "AWO norms"], body)
+
+
+def aligners(place: Path) -> list[str]:
+    """The same test pairs aligned without a neural network."""
+    found = read_json(place / "aligners.json", "")["aer"]
+    groups = ["all", *(g for g in next(iter(found.values())) if g != "all")]
+    body = [[name, *(f"{100 * rates[g]:.1f}" for g in groups)] for name, rates in found.items()]
+    text = ["The same test pairs without a neural network, learnt from the same 23,365 pairs:", ""]
+    return [*text, *table(["error rate, %", *(f"{g} words" if g != "all" else g for g in groups)], body)]
+
+
+def controls() -> str:
+    """results/wikitext2-controls/README.md, as it should be."""
+    place = ROOT / "wikitext2-controls"
+    tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
+    rows = Rows.of(tables, json.loads((place / "about.json").read_text(encoding="utf-8")))
+    runs = tables["runs"]
+    made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
+    lines = [CONTROLS, made, "", *verdicts(tables["claims"], ("D-2",)), *ties(rows), *attacks(rows)]
+    return "\n".join(lines + readings(tables["controls"]) + probes(rows) + erasure(rows)).rstrip() + "\n"
+
+
+def ties(rows: Rows) -> list[str]:
+    """Models with fewer matrices, and those with narrower heads, against the baseline of the same seed."""
+    body = [
+        [one.name, f"{one.parameters:,}"]
+        + [mean_said(interval([p.value for p in points])) for points in (one.loss, one.train, one.accuracy)]
+        for one in tying.fewer(rows)
+    ]
+    head = ["in all layers", "parameters", "validation loss, nats", "train loss, nats", "validation accuracy"]
+    whole = f"The baseline has {tying.parameters(rows):,} parameters. Changes against it, mean over seeds (95 %):"
+    return [whole, "", *table(head, body)]
+
+
+def attacks(rows: Rows) -> list[str]:
+    """What attacks and their controls do to the losses, site by site."""
+    variants = [v for v in ("plain", "control", "bounded", "site") if rows.effects("attack", "valid", "pos", variant=v)]
+    found: dict[tuple[str, str], Mapping[str, Mean]] = {
+        (split, v): by_site(rows.effects("attack", split, "pos", variant=v))
+        for split in ("valid", "train")
+        for v in variants
+    }
+    sites = list(found["valid", "plain"])
+    names = {"plain": "attack", "control": "control labels", "bounded": "bounded", "site": "reach site"}
+    body = [
+        [f"{s}, {split}", *(mean_said(found[split, v].get(s), 2) for v in variants)]
+        for split in ("valid", "train")
+        for s in sites
+    ]
+    return table(["change of the loss, nats", *(names[v] for v in variants)], body)
+
+
+def readings(found: pl.DataFrame) -> list[str]:
+    """How the claims' parts stand beside each control."""
+    body = [
+        [
+            row["claim"],
+            row["part"],
+            row["control"],
+            said({"value": row["difference"], "low": row["low"], "high": row["high"]}, 1.0, 3),
+            row["reading"],
+        ]
+        for row in found.iter_rows(named=True)
+    ]
+    return table(["claim", "part", "control", "effect less the control's (95 %)", "reading"], body)
+
+
+def probes(rows: Rows) -> list[str]:
+    """What a linear probe finds at the attacked site, beside the baseline's."""
+    base = by_site(rows.measure("probe_linear_accuracy", "valid", "pos", removal.baselines(rows)))
+    variants = ("plain", "control", "bounded", "site")
+    own = {v: by_site(removal.own(rows, "pos", "probe_linear_accuracy", v)) for v in variants}
+    bits = by_site(removal.removed(rows, "pos", "probe_linear_bits"))
+    kept = [v for v in variants if own[v]]
+    names = {"plain": "after the attack", "control": "after control labels", "bounded": "bounded", "site": "reach site"}
+    body = [
+        [s, mean_said(base.get(s)), *(mean_said(own[v].get(s)) for v in kept), mean_said(bits.get(s))]
+        for s in own["plain"]
+    ]
+    majority = rows.measure("probe_majority", "valid", "pos")
+    note = f"Always the commonest class: {interval([p.value for p in majority]).mean:.3f}." if majority else ""
+    head = ["linear probe of POS at the attacked site, accuracy", "baseline", *(names[v] for v in kept), "bits removed"]
+    return [*table(head, body), note, ""]
+
+
+def erasure(rows: Rows) -> list[str]:
+    """What the trained baselines lose when part of speech is erased, beside random subspaces."""
+    rise, chance = removal.erased(rows, "pos")
+    label, random = by_site(rise), by_site(chance)
+    beyond = by_site(_paired(rise, chance))
+    body = [[s, *(mean_said(x.get(s), 4) for x in (label, random, beyond))] for s in label]
+    return table(["LEACE at, rise of the validation loss, nats", "the label", "random subspaces", "difference"], body)
+
+
+def _paired(rise: Sequence[Point], chance: Sequence[Point]) -> list[Point]:
+    known = {(p.site, p.run): p.value for p in chance}
+    return [p._replace(value=p.value - known[p.site, p.run]) for p in rise if (p.site, p.run) in known]
+
+
+PAGES = {"alignment": alignment, "wikitext2-controls": controls}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (ROOT / name / "README.md").write_text(page(), encoding="utf-8")
