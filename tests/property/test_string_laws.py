@@ -99,7 +99,7 @@ def test_a_site_is_an_error_or_what_it_says(text):
 # --- treebanks
 
 cell = st.one_of(
-    st.sampled_from(["_", "NOUN", "VERB", "nsubj", "root", "Dog", "1"]),
+    st.sampled_from(["_", "NOUN", "VERB", "nsubj", "root", "Dog", "1", "Case=Gen|Number=Sing"]),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r"), max_size=6),
 )
 word = st.builds(
@@ -137,7 +137,7 @@ def split_lines(content):
 
 
 def treebank_by_hand(content):
-    """[(word, pos, tag, dep)] or null."""
+    """[(word, pos, tag, dep, morph)] or null."""
     found = []
     try:
         lines = split_lines(content)
@@ -150,9 +150,12 @@ def treebank_by_hand(content):
         if len(cells) != 10:
             return None
         if set(cells[0]) <= set("0123456789") and cells[0]:
-            if not all((cells[1], cells[3], cells[4], cells[7])):
+            if not all((cells[1], cells[3], cells[4], cells[5], cells[7])):
                 return None
-            found.append((cells[1].lower(), *(None if cells[i] == "_" else cells[i] for i in (3, 4, 7))))
+            features = [] if cells[5] == "_" else [feature.split("=") for feature in cells[5].split("|")]
+            if not all(len(pair) == 2 and all(pair) for pair in features):
+                return None
+            found.append((cells[1].lower(), *(None if cells[i] == "_" else cells[i] for i in (3, 4, 7, 5))))
         elif not re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0]):
             return None
     return found
@@ -184,7 +187,7 @@ def treebank_rows(corpus: Corpus, split):
         [None if i < 0 else corpus.labels[c][i] for i in part.labels[c]]
         if c in part.labels
         else [None] * len(part.tokens)
-        for c in ("pos", "tag", "dep")
+        for c in ("pos", "tag", "dep", "morph")
     ]
     return list(zip((corpus.vocabulary[i] for i in part.tokens), *columns, strict=True))
 

@@ -50,7 +50,7 @@ BAD = [
     (("study", "quick", "--sites", "k@2-1"), "'2-1' is reversed", "A site reads"),
     (("study", "quick", "--sites", "w@1"), "'w' is no component", "A site reads"),
     (("study", "quick", "--sites", ""), "'' is not a site", "A site reads"),
-    (("study", "quick", "--sites", "cross.q@1"), "at 'cross.q@1' is not possible in a study", "q, k, v, o, attn, ffn"),
+    (("study", "quick", "--sites", "pre.q@1"), "at 'pre.q@1' is not possible in a study", "q, k, v, o, attn, ffn"),
     (("study", "paper"), "names no corpus", "leaves the text to you"),
     (("plan", "wikitext2-small"), "names no corpus", "leaves the text to you"),
     (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),

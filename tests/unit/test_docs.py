@@ -26,7 +26,9 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
-    first, second, third = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    first, second, third, fourth = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
+    )
     assert len(first.strip().splitlines()) <= 8
     monkeypatch.chdir(tmp_path)
     exec(compile(first, "README.md", "exec"), {})
@@ -37,6 +39,7 @@ def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
     assert local != second
     exec(compile(local, "README.md", "exec"), {})
     exec(compile(third, "README.md", "exec"), {})
+    exec(compile(fourth, "README.md", "exec"), {})
     assert "v@1-5" in capsys.readouterr().out
     assert (tmp_path / "first" / "report.html").exists()
 
