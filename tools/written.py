@@ -162,7 +162,8 @@ def controls() -> str:
     """results/wikitext2-controls/README.md, as it should be."""
     place = ROOT / "wikitext2-controls"
     tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
-    rows = Rows.of(tables, json.loads((place / "about.json").read_text(encoding="utf-8")))
+    experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
+    rows = Rows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
     runs = tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
     lines = [CONTROLS, made, "", *verdicts(tables["claims"], ("D-2",)), *ties(rows), *attacks(rows)]

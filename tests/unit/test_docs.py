@@ -89,6 +89,20 @@ def test_what_recall_found_is_written_from_the_tables():
     assert f"AUROC {told['value']:.2f}" in readme
 
 
+def test_results_of_controls_and_alignment_are_written_from_the_tables():
+    pages = runpy.run_path(str(ROOT / "tools" / "written.py"))["PAGES"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for name, page in pages.items():
+        written = (ROOT / "results" / name / "README.md").read_text(encoding="utf-8")
+        assert written == page(), "run 'python tools/written.py'"
+        assert f"results/{name}/README.md" in readme
+    said = dict(re.findall(r"\| (AW[IO]), the word[^|]*; mean over layers \| ([\d.]+) ", pages["alignment"]()))
+    assert all(f"{rate} %" in readme for rate in said.values())
+    costs = re.search(r"Q=K=V \| [\d,]+ \| ([\d.]+) ", pages["wikitext2-controls"]())
+    assert costs is not None
+    assert f"One matrix for all three costs {costs[1]} nats" in readme
+
+
 def test_the_numbers_of_one_head_are_the_tools():
     page = (ROOT / "docs" / "one-head.md").read_text(encoding="utf-8")
     tool = runpy.run_path(str(ROOT / "tools" / "one_head.py"))

@@ -190,7 +190,7 @@ def _norms(norms: NormsResult, aligned: AlignResult, first: str) -> Asked:
 def _matrices(study: Study, similarity: SimilarityResult, first: str) -> Asked:
     question = "Why three matrices: how alike are they, and does a model with fewer learn as well?"
     links = (("similarity", f"{first}/similarity/report.html"), ("tying", "training/report.html"))
-    tied = [sentence for name, sentence in study_words(_rows(study)) if sentence and name == "Tying"]
+    tied = [f"{name}: {sentence}" for name, sentence in study_words(_rows(study)) if sentence and name == "Tying"]
     claims = pl.concat([similarity.claims, study.tables["claims"].filter(source="tying")])
     return Asked("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
 

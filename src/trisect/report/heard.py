@@ -59,7 +59,8 @@ def recall_line(measures: pl.DataFrame, verdicts: Verdicts, link: str) -> Line |
     q, k, v = (None if (m := means[c]) is None else Mean(1 - m, None, None, n) for c in COMPONENTS)
     what = "retrieved answers lost when one layer's is replaced by its mean, mean over layers"
     chosen = _of(verdicts, "B-1", "B-2", "B-3", "B-4")
-    return Line("recall", "recall", what, "of the answers", q, k, v, "name", False, chosen, "", link)
+    said = "no interval, so not ranked"
+    return Line("recall", "recall", what, "of the answers", q, k, v, "name", False, chosen, said, link, ranked=False)
 
 
 def alignment_line(measures: pl.DataFrame, verdicts: Verdicts, link: str) -> Line | None:

@@ -80,7 +80,8 @@ def _own(rows: Rows, label: str, kind: str, name: str) -> Iterable[Figure]:
     caption = (
         f"{NOUNS[name]} of {words.label_name(label)} of the next word, by a fresh {PROBES[kind]} on held-out tokens; guessing "
         f"{GUESSED[name]}. An adversary that was fooled proves nothing: only what fresh probes no longer find was removed. "
-        f"{words.seeds(rows)}."
+        f"{words.seeds(rows)}. In the baseline q, k and v of a layer are maps of one input, so that a linear probe finds in each "
+        "what it finds in the others."
     )
     if lost := removed(rows, label, measure):
         caption += f" What the attack took from its own site: {words.extremes(lost, unit)}"

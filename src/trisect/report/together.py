@@ -47,8 +47,8 @@ class Line(NamedTuple):
 
     `kind` is one of KINDS, `source` the key of the source that asks (empty for what no source asks), `what` the number
     in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals (seed,
-    text, head), one of n in each Mean. A `signed` number is a difference: it ranks by its size. One that is not `ranked` has
-    one number for q and k together, so that it is shown and not counted.
+    text, head), one of n in each Mean. A `signed` number is a difference: it ranks by its size. One that is not `ranked`, having
+    one number for q and k together or no intervals, is shown and not counted.
     `verdicts` are claims that speak of it, as (id, verdict); `words` is what else is to be said; `link` is where the
     numbers stand, a page or a place on this one; empty is nowhere.
     """
