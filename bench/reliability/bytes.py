@@ -76,7 +76,7 @@ def main() -> int:
             (study / "tables" / f"{name}.parquet", lambda path: read_table(path.parent, path.stem))
             for name in STUDY_TABLES
         ]
-        names = ("train.npy", "train.pos.npy", "corpus.json")
+        names = ("train.npy", "train.column-1.npy", "corpus.json")
         files += [(copy / name, lambda path: Corpus.load(path.parent)) for name in names]
         for path, read in files:
             damage(tally, path, read, wanted.places, draw)

@@ -82,7 +82,7 @@ def check(tally: Tally, said: Said, where: str, named: Path | None, out: Path) -
     tally.expect(str(out) in parts[0] or "temporary" in parts[1], f"{where}: names no file: {parts[0]}")
     tally.expect("full" in parts[1] or "No space left" in parts[1], f"{where}: does not say why: {parts[1]}")
     tally.expect(bool(parts[2]), f"{where}: does not say what to do")
-    tally.expect(not list(out.rglob("*.part")), f"{where}: left half a file")
+    tally.expect(not [*out.rglob("*.part"), *out.rglob("*.trisect-part")], f"{where}: left half a file")
 
 
 def enumerate_writes(tally: Tally, root: Path, file: Path, peace: Path) -> None:

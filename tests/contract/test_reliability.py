@@ -182,7 +182,7 @@ def victims(folder):
         "study.copy.json": folder.copy,
         "about.json": folder.path / "about.json",
         "corpus.json": folder.corpus / "corpus.json",
-        "array": folder.corpus / "train.pos.npy",
+        "array": folder.corpus / "train.column-1.npy",
         "run.json": first / "run.json",
         "list of what was tracked": folder.path / "track" / "wandb.json",
         "final weights, read by nothing else": next(folder.path.glob("runs/freeze*/final.safetensors")),

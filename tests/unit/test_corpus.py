@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import write_json
+from trisect.core.files import read_json, write_json
 from trisect.core.spec import Text
 from trisect.text import store
 from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
@@ -106,7 +106,7 @@ def test_a_full_disk_leaves_nothing_that_reads_as_a_corpus(small, tmp_path, monk
         Corpus.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["train.npy", "valid.pos.npy"])
+@pytest.mark.parametrize("name", ["train.npy", "valid.column-1.npy"])
 def test_a_damaged_array_is_named_with_what_to_delete(small, tmp_path, name):
     path = small.save(tmp_path) / name
     Corpus.load(tmp_path)
@@ -266,3 +266,104 @@ def test_a_corpus_is_frozen(small):
     with pytest.raises(AttributeError):
         small.name = "other"
     assert replace(small, name="other").fingerprint == small.fingerprint
+
+
+ESCAPING = (
+    "/../../../../tmp/PWN",
+    "../../x",
+    "..",
+    ".",
+    "a/b",
+    "c/b",
+    "a\\b",
+    "",
+    "x" * 300,
+    "pos",
+    "Gender[psor]",
+    "ä",
+)
+
+
+def test_a_label_column_of_any_name_is_kept_inside_the_folder(tmp_path):
+    labels = dict.fromkeys(ESCAPING, ("X", "Y"))
+
+    def part(n, shift):
+        ids = {name: (np.arange(n) // (i + 1) + shift).astype(np.int16) % 2 for i, name in enumerate(ESCAPING)}
+        return Split(np.arange(n, dtype=np.int32) % 3, ids)
+
+    made = Corpus.make("wild", ("a", "b", "c"), labels, {"train": part(40, 0), "valid": part(30, 1)})
+    folder = tmp_path / "deep" / "corpus"
+    loaded = Corpus.load(made.save(folder))
+    assert loaded.fingerprint == made.fingerprint
+    for name, split in made.splits.items():
+        for label, ids in split.labels.items():
+            assert loaded.splits[name].labels[label].tolist() == ids.tolist(), label
+    assert [p for p in tmp_path.rglob("*") if p.is_file() and p.parent != folder] == []
+    assert sorted(p.name for p in folder.iterdir() if "column" in p.name) == sorted(
+        f"{split}.column-{i}.npy" for split in ("train", "valid") for i in range(1, len(ESCAPING) + 1)
+    )
+
+
+def test_columns_that_differ_only_before_a_slash_are_told_apart_by_the_fingerprint():
+    def made(labels):
+        tokens = np.arange(6, dtype=np.int32) % 2
+        parts = {s: Split(tokens, {"a/b": np.array(labels, np.int16)}) for s in ("train", "valid")}
+        parts["valid"] = Split(tokens, {"a/b": np.zeros(6, np.int16)})
+        return Corpus.make("x", ("a", "b"), {"a/b": ("X", "Y")}, parts).fingerprint
+
+    assert made([0, 1, 0, 1, 0, 1]) != made([1, 1, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\x1b[31m", "\ud800"])
+def test_a_label_column_that_no_page_can_show_is_refused(small, name):
+    parts = {s: Split(p.tokens, {name: p.labels["pos"]}) for s, p in small.splits.items()}
+    with pytest.raises(CorpusError, match="Control characters cannot be shown") as caught:
+        Corpus.make("x", small.vocabulary, {name: ("X", "Y", "Z")}, parts)
+    assert caught.value.given == f"The corpus 'x' has a label column {name!r}."
+
+
+def earlier(corpus, folder):
+    """The corpus as versions before wrote it: format 1, the labels' names in those of the files."""
+    checksums = {}
+    for split, part in corpus.splits.items():
+        arrays = {f"{split}.npy": part.tokens} | {f"{split}.{label}.npy": ids for label, ids in part.labels.items()}
+        for name, array in arrays.items():
+            store.write_array(folder / name, array)
+            checksums[name] = store.checksum(array)
+    body = {
+        "format": 1,
+        "name": corpus.name,
+        "vocabulary": list(corpus.vocabulary),
+        "labels": {name: list(classes) for name, classes in corpus.labels.items()},
+        "lengths": {name: len(split.tokens) for name, split in corpus.splits.items()},
+        "checksums": checksums,
+        "notes": list(corpus.notes),
+        "fingerprint": corpus.fingerprint,
+    }
+    write_json(folder / "corpus.json", body)
+    return folder
+
+
+def test_a_corpus_of_an_earlier_version_is_read_and_its_fingerprint_is_the_same(small, tmp_path):
+    assert small.fingerprint == "1dfa40f91d11e32d"  # as the version before made it
+    loaded = Corpus.load(earlier(small, tmp_path))
+    assert loaded.fingerprint == small.fingerprint
+    assert loaded.splits["valid"].labels["pos"].tolist() == [1, 0, -1, 0]
+    path = tmp_path / "valid.pos.npy"
+    body = bytearray(path.read_bytes())
+    body[-1] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(DamagedFileError) as caught:
+        Corpus.load(tmp_path)
+    assert caught.value.given == f"{path} is damaged."
+
+
+def test_a_corpus_json_that_names_files_elsewhere_reads_none_of_them(small, tmp_path):
+    folder = earlier(small, tmp_path / "corpus")
+    (tmp_path / "secret.npy").write_bytes((folder / "train.pos.npy").read_bytes())
+    (folder / "train.x").mkdir()
+    body = read_json(folder / "corpus.json", "")
+    body["labels"]["x/../../secret"] = body["labels"].pop("pos")
+    write_json(folder / "corpus.json", body)
+    with pytest.raises(DamagedFileError, match="which can be no file's name"):
+        Corpus.load(folder)

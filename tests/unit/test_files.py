@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import canonical, digest, read_json, replace_file, write_json
+from trisect.core.files import (
+    canonical,
+    digest,
+    file_name,
+    inside,
+    read_json,
+    remove_scratch,
+    replace_file,
+    write_json,
+)  # fmt: skip
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, frame, read_table, write_table
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 
@@ -106,3 +115,37 @@ def test_a_table_of_an_earlier_version_has_nulls_where_columns_came_later(tmp_pa
     write_table(tmp_path, "sites", table.drop("label"))
     assert read_table(tmp_path, "controls").equals(frame("controls", []))
     assert read_table(tmp_path, "sites").equals(table)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "/a", "../a", "a\\b", "a\0b", "a\nb", "x" * 221, "\ud800"]
+)
+def test_what_is_no_name_never_becomes_a_path(tmp_path, name):
+    with pytest.raises(StudyError, match="cannot be a file's name") as caught:
+        inside(tmp_path, "runs", name)
+    assert caught.value.given.startswith(repr(name))
+    assert inside(tmp_path, "runs", file_name(name)).parent == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("name", ["run.json", "attack-pos-q+k@1-2-s1-0a1b2c3d", "morph.Gender[psor]", "ä b", "x" * 220])
+def test_a_plain_name_stays_as_it_is(tmp_path, name):
+    assert inside(tmp_path, file_name(name)) == tmp_path / name
+
+
+def test_names_made_from_hashes_differ():
+    assert len({file_name(name) for name in ("a/b", "a/c", "..", ".", "", "\ud800")}) == 6
+
+
+def test_scratch_files_carry_a_mark_and_are_removed_in_the_folders_that_are_named_alone(tmp_path):
+    seen = []
+    replace_file(tmp_path / "x.json", lambda scratch: (seen.append(scratch.name), scratch.write_text("whole")))
+    ours = [seen[0], ".runs.parquet.123.part"]
+    others = [".x.part", ".x.json.part", ".x.py.12.part", "x.json.1-01234567.trisect-part", ".x.1-0123.trisect-part"]
+    for folder in (tmp_path / "own", tmp_path / "own" / "below"):
+        folder.mkdir()
+        for name in (*ours, *others):
+            (folder / name).write_text("half")
+    (tmp_path / "own" / ".y.json.5.part").mkdir()
+    remove_scratch([tmp_path / "own", tmp_path / "nowhere"])
+    assert {p.name for p in (tmp_path / "own").iterdir()} == {*others, "below", ".y.json.5.part"}
+    assert {p.name for p in (tmp_path / "own" / "below").iterdir()} == {*ours, *others}

@@ -6,7 +6,9 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import re
+import secrets
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,58 @@ def digest(text: str | bytes, size: int = 16) -> str:
     return hashlib.blake2b(text.encode() if isinstance(text, str) else text, digest_size=size).hexdigest()
 
 
+LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch file's name adds
+_SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
+# as versions before wrote them: without a mark of ours, so that only names of files that those versions wrote count
+_EARLIER = re.compile(
+    r"\..+\.(json|safetensors|parquet|npy|svg|png|html|source|target|pharaoh|talp)\.[0-9]+\.part", re.DOTALL
+)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of one file or folder: no separator, nothing unprintable, no dot in front."""
+    plain = text.isprintable() and not text.startswith(".") and "/" not in text and "\\" not in text
+    return bool(text) and plain and len(text.encode()) <= LONGEST
+
+
+def file_name(text: str) -> str:
+    """The text itself where it can be a file's name, else a name made from its hash: another for every other text."""
+    return text if is_name(text) else f"id-{digest(text.encode('utf-8', 'surrogatepass'), 8)}"
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """The path of those names below a folder; raises StudyError where one of them is no name, and so might lead out."""
+    for name in names:
+        if not is_name(name):
+            known = (
+                f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and begins with no dot."
+            )
+            raise StudyError(f"{name!r} cannot be a file's name in {folder}.", known, "Use another name.")
+    return folder.joinpath(*names)
+
+
+def is_scratch(name: str) -> bool:
+    """Whether a file of that name is one of ours that was being written when its process ended."""
+    return bool(_SCRATCH.fullmatch(name) or _EARLIER.fullmatch(name))
+
+
+def remove_scratch(folders: Iterable[Path]) -> None:
+    """Remove what killed processes left half written in exactly these folders: not below them, nothing of others."""
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for path in [Path(entry) for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]:
+            if is_scratch(path.name):
+                path.unlink(missing_ok=True)  # a process that is just ending may take it away itself
+
+
 def replace_file(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
     """Have `write` fill a scratch file beside `path`, then rename it over `path`.
 
     `durable` also waits until the bytes are on the disk. Raises StudyError when the disk is full or the place
     cannot be written; the old file, if any, is then untouched and no scratch file stays behind.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.trisect-part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(scratch)

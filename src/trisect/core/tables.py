@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from trisect.core.errors import DamagedFileError
-from trisect.core.files import digest, replace_file
+from trisect.core.files import digest, inside, replace_file
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
 UNSIGNED = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
@@ -144,7 +144,7 @@ def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 
 def write_table(folder: Path, name: str, table: pl.DataFrame) -> Path:
     """Write `folder/NAME.parquet` whole or not at all, in its metadata a checksum of its bytes with zeros in its place."""
-    path = folder / f"{name}.parquet"
+    path = inside(folder, f"{name}.parquet")
     stream = io.BytesIO()
     table.write_parquet(stream, metadata={"trisect": UNSIGNED.decode()})
     content = stream.getvalue()

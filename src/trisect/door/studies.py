@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.core.errors import StudyError
+from trisect.core.files import inside
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Machine
 from trisect.door.given import as_seeds, as_tuple, free_place
@@ -41,7 +42,7 @@ def study(
     """
     machine = Machine(device, workers, quiet, precision, track)
     chosen = choose(experiment, corpus, as_seeds(seeds), epochs, as_tuple(sites), as_tuple(only))
-    return run_study(chosen, Path(out) if out is not None else Path("studies") / chosen[0].name, machine)
+    return run_study(chosen, inside(Path("studies"), chosen[0].name) if out is None else Path(out), machine)
 
 
 def plan(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trisect.core.errors import DamagedFileError, SpecError
-from trisect.core.files import replace_file
+from trisect.core.files import inside, replace_file
 from trisect.hf.fetch import quiet
 
 PAD, MASK, UNKNOWN = "<pad>", "<mask>", "<unk>"
@@ -114,7 +114,7 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
         files = sorted(Path(scratch).iterdir(), key=lambda path: (path.name == "config.json", path.name))
         for path in files:
             content = path.read_bytes()
-            replace_file(folder / path.name, lambda target, content=content: target.write_bytes(content))
+            replace_file(inside(folder, path.name), lambda target, content=content: target.write_bytes(content))
 
 
 def is_model(folder: Path) -> bool:

@@ -13,7 +13,7 @@ import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.files import write_json
+from trisect.core.files import inside, write_json
 from trisect.core.subject import Subject
 from trisect.core.tables import TEXT, WHOLE, frame, write_table
 from trisect.lab.alignrows import DRAWS, Scored, alignment_rows, choose_layers, judge_alignment, link_rows
@@ -272,7 +272,7 @@ def _write(
                 name = f"{mark}{column.setting}-{column.kind}-layer-{column.layer}"
                 lines = [as_links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
                 for ending, base in ((".pharaoh", 0), (".talp", 1)):
-                    write_links(folder / f"{name}{ending}", [(links, ()) for links in lines], base)
+                    write_links(inside(folder, f"{name}{ending}"), [(links, ()) for links in lines], base)
     write_json(out / "align.json", about)
     report = page.write(out, tables, about)
     return AlignResult(out, tables, folder, report, tuple(about["notes"]), page.findings(tables, about))

@@ -66,9 +66,10 @@ def _metric_rows(run: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _site_rows(folder: Folder, run: str, ledger: dict[str, Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for path in sorted((folder.path / "evaluations" / run).glob("*.json")):
-        kind, site = path.stem.split("-", 1)
+    for path in sorted(folder.evaluations(run).glob("*.json")):
+        kind, _, site = path.stem.partition("-")
         body = read_json(path, evaluation_advice(path))
+        kind, site = body.get("kind", kind), body.get("site", site)  # in the file's name alone where it is older
         if body.get("diverged"):
             continue
         rows += [{"subject": run} | row for row in body.get("rows", ())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,12 +20,12 @@ from trisect.lab.align import AlignResult, align_bitext
 from trisect.lab.folder import Folder
 from trisect.lab.norms import NormsResult, run_norms
 from trisect.lab.plan import choose
-from trisect.lab.recall import RecallResult, run_recall
+from trisect.lab.recall import RecallResult, check_recall_folder, run_recall
 from trisect.lab.similarity import SimilarityResult, run_similarity
-from trisect.lab.study import Study, read_about, run_study
+from trisect.lab.study import Study, check_study_folder, read_about, run_study
 from trisect.lab.subject import load
 from trisect.lab.theory import TheoryResult, run_theory
-from trisect.lab.translation import run_translation
+from trisect.lab.translation import check_translation_folder, run_translation
 from trisect.lab.versions import versions
 from trisect.papers import SOURCES
 from trisect.report import dissect as page
@@ -39,6 +40,7 @@ from trisect.text.raw import first_texts, open_texts
 
 NONE: Mapping[str, Any] = {}
 TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
+RECALLED = (1,)  # seeds of the models that recall
 TRANSLATED = (1, 2)  # seeds of the translation models
 HOW = "mean"  # what an ablated component is replaced by
 # the words of a command line that name the embedded pairs, as run_translation leaves them
@@ -82,21 +84,37 @@ def run_dissect(
     the training study, which is `experiment`; `recall` and `translation` are other values for settings of their recipes.
     Raises TrisectError.
     """
-    folder, began = Folder(out), time.monotonic()
-    with folder.locked():
-        path = out / "dissect.json"
-        there = sorted(p.name for p in out.iterdir() if p.name != ".lock")
-        if there and not path.exists():
-            known = f"There is {', '.join(there[:5])}."
-            todo = "Choose an empty or a new folder with --out."
-            raise StudyError(f"{out} is not empty, and holds no dissection.", known, todo)
-        before = read_json(path, f"Delete {path}: nothing else is lost.")["seconds"] if path.exists() else 0.0
+    path, experiments, began = out / "dissect.json", choose(experiment, seeds=seeds), time.monotonic()
+
+    def check() -> None:
+        if not path.exists():
+            Folder(out).check_empty("dissection")
+        _spent(path)
+        check_study_folder(experiments, out / "training", machine)
+        check_recall_folder("embedded", out / "recall", RECALLED, None, recall, machine)
+        check_translation_folder("embedded", out / "translation", TRANSLATED, None, translation, machine)
+
+    with Folder(out).locked(check, lambda: _own(out)):
+        before = _spent(path)
         write_json(path, {"seconds": before})
         try:
-            return _dissect(out, choose(experiment, seeds=seeds), machine, before, recall, translation)
+            return _dissect(out, experiments, machine, before, recall, translation)
         finally:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 write_json(path, {"seconds": before + time.monotonic() - began})
+
+
+def _spent(path: Path) -> float:
+    """Seconds of all calls before; raises DamagedFileError where the file no longer says."""
+    return read_json(path, f"Delete {path}: nothing else is lost.")["seconds"] if path.exists() else 0.0
+
+
+def _own(out: Path) -> list[Path]:
+    """Every folder that is written here by no experiment with a lock of its own."""
+    reads = [path for path in sorted((out / "reading").glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
+    whole = [out, out / "theory", out / "alignment"]
+    whole += [read / name for read in reads for name in ("norms", "similarity", "ablation")]
+    return [*whole, *(place / name for place in whole for name in ("tables", "figures", "links"))]
 
 
 class Reads(NamedTuple):
@@ -118,7 +136,7 @@ def _dissect(
     began = time.monotonic()
     study = run_study(experiments, out / "training", machine)
     theory = run_theory(out=out / "theory", quiet=machine.quiet)
-    recall = run_recall("embedded", out / "recall", (1,), None, remembering, True, machine)
+    recall = run_recall("embedded", out / "recall", RECALLED, None, remembering, True, machine)
     trained = run_translation("embedded", out / "translation", TRANSLATED, None, translating, machine)
     aligned = align_bitext(trained.models, generated(), out / "alignment", quiet=machine.quiet, words=PAIRS)
     reads = {seed: _read(model, out / "reading" / f"seed-{seed}", machine.quiet) for seed, model in _baselines(study)}
@@ -146,7 +164,7 @@ def _baselines(study: Study) -> Iterator[tuple[int, Path]]:
         known = "Every baseline of the training study diverged."
         raise StudyError(f"{study.folder} has no model to read.", known, "Run it with other seeds: --seeds 4,5,6.")
     for run, seed in runs.select("run", "seed").iter_rows():
-        yield seed, study.folder / "runs" / run
+        yield seed, Folder(study.folder).run(run).parent
 
 
 def _read(model: Path, out: Path, quiet: bool) -> Reads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from trisect.core.errors import StudyError
-from trisect.core.files import read_json
+from trisect.core.files import digest, file_name, inside, is_name, is_scratch, read_json, remove_scratch
 
 
 @dataclass(frozen=True)
@@ -42,35 +42,92 @@ class Folder:
 
     def run(self, run: str) -> Path:
         """A finished run's statement and rows; its being there is what finished means."""
-        return self.path / "runs" / run / "run.json"
+        return self._run(run) / "run.json"
 
     def final(self, run: str) -> Path:
         """A run's final weights."""
-        return self.path / "runs" / run / "final.safetensors"
+        return self._run(run) / "final.safetensors"
 
     def epochs(self, run: str) -> Path:
         """A baseline's site weights of every epoch."""
-        return self.path / "runs" / run / "epochs"
+        return self._run(run) / "epochs"
 
     def checkpoint(self, fleet: str) -> Path:
         """Where an unfinished fleet goes on from."""
-        return self.path / "fleets" / f"{fleet}.safetensors"
+        return inside(self.path, "fleets", f"{fleet}.safetensors")
+
+    def evaluations(self, run: str) -> Path:
+        """The folder of a run's evaluations."""
+        return inside(self.path, "evaluations", file_name(run))
 
     def evaluation(self, run: str, kind: str, site: str, label: str = "") -> Path:
         """Rows of one evaluation of a trained run: 'rewind' or 'midstage' of a site, 'cut' of attention, 'erase' of a
         label at a site, or 'probe' of a label.
+
+        A label is named by its hash; a file of an earlier version, which has the label in its name, is kept in use.
         """
-        return self.path / "evaluations" / run / f"{kind}-{'-'.join(filter(None, (label, site)))}.json"
+        folder, plain = self.evaluations(run), f"{kind}-{'-'.join(filter(None, (label, site)))}"
+        if label and not (is_name(plain) and (folder / f"{plain}.json").exists()):
+            plain = "-".join(filter(None, (f"{kind}.{digest(label, 8)}", site)))  # a dot: no earlier name is like it
+        return inside(folder, f"{file_name(plain)}.json")
+
+    def own(self) -> list[Path]:
+        """Every folder that the study itself writes into."""
+        found = [self.path, *(self.path / name for name in ("corpus", "figures", "fleets", "tables", "track"))]
+        try:
+            runs = self.read_ledger()["runs"]
+        except StudyError:  # none yet, or damaged: whoever reads it says so
+            return found
+        return found + [place for run in runs for place in (self._run(run), self.epochs(run), self.evaluations(run))]
+
+    def check_empty(self, holds: str) -> None:
+        """Raise StudyError where anything lies in the folder, our lock and scratch files left aside."""
+        if there := self._others():
+            known = f"There is {', '.join(there[:5])}."
+            todo = "Choose an empty or a new folder with --out."
+            raise StudyError(f"{self.path} is not empty, and holds no {holds}.", known, todo)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep the folder to oneself; raises StudyError while another process has it."""
+    def locked(
+        self, check: Callable[[], object] | None = None, own: Callable[[], Iterable[Path]] | None = None
+    ) -> Iterator[None]:
+        """Keep the folder to oneself; raises StudyError while another process has it.
+
+        `check` raises what refuses the folder: before anything is made there, and once more under the lock, since
+        another process may have come first. `own` lists the folders in which scratch files of killed processes are then
+        removed. After an error the lock file and the folders that were made for it are gone where nothing else came.
+        """
+        made: list[Path] = []
+        try:
+            if check is not None:
+                check()
+            made = [place for place in (self.path, *self.path.parents) if not place.exists()]
+            with self._held():
+                if check is not None:
+                    check()
+                if own is not None:
+                    remove_scratch(own())
+                yield
+        except BaseException as error:
+            for place in made:
+                with contextlib.suppress(OSError):  # something lies in it
+                    place.rmdir()
+            if isinstance(error, PermissionError):
+                todo = "Choose a folder that can be written, with --out."
+                raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
+            raise
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """The folder, made where it is missing, with its lock, which goes again with an error if it was not there."""
+        path = self.path / ".lock"
+        fresh = not path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             todo = "Choose a folder that can be made, with --out."
             raise StudyError(f"The folder {self.path} cannot be made.", f"The system says: {error}", todo) from error
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(path)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
@@ -83,15 +140,24 @@ class Folder:
             todo = "Choose a folder that can be written, with --out."
             raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
         try:
-            for scratch in self.path.rglob(".*.part"):
-                with contextlib.suppress(FileNotFoundError):  # a process that is just ending may take it away itself
-                    scratch.unlink()  # left by a process that was killed while writing
             yield
-        except PermissionError as error:
-            todo = "Choose a folder that can be written, with --out."
-            raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
+        except BaseException:
+            if fresh:
+                path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+            raise
         finally:
             lock.release()
+
+    def _run(self, run: str) -> Path:
+        """The folder of a run: its id, or a hash where a label in it makes it no file's name."""
+        return inside(self.path, "runs", file_name(run))
+
+    def _others(self) -> list[str]:
+        """Names in the folder but for the lock, which is empty, and scratch files."""
+        if not self.path.is_dir():
+            return []
+        found = [p for p in self.path.iterdir() if not is_scratch(p.name)]
+        return sorted(p.name for p in found if p.name != ".lock" or not p.is_file() or p.stat().st_size)
 
     def read_ledger(self) -> dict[str, Any]:
         """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""

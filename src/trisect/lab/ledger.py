@@ -32,13 +32,21 @@ def join_ledger(
     Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training or
     precision.
     """
+    old, ledger = extended_ledger(folder, experiments, corpus, device, precision)
+    if ledger != old or not folder.ledger.exists():
+        write_json(folder.ledger, ledger)
+    if _copied(folder) != ledger:
+        write_json(folder.copy, ledger)
+    return ledger
+
+
+def extended_ledger(
+    folder: Folder, experiments: Sequence[Experiment], corpus: str, device: str, precision: str
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The ledger as it lies there (null where there is none) and as `join_ledger` would write it; raises as that does."""
     there = folder.ledger.exists() or folder.copy.exists()
-    if not there and any(p.name != ".lock" for p in folder.path.iterdir()):
-        raise StudyError(
-            f"{folder.path} is not empty, and holds no study.",
-            f"There is {', '.join(sorted(p.name for p in folder.path.iterdir() if p.name != '.lock')[:5])}.",
-            "Choose an empty or a new folder with --out.",
-        )
+    if not there:
+        folder.check_empty("study")
     old = folder.read_ledger() if there else None
     new = {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": FLEET[device]}
     ledger = old or new | {"precision": precision}
@@ -50,11 +58,7 @@ def join_ledger(
         )
     for experiment in experiments:
         ledger = _joined(folder, ledger, experiment, corpus)
-    if ledger != old or not folder.ledger.exists():
-        write_json(folder.ledger, ledger)
-    if _copied(folder) != ledger:
-        write_json(folder.copy, ledger)
-    return ledger
+    return old, ledger
 
 
 def _copied(folder: Folder) -> Any:

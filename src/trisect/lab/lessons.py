@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from trisect.core.files import write_json
+from trisect.core.files import inside, write_json
 from trisect.hf.answers import Answerer
 from trisect.hf.practice import Practice
 from trisect.hf.small import ids_of, is_model, load_weights, make_model, make_tokenizer, save
@@ -82,23 +83,29 @@ class Place:
 
     def model(self, lesson: Lesson) -> Path:
         """A fine-tuned model, an ordinary Hugging Face folder."""
-        return self.path / "models" / lesson.title
+        return inside(self.path, "models", lesson.title)
 
     def base(self, lesson: Lesson) -> Path:
         """The same model before it was fine-tuned."""
-        return self.path / "models" / f"{lesson.title}-base"
+        return inside(self.path, "models", f"{lesson.title}-base")
 
     def state(self, lesson: Lesson, stage: str) -> Path:
         """Where an unfinished training goes on from."""
-        return self.path / "state" / f"{lesson.title}-{stage}.safetensors"
+        return inside(self.path, "state", f"{lesson.title}-{stage}.safetensors")
 
     def losses(self, lesson: Lesson, stage: str) -> Path:
         """The loss of every epoch of a training."""
-        return self.path / "losses" / f"{lesson.title}-{stage}.json"
+        return inside(self.path, "losses", f"{lesson.title}-{stage}.json")
 
     def answers(self, lesson: Lesson) -> Path:
         """What a model answered, and what of it survives without q, k or v."""
-        return self.path / "answers" / f"{lesson.title}.json"
+        return inside(self.path, "answers", f"{lesson.title}.json")
+
+    def own(self) -> list[Path]:
+        """Every folder that a recall experiment writes into."""
+        ours = re.compile(rf"({'|'.join(MODELS)})-[0-9]+(-base)?")
+        models = [path for path in sorted((self.path / "models").glob("*")) if ours.fullmatch(path.name)]
+        return [self.path, *(self.path / name for name in ("answers", "figures", "losses", "state", "tables")), *models]
 
 
 def take(lesson: Lesson, place: Place, recipe: Recipe, people: People, device: str, emit: Emit) -> None:

@@ -78,16 +78,12 @@ def run_recall(
     `data` is 'embedded' or a folder as text.people.open_people reads it. Interrupted, a call goes on where it stopped;
     with more seeds it is extended. `examples` shows some questions with their answers on the page. Raises TrisectError.
     """
-    device = choose_device(machine)
-    chosen = choose_recipe(recipe, str(data) == EMBEDDED, settings)
-    check_seeds(seeds)
-    people = open_world(data, chosen)
-    check_block([a.question + (a.place or "") + MARKS for a in people.train], chosen.block, "The question and answer")
-    asked = (a for part in (people.valid, people.test, people.invented) for a in part)
-    check_block([a.question + (a.place or " ") + MARKS for a in asked], chosen.block, "The question and answer")
-    folder, place, began = Folder(out), Place(out), time.monotonic()
-    with folder.locked():
-        plan = _join(place, chosen, people, seeds, device)
+    device, chosen, people = _prepared(data, seeds, recipe, settings, machine)
+    place, began = Place(out), time.monotonic()
+    with Folder(out).locked(lambda: _extended(place, chosen, people, seeds, device), place.own):
+        plan = _extended(place, chosen, people, seeds, device)
+        write_json(place.plan, plan)
+        write_json(place.people, asdict(people))
         lessons = [Lesson(m, s) for s in plan["seeds"] for m in MODELS if m != "left-out" or people.left_out]
         left = [one for one in lessons if not (is_model(place.model(one)) and place.answers(one).exists())]
         try:
@@ -97,6 +93,33 @@ def run_recall(
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 write_json(place.plan, plan)
         return _render(place, plan, people, lessons, examples)
+
+
+def check_recall_folder(
+    data: str | Path,
+    out: Path,
+    seeds: Sequence[int],
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    machine: Machine,
+) -> None:
+    """Raise what `run_recall` would with the same arguments before it trains anything; changes nothing."""
+    device, chosen, people = _prepared(data, seeds, recipe, settings, machine)
+    _extended(Place(out), chosen, people, seeds, device)
+
+
+def _prepared(
+    data: str | Path, seeds: Sequence[int], recipe: str | None, settings: Mapping[str, Any], machine: Machine
+) -> tuple[str, Recipe, People]:
+    """The device, the recipe and the people, checked: questions and answers fit into the model's rows."""
+    device = choose_device(machine)
+    chosen = choose_recipe(recipe, str(data) == EMBEDDED, settings)
+    check_seeds(seeds)
+    people = open_world(data, chosen)
+    check_block([a.question + (a.place or "") + MARKS for a in people.train], chosen.block, "The question and answer")
+    asked = (a for part in (people.valid, people.test, people.invented) for a in part)
+    check_block([a.question + (a.place or " ") + MARKS for a in asked], chosen.block, "The question and answer")
+    return device, chosen, people
 
 
 def open_world(data: str | Path, recipe: Recipe) -> People:
@@ -111,22 +134,17 @@ def open_world(data: str | Path, recipe: Recipe) -> People:
     return people.smaller(recipe.trained_people) if recipe.trained_people else people
 
 
-def _join(place: Place, recipe: Recipe, people: People, seeds: Sequence[int], device: str) -> dict[str, Any]:
-    """The plan of a folder with these seeds added, written before any work; raises StudyError where it is of another."""
-    if not place.plan.exists() and (there := sorted(p.name for p in place.path.iterdir() if p.name != ".lock")):
-        known = f"There is {', '.join(there[:5])}."
-        todo = "Choose an empty or a new folder with --out."
-        raise StudyError(f"{place.path} is not empty, and holds no recall experiment.", known, todo)
+def _extended(place: Place, recipe: Recipe, people: People, seeds: Sequence[int], device: str) -> dict[str, Any]:
+    """The plan of a folder with these seeds added; raises StudyError where the folder is of another."""
+    if not place.plan.exists():
+        Folder(place.path).check_empty("recall experiment")
     new = {"recipe": recipe.data(), "people": people.fingerprint, "device": device}
     moving = f"Move {place.path} away and run 'trisect recall' again: the plan cannot be made anew."
     old = read_json(place.plan, moving) if place.plan.exists() else {**new, "seeds": [], "wall_seconds": 0.0}
     if differing := [difference(key, old[key], new[key]) for key in new if old[key] != new[key]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{place.path} belongs to another recall experiment.", f"{'; '.join(differing)}.", todo)
-    plan = {**old, "seeds": sorted({*old["seeds"], *seeds})}
-    write_json(place.plan, plan)
-    write_json(place.people, asdict(people))
-    return plan
+    return {**old, "seeds": sorted({*old["seeds"], *seeds})}
 
 
 def _teach(

@@ -20,11 +20,11 @@ from trisect.core.spec import Experiment, Machine
 from trisect.engine import Event, run_tasks
 from trisect.lab.collect import collect, read_tables
 from trisect.lab.folder import Folder
-from trisect.lab.ledger import join_ledger, repeating
+from trisect.lab.ledger import extended_ledger, join_ledger, repeating
 from trisect.lab.live import live
 from trisect.lab.plan import Plan, make_plan, make_tasks
 from trisect.lab.tasks import Task, execute, fleet_name, is_done
-from trisect.lab.track import check_tracker, tracking
+from trisect.lab.track import check_tracker, log_path, read_logged, tracking
 from trisect.lab.versions import versions
 from trisect.lm.products import fast_products, one_thread
 from trisect.text.corpus import Corpus
@@ -107,7 +107,7 @@ def run_study(experiments: Sequence[Experiment], out: Path, machine: Machine) ->
     check_tracker(machine.track)
     plan = make_plan(*experiments)
     folder = Folder(out)
-    with folder.locked():
+    with folder.locked(lambda: _check(folder, plan, device, machine), folder.own):
         ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
         _note(folder, plan, device, ledger, 0.0)
         corpus = _keep_corpus(folder, plan)
@@ -127,9 +127,15 @@ def run_study(experiments: Sequence[Experiment], out: Path, machine: Machine) ->
 def render_report(out: Path) -> Study:
     """Make tables, figures and report anew from what a study has finished; trains nothing."""
     folder = Folder(out)
-    folder.read_ledger()
-    with folder.locked():
+    with folder.locked(lambda: _about(folder)):
         return _render(folder)
+
+
+def check_study_folder(experiments: Sequence[Experiment], out: Path, machine: Machine) -> None:
+    """Raise what `run_study` would with the same arguments before it runs anything; changes nothing."""
+    device = choose_device(machine)
+    check_tracker(machine.track)
+    _check(Folder(out), make_plan(*experiments), device, machine)
 
 
 def choose_device(machine: Machine) -> str:
@@ -147,6 +153,15 @@ def choose_device(machine: Machine) -> str:
             "Leave --precision out, or give --device cuda where there is one.",
         )
     return device
+
+
+def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
+    """Raise where the folder is not this study's, or what it goes on from is damaged."""
+    extended_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
+    if (folder.path / "about.json").exists():
+        read_about(folder)
+    if machine.track is not None and (logged := log_path(folder, machine.track)).exists():
+        read_logged(logged)
 
 
 def _run(

@@ -102,7 +102,7 @@ def execute(
     else:
         began = time.monotonic()
         body = _evaluate(task, folder, read_run(runs[task.runs[0]]), corpus, device)
-        body["wall_seconds"] = time.monotonic() - began
+        body |= {"kind": task.kind, "site": task.site, "label": task.label, "wall_seconds": time.monotonic() - began}
         write_json(folder.evaluation(task.runs[0], task.kind, task.site, task.label), body)
 
 
@@ -123,7 +123,7 @@ def _train(
     )
     for run, outcome in zip(runs, outcomes, strict=True):
         # evaluations belong to these very weights: none may outlive a baseline that is trained anew
-        shutil.rmtree(folder.evaluation(run.id, "cut", "").parent, ignore_errors=True)
+        shutil.rmtree(folder.evaluations(run.id), ignore_errors=True)
         write_snapshot(folder.final(run.id), outcome.final, {"run": run.id})
         body = {
             "format": FORMAT,

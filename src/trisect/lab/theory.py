@@ -14,7 +14,7 @@ import polars as pl
 
 import trisect.theory.parts as parts
 from trisect.core.errors import TheoryError
-from trisect.core.files import replace_file, write_json
+from trisect.core.files import inside, replace_file, write_json
 from trisect.lab.live import bar
 from trisect.lab.versions import versions
 from trisect.theory import CONSTRUCTIONS, Construction
@@ -192,8 +192,9 @@ def _write(
         for done, (name, one) in enumerate(last.items(), start=1):
             text = render.svg(figure(one).chart(), name)
             png = render.png(text)
-            replace_file(folder / "figures" / f"{name}.svg", lambda p, t=text: p.write_text(t, encoding="utf-8"), False)
-            replace_file(folder / "figures" / f"{name}.png", lambda p, b=png: p.write_bytes(b), False)
+            for ending, content in ((".svg", text.encode()), (".png", png)):
+                target = inside(folder, "figures", f"{name}{ending}")
+                replace_file(target, lambda scratch, content=content: scratch.write_bytes(content), False)
             told(done, len(last))
     write_json(folder / "theory.json", about)
     return write_page(folder / "theory.html")

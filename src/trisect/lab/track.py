@@ -19,7 +19,7 @@ from typing import Any
 
 from trisect.core.errors import SpecError
 from trisect.core.extras import there
-from trisect.core.files import read_json, write_json
+from trisect.core.files import file_name, inside, read_json, write_json
 from trisect.lab.folder import Folder
 from trisect.lab.tasks import read_finished
 
@@ -93,7 +93,7 @@ def _tensorboard(record: Record) -> None:
     """As a folder of event files of its own, in double precision; `tensorboard --logdir OUT/track/tensorboard`."""
     from torch.utils.tensorboard import SummaryWriter
 
-    folder = record.place / "tensorboard" / record.run
+    folder = inside(record.place, "tensorboard", file_name(record.run))
     shutil.rmtree(folder, ignore_errors=True)
     with SummaryWriter(str(folder)) as writer:
         writer.add_text("config", _fenced(record.config))
@@ -156,6 +156,11 @@ def tracking(
         pool.shutdown()
 
 
+def log_path(folder: Folder, name: str) -> Path:
+    """The list of what has been logged to a tracker."""
+    return inside(folder.path, "track", f"{name}.json")
+
+
 def read_logged(path: Path) -> dict[str, Any]:
     """What has been logged, from OUT/track/NAME.json; raises DamagedFileError naming what to delete."""
     again = f"call 'trisect study' again with --track {path.stem}"
@@ -167,7 +172,7 @@ class _Log:
 
     def __init__(self, name: str, folder: Folder, study: str) -> None:
         self.name, self.folder, self.study = name, folder, study
-        self.path = folder.path / "track" / f"{name}.json"
+        self.path = log_path(folder, name)
         self.stopped = False
         self.kept: dict[str, Any] = {"mark": secrets.token_hex(3), "runs": []}
         if self.path.exists():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trisect.core.files import read_json, write_json
+from trisect.core.files import inside, read_json, write_json
 from trisect.hf.practice import Practice
 from trisect.hf.small import is_model, save
 from trisect.hf.translation import Translator
@@ -63,19 +64,24 @@ class Place:
 
     def model(self, one: Apprentice) -> Path:
         """A trained model, an ordinary Hugging Face folder."""
-        return self.path / one.title
+        return inside(self.path, one.title)
 
     def state(self, one: Apprentice) -> Path:
         """Where an unfinished training goes on from."""
-        return self.path / "state" / f"{one.title}.safetensors"
+        return inside(self.path, "state", f"{one.title}.safetensors")
 
     def losses(self, one: Apprentice) -> Path:
         """The loss of every epoch."""
-        return self.path / "losses" / f"{one.title}.json"
+        return inside(self.path, "losses", f"{one.title}.json")
 
     def scores(self, one: Apprentice) -> Path:
         """Loss and accuracy on pairs that it did not learn from, and a few translations."""
-        return self.path / "scores" / f"{one.title}.json"
+        return inside(self.path, "scores", f"{one.title}.json")
+
+    def own(self) -> list[Path]:
+        """Every folder that a translation experiment writes into."""
+        models = [path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
+        return [self.path, *(self.path / name for name in ("losses", "pairs", "scores", "state", "tables")), *models]
 
 
 def take(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:

@@ -63,8 +63,56 @@ def run_translation(
     and target. Interrupted, a call goes on where it stopped; with more seeds it is extended. Models lie in `out`/seed-N.
     Raises TrisectError.
     """
-    device = choose_device(machine)
-    embedded = isinstance(data, (str, Path)) and str(data) == EMBEDDED
+    device, chosen, bitext = _prepared(data, seeds, recipe, settings, machine, base)
+    place, began = Place(out), time.monotonic()
+    with Folder(out).locked(lambda: _extended(place, chosen, bitext, seeds, device), place.own):
+        plan = _extended(place, chosen, bitext, seeds, device)
+        write_json(place.plan, plan)
+        write_json(place.bitext, bitext_data(bitext))
+        team = [Apprentice(seed) for seed in plan["seeds"]]
+        left = [
+            one
+            for one in team
+            if not (is_model(place.model(one)) and place.losses(one).exists() and place.scores(one).exists())
+        ]
+        if _is_embedded(data):
+            _spread(place.path / PAIRS, bitext)
+        try:
+            _teach(left, place, chosen, bitext, device, machine)
+        finally:
+            plan["wall_seconds"] += time.monotonic() - began if left else 0.0
+            with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+                write_json(place.plan, plan)
+        return _collect(place, plan, bitext, team, _called(data))
+
+
+def check_translation_folder(
+    data: str | Path | Sequence[str | Path],
+    out: Path,
+    seeds: Sequence[int],
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    machine: Machine,
+) -> None:
+    """Raise what `run_translation` would with the same arguments before it trains anything; changes nothing."""
+    device, chosen, bitext = _prepared(data, seeds, recipe, settings, machine, None)
+    _extended(Place(out), chosen, bitext, seeds, device)
+
+
+def _is_embedded(data: str | Path | Sequence[str | Path]) -> bool:
+    return isinstance(data, (str, Path)) and str(data) == EMBEDDED
+
+
+def _prepared(
+    data: str | Path | Sequence[str | Path],
+    seeds: Sequence[int],
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    machine: Machine,
+    base: int | None,
+) -> tuple[str, TranslationRecipe, Bitext]:
+    """The device, the recipe, and the bitext with the train pairs that are learnt from."""
+    device, embedded = choose_device(machine), _is_embedded(data)
     chosen = choose_translation(recipe, embedded, settings)
     check_seeds(seeds)
     bitext = generated() if embedded else open_bitext(data, base=base)
@@ -76,43 +124,22 @@ def run_translation(
         f"Learnt from are {len(pairs):,} different train pairs of at most {chosen.longest} words a side, "
         f"of {len(bitext.train):,} train pairs in all."
     )
-    bitext = replace(bitext, train=pairs, notes=(*bitext.notes, note))
-    folder, place, began = Folder(out), Place(out), time.monotonic()
-    with folder.locked():
-        plan = _join(place, chosen, bitext, seeds, device)
-        team = [Apprentice(seed) for seed in plan["seeds"]]
-        left = [
-            one
-            for one in team
-            if not (is_model(place.model(one)) and place.losses(one).exists() and place.scores(one).exists())
-        ]
-        if embedded:
-            _spread(place.path / PAIRS, bitext)
-        try:
-            _teach(left, place, chosen, bitext, device, machine)
-        finally:
-            plan["wall_seconds"] += time.monotonic() - began if left else 0.0
-            with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
-                write_json(place.plan, plan)
-        return _collect(place, plan, bitext, team, _called(data))
+    return device, chosen, replace(bitext, train=pairs, notes=(*bitext.notes, note))
 
 
-def _join(place: Place, recipe: TranslationRecipe, bitext: Bitext, seeds: Sequence[int], device: str) -> dict[str, Any]:
-    """The plan of a folder with these seeds added, written before any work; raises StudyError where it is of another."""
-    if not place.plan.exists() and (there := sorted(p.name for p in place.path.iterdir() if p.name != ".lock")):
-        known = f"There is {', '.join(there[:5])}."
-        todo = "Choose an empty or a new folder with --out."
-        raise StudyError(f"{place.path} is not empty, and holds no translation experiment.", known, todo)
+def _extended(
+    place: Place, recipe: TranslationRecipe, bitext: Bitext, seeds: Sequence[int], device: str
+) -> dict[str, Any]:
+    """The plan of a folder with these seeds added; raises StudyError where the folder is of another."""
+    if not place.plan.exists():
+        Folder(place.path).check_empty("translation experiment")
     new = {"recipe": recipe.data(), "bitext": bitext.fingerprint, "device": device}
     moving = f"Move {place.path} away and train again: the plan cannot be made anew."
     old = read_json(place.plan, moving) if place.plan.exists() else {**new, "seeds": [], "wall_seconds": 0.0}
     if differing := [difference(key, old[key], new[key]) for key in new if old[key] != new[key]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{place.path} belongs to another translation experiment.", f"{'; '.join(differing)}.", todo)
-    plan = {**old, "seeds": sorted({*old["seeds"], *seeds})}
-    write_json(place.plan, plan)
-    write_json(place.bitext, bitext_data(bitext))
-    return plan
+    return {**old, "seeds": sorted({*old["seeds"], *seeds})}
 
 
 def _teach(

@@ -181,9 +181,8 @@ def _figure(number: int, label: str, stack: str, mine: Sequence[Erased], about: 
     caption = f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
     caption += f"{words.several(about['draws'], 'random subspace')} of the same rank. Bars are 95 % intervals, "
     caption += f"n\u00a0=\u00a0{words.several(about['texts'], 'text')}.{cut([*rises, *beyond], axis)}"
-    name = "-".join(("erasure", *(c for c in (label, stack) if c != "plain")))
-    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-    return Figure(safe, f"Figure {number}", f"Erasing {label}", caption, tuple(panels), component_key(rises))
+    name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))
+    return Figure(name, f"Figure {number}", f"Erasing {label}", caption, tuple(panels), component_key(rises))
 
 
 def _drawn(ends: Ends) -> tuple[float, float | None, float | None]:

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
-from trisect.core.files import replace_file
+from trisect.core.files import inside, replace_file
 from trisect.report import cards, curves, drawing, facts, figures, findings, marks, palette, render, words
 from trisect.report.exactness import exactness
 from trisect.report.panels import Figure
@@ -33,8 +33,8 @@ def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, 
     drawn = figures.collect(rows)
     for figure in drawn:
         text = render.svg(figure.chart(), figure.name)
-        _store(folder / "figures" / f"{figure.name}.svg", text.encode())
-        _store(folder / "figures" / f"{figure.name}.png", render.png(text))
+        _store(inside(folder, "figures", f"{figure.name}.svg"), text.encode())
+        _store(inside(folder, "figures", f"{figure.name}.png"), render.png(text))
     page = folder / "report.html"
     _store(page, html(tables, rows, drawn).encode())
     return page

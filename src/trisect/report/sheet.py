@@ -10,7 +10,7 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from trisect.core.files import replace_file
+from trisect.core.files import inside, replace_file
 from trisect.report import cards, drawing, render, words
 from trisect.report.panels import Figure
 
@@ -69,8 +69,8 @@ def write_sheet(folder: Path, sheet: Sheet) -> Path:
     for section in sheet.sections:
         for figure in section.figures:
             text = render.svg(figure.chart(), figure.name)
-            _store(folder / "figures" / f"{figure.name}.svg", text.encode())
-            _store(folder / "figures" / f"{figure.name}.png", render.png(text))
+            _store(inside(folder, "figures", f"{figure.name}.svg"), text.encode())
+            _store(inside(folder, "figures", f"{figure.name}.png"), render.png(text))
     page = folder / "report.html"
     _store(page, html(sheet).encode())
     return page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,10 +22,10 @@ from filelock import FileLock, Timeout
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.extras import there
-from trisect.core.files import read_json, write_json
+from trisect.core.files import is_scratch, read_json, write_json
 from trisect.core.spec import Machine
 from trisect.text import readers, store
-from trisect.text.corpus import Corpus, Split
+from trisect.text.corpus import SPLITS, Corpus, Split
 from trisect.text.hub import Rows
 from trisect.text.tagger import COLUMNS, OUTSIDE
 
@@ -119,8 +119,7 @@ def annotate(
     out = Path(out)
     wanted, extra = (NEEDED, EXTRA) if columns is None else (tuple(columns), ())
     _check(placeholder, workers, wanted)
-    if (out / "corpus.json").is_file() and not any((out / name).exists() for name in ("annotation.json", ".shards")):
-        raise _other(out, "It was not made by annotating.")
+    _check_folder(out)
     raw = readers.find_source(source, reader)
     kind, files = raw.kind, raw.parts
     crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
@@ -133,16 +132,48 @@ def annotate(
         statement = _statement(kind, files, placeholder, about)
         if (finished := _finished(out, statement)) is not None:
             return finished
+        text = readers.read(raw)  # before anything is made in the folder: it may be refused
         stack.enter_context(_locked(out))
         _prepare(out / ".shards", statement)
-        text = readers.read(raw)
         shards = _shards(kind, files, out / ".shards", placeholder)
         _tag(team, shards, sum(len(s.tokens) for s in text.splits.values()), progress)
         notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
         _merge(text, kind, out / ".shards", about["columns"], notes).save(out)
         write_json(out / "annotation.json", statement)
-        shutil.rmtree(out / ".shards")
+        _clear(out / ".shards")
     return Corpus.load(out)
+
+
+def _check_folder(out: Path) -> None:
+    """Raise CorpusError where files of others lie in the way of those that annotating writes."""
+    whole, begun = (out / "corpus.json").is_file(), (out / ".shards" / "statement.json").exists()
+    if whole and not (begun or (out / "annotation.json").exists()):
+        raise _other(out, "It was not made by annotating.")
+    names = ("annotation.json", *(f"{split}{end}" for split in SPLITS for end in (".npy", ".column-*.npy")))
+    in_the_way = [p.name for name in names for p in (sorted(out.glob(name)) if out.is_dir() else ())]
+    if in_the_way and not whole and not begun:
+        known = f"There is {', '.join(in_the_way[:5])}, and no corpus.json."
+        raise CorpusError(f"{out} holds something else.", known, "Choose an empty or a new folder with --out.")
+    shards = out / ".shards"
+    others = sorted(p.name for p in (shards.iterdir() if shards.is_dir() else ()) if not _is_ours(p.name))
+    if others:
+        known = f"There is {', '.join(others[:5])}, which annotating does not write."
+        raise CorpusError(f"{shards} holds something else.", known, "Choose an empty or a new folder with --out.")
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of that name in the folder of shards is one that annotating writes."""
+    known = ("lock", "statement.json")
+    return name in known or bool(re.fullmatch(rf"({'|'.join(SPLITS)})-[0-9]{{6,}}\.json", name)) or is_scratch(name)
+
+
+def _clear(shards: Path, keep: str = "") -> None:
+    """Remove what annotating wrote in the folder of shards, and the folder where nothing else is left of it."""
+    for path in shards.iterdir():
+        if _is_ours(path.name) and path.name != keep:
+            path.unlink()
+    with suppress(OSError):  # something came in between
+        shards.rmdir()
 
 
 def _bytes(part: Path | Rows) -> int:
@@ -238,8 +269,7 @@ def _prepare(folder: Path, statement: Mapping[str, Any]) -> None:
     except DamagedFileError:
         same = False
     if not same:
-        for path in folder.glob("*.json"):
-            path.unlink()
+        _clear(folder, "lock")
         write_json(key, statement)
 
 

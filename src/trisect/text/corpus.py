@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import canonical, digest, read_json, write_json
+from trisect.core.files import canonical, digest, inside, is_name, read_json, write_json
 from trisect.core.spec import Text
 from trisect.text import store
 
 SPLITS = ("train", "valid", "test")
 UNKNOWN = "<unk>"
-FORMAT = 1
+UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
+FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,10 @@ class Corpus:
         splits: Mapping[str, Split],
         notes: tuple[str, ...] = (),
     ) -> Corpus:
-        """A corpus with its fingerprint; raises CorpusError without a train or valid split of two tokens or more."""
+        """A corpus with its fingerprint; raises CorpusError without a train or valid split of two tokens or more, and
+        for a label column with a name that no page can show.
+        """
+        _check_columns(name, labels)
         for split in SPLITS:
             if split == "test" and split not in splits:
                 continue
@@ -124,8 +128,10 @@ class Corpus:
         folder = Path(folder)
         with suppress(OSError):  # a place that cannot be written is named by the first array's own error
             (folder / "corpus.json").unlink()
-        for path, array in _files(folder, self.splits).items():
-            store.write_array(path, array)
+        for split, part in self.splits.items():
+            store.write_array(inside(folder, f"{split}.npy"), part.tokens)
+            for number, label in enumerate(sorted(part.labels), start=1):
+                store.write_array(_column_path(folder, split, number), part.labels[label])
         body = {
             "format": FORMAT,
             "name": self.name,
@@ -153,15 +159,23 @@ class Corpus:
             raise CorpusError(f"{folder} is not a corpus folder.", found, "Give a folder that 'trisect corpus' wrote.")
         todo = f"Delete {folder} and read or annotate the text again."
         body = read_json(path, todo)
-        if body["format"] != FORMAT:
-            raise DamagedFileError(f"{path} has format {body['format']}.", f"This version reads format {FORMAT}.", todo)
+        if body["format"] not in (1, FORMAT):
+            known = f"This version reads the formats 1 and {FORMAT}."
+            raise DamagedFileError(f"{path} has format {body['format']}.", known, todo)
         labels = {name: tuple(classes) for name, classes in body["labels"].items()}
-        splits = {name: _read_split(folder, name, labels, n, todo) for name, n in body["lengths"].items()}
+        _check_columns(body["name"], labels)
+        files = {
+            name: _column_files(folder, name, labels, body["format"], todo)
+            for name in SPLITS
+            if name in body["lengths"]
+        }
+        splits = {name: _read_split(folder, name, files[name], body["lengths"][name], todo) for name in files}
         found = _checksums(splits)
-        for file, value in body["checksums"].items():
-            if found.get(file) != value:
-                raise DamagedFileError(f"{folder / file} is damaged.", "Its content does not match its checksum.", todo)
-        splits = {name: splits[name] for name in SPLITS if name in splits}
+        paths = {f"{name}.{label}.npy": path for name, own in files.items() for label, path in own.items()}
+        for array, value in body["checksums"].items():
+            if found.get(array) != value:
+                place = paths.get(array, path if array not in found else folder / array)
+                raise DamagedFileError(f"{place} is damaged.", "Its content does not match its checksum.", todo)
         vocabulary = tuple(body["vocabulary"])
         return cls(
             body["name"], vocabulary, labels, splits, tuple(body["notes"]), _fingerprint(vocabulary, labels, found)
@@ -261,16 +275,35 @@ def _cut_notes(corpus: Corpus, text: Text, seen: Mapping[str, np.ndarray]) -> tu
     return tuple(notes)
 
 
-def _files(folder: Path, splits: Mapping[str, Split]) -> dict[Path, np.ndarray]:
-    files = {}
-    for name, split in splits.items():
-        files[folder / f"{name}.npy"] = split.tokens
-        files |= {folder / f"{name}.{label}.npy": ids for label, ids in split.labels.items()}
-    return files
+def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
+    for label in labels:
+        if not UNSHOWN.isdisjoint(label) or any("\ud800" <= c <= "\udfff" for c in label):
+            given = f"The corpus '{corpus}' has a label column {label!r}."
+            raise CorpusError(given, "Control characters cannot be shown on a page.", "Rename that column.")
+
+
+def _column_path(folder: Path, split: str, number: int) -> Path:
+    """The file of a label column of a split; `number` is the label's place by name, from 1."""
+    return inside(folder, f"{split}.column-{number}.npy")
+
+
+def _column_files(folder: Path, split: str, labels: Iterable[str], form: int, todo: str) -> dict[str, Path]:
+    """The file of each label column; raises DamagedFileError for a name of format 1 that is no file's name."""
+    if form > 1:
+        return {label: _column_path(folder, split, number) for number, label in enumerate(sorted(labels), start=1)}
+    if wrong := [label for label in labels if not is_name(f"{split}.{label}.npy")]:
+        known = f"It has a file for the label column {wrong[0]!r}, which can be no file's name."
+        raise DamagedFileError(f"{folder} cannot be read.", known, todo)
+    return {label: inside(folder, f"{split}.{label}.npy") for label in labels}
 
 
 def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
-    return {path.name: store.checksum(array) for path, array in _files(Path(), splits).items()}
+    """By split, and split and label, spelled as the files of format 1: fingerprints are made from this."""
+    found = {}
+    for name, split in splits.items():
+        found[f"{name}.npy"] = store.checksum(split.tokens)
+        found |= {f"{name}.{label}.npy": store.checksum(ids) for label, ids in split.labels.items()}
+    return found
 
 
 def _fingerprint(
@@ -280,7 +313,6 @@ def _fingerprint(
     return digest(canonical({**content, "checksums": dict(checksums)}), 8)
 
 
-def _read_split(folder: Path, name: str, labels: Mapping[str, tuple[str, ...]], n: int, todo: str) -> Split:
-    tokens = store.read_array(folder / f"{name}.npy", np.int32, n, todo)
-    columns = {label: store.read_array(folder / f"{name}.{label}.npy", np.int16, n, todo) for label in labels}
-    return Split(tokens, columns)
+def _read_split(folder: Path, name: str, columns: Mapping[str, Path], n: int, todo: str) -> Split:
+    tokens = store.read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
+    return Split(tokens, {label: store.read_array(path, np.int16, n, todo) for label, path in columns.items()})

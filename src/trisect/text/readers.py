@@ -14,7 +14,7 @@ import numpy as np
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text import store
-from trisect.text.corpus import SPLITS, UNKNOWN, Corpus, Split
+from trisect.text.corpus import SPLITS, UNKNOWN, UNSHOWN, Corpus, Split
 from trisect.text.grammar import embedded
 from trisect.text.hub import Rows, is_hub, open_dataset, whole_name
 
@@ -146,6 +146,9 @@ def _conllu(path: Path | Rows) -> Iterator[Paragraph]:
                     given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} are no features."
                     known = "Features are written Name=Value with '|' between them, and '_' where there are none."
                     raise CorpusError(given, known, "Mend that line.")
+                if not UNSHOWN.isdisjoint(cells[READ["FEATS"]]):
+                    given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} holds a control character."
+                    raise CorpusError(given, "Features name label columns, which pages show.", "Mend that line.")
                 rows.append(cells)
     if rows:
         yield _sentence(rows)

@@ -1,0 +1,304 @@
+"""What a command may not touch: files of others in the folder that it is given, whether it is refused or runs."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests import tiny, tinyhf
+
+import trisect
+from trisect.cli import main
+from trisect.core.errors import StudyError
+from trisect.core.files import write_json
+from trisect.core.spec import Machine, plain
+from trisect.lab import study as lab
+from trisect.lab.dissect import run_dissect
+from trisect.lab.folder import Folder
+from trisect.lab.recall import run_recall
+from trisect.lab.translation import run_translation
+
+TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
+FOREIGN = {
+    "notes.txt": "mine",
+    ".draft.part": "mine, half",
+    "deep/.important.txt.part": "mine",
+    "deep/.results.json.123.part": "another program's, or another study's",
+    "deep/.study.json.77-0123abcd.trisect-part": "another study's",
+    "runs/.thesis.tex.part": "mine",
+    "models/seed-1/.weights.part": "mine",
+    "deep/er/.lock": "",
+}
+SMALL = {"width": 16, "heads": 2, "layers": 1, "epochs": 1}
+
+
+def fill(folder: Path) -> Path:
+    for name, content in FOREIGN.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
+def seen(folder: Path) -> dict[str, bytes | None]:
+    """Every file with its bytes and every folder, below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def call(*words: object):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A model of each kind, texts, and sentences."""
+    base = tmp_path_factory.mktemp("given")
+    tinyhf.save(tinyhf.gpt2(), base / "causal", False)
+    tinyhf.save(tinyhf.bart(), base / "pairs")
+    for name, seed in (("step0", 1), ("step1", 2)):
+        tinyhf.save(tinyhf.gpt2(seed), base / "steps" / name, False)
+    (base / "texts").mkdir()
+    for split in ("train", "valid", "test"):
+        (base / "texts" / f"{split}.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (base / "a").write_text("w1 w2\n")
+    (base / "b").write_text("w1 w2\nw3\n")
+    (base / "experiment.json").write_text(json.dumps(plain(tiny.EXPERIMENT.resolved())))
+    return base
+
+
+def commands(place: Path) -> dict[str, tuple[object, ...]]:
+    """Each command that writes, as it is refused in a folder of something else; --out follows."""
+    texts = ("--corpus", place / "texts")
+    return {
+        "study": ("study", place / "experiment.json", "--workers", 0),
+        "study, of no such preset": ("study", "nothing"),
+        "dissect": ("dissect", "--workers", 0),
+        "dissect, with no seeds": ("dissect", "--seeds", 0),
+        "recall": ("recall", "--workers", 0),
+        "recall, of no such recipe": ("recall", "--recipe", "nothing"),
+        "translate-train": ("translate-train", "--workers", 0),
+        "translate-train, of nothing": ("translate-train", "--data", place / "nothing"),
+        "norms": ("norms", place / "causal", *texts, "--block", "nothing"),
+        "similarity": ("similarity", place / "causal", "--draws", 1),
+        "ablate": ("ablate", place / "causal", *texts, "--sites", "q@9"),
+        "erase": ("erase", place / "causal", *texts, "--label", "nothing"),
+        "rewind": ("rewind", place / "steps", "--initial", "step0", "--final", "step1", *texts, "--points", 1),
+        "align": ("align", place / "pairs", "--source", place / "a", "--target", place / "b"),
+        "theory": ("theory", "nothing"),
+        "corpus annotate": ("corpus", "annotate", place / "texts", "--pipeline", "nothing"),
+    }
+
+
+NAMES = tuple(commands(Path()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refused_command_leaves_a_folder_of_others_as_it_was(place, tmp_path, name):
+    before = seen(fill(tmp_path))
+    done = call(*commands(place)[name], "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert len(done.output.strip().splitlines()) == 3, done.output
+    assert seen(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("study", "dissect", "recall", "translate-train")])
+def test_a_refused_command_makes_no_folder(place, tmp_path, name):
+    done = call(*commands(place)[name], "--out", tmp_path / "new" / "folder")
+    assert done.exit_code == 2, done.output
+    assert seen(tmp_path) == {}
+
+
+@pytest.mark.parametrize("words", [("report",), ("check",)])
+def test_a_folder_that_holds_no_study_is_left_alone_by_those_that_read_one(tmp_path, words):
+    before = seen(fill(tmp_path))
+    assert call(*words, tmp_path).exit_code == 2
+    assert seen(tmp_path) == before
+    assert call(*words, tmp_path / "new").exit_code == 2
+    assert seen(tmp_path) == before
+
+
+def test_a_page_that_cannot_be_written_leaves_no_trace(place, tmp_path):
+    before = seen(fill(tmp_path))
+    for out, text in ((tmp_path / "notes.txt" / "page.html", ("w1 w2",)), (tmp_path / "page.html", ("w1", "w2", "w3"))):
+        assert call("explore", place / "causal", *text, "--out", out).exit_code == 2
+    assert seen(tmp_path) == before
+
+
+def test_annotating_leaves_alone_what_it_did_not_write(place, tmp_path):
+    pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
+    wanted = ("--pipeline", "nothing", "--out")
+    for name in (".shards/letter.txt", "train.npy", "annotation.json"):
+        out = tmp_path / name.replace("/", "-")
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("mine")
+        before = seen(out)
+        done = call("corpus", "annotate", place / "texts", *wanted, out)
+        assert done.exit_code == 2
+        assert "holds something else" in done.output
+        assert seen(out) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("theory", "average"),
+        ("norms", "causal", "--corpus", "texts"),
+        ("similarity", "causal"),
+        ("ablate", "causal", "--corpus", "texts", "--sites", "v@1"),
+        ("rewind", "steps", "--initial", "step0", "--final", "step1", "--corpus", "texts", "--points", 3, "--sites", "v@1"),
+        ("align", "pairs", "--source", "a", "--target", "a"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_command_that_runs_in_a_folder_with_other_things_leaves_them_alone(place, tmp_path, words, monkeypatch):
+    monkeypatch.chdir(place)
+    before = seen(fill(tmp_path))
+    done = call(*words, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    after = seen(tmp_path)
+    assert after.keys() > before.keys()
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A study that was stopped before its first run."""
+    out = tmp_path_factory.mktemp("begun") / "study"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab, "_run", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            study(out)
+    return out
+
+
+def _stop(*_):
+    raise KeyboardInterrupt
+
+
+def study(out, experiment=tiny.EXPERIMENT, **how):
+    return trisect.study(experiment, out=out, workers=0, quiet=True, **how)
+
+
+def copied(begun: Path, out: Path) -> Path:
+    """The study with files of others in it, and with scratch files of its own, of this version and the one before."""
+    fill(Path(shutil.copytree(begun, out)))
+    for name in SCRATCH:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("half")
+    return out
+
+
+SCRATCH = (
+    ".study.json.4711-0a1b2c3d.trisect-part",
+    "tables/.runs.parquet.4711-0a1b2c3d.trisect-part",
+    "corpus/.train.npy.4711.part",
+    "fleets/.abc.safetensors.4711.part",
+)
+
+
+@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize("harm", ["another model", "about.json", "study.json", "another precision", "a tracker's list"])
+def test_a_study_that_is_refused_stays_as_it_was(begun, tmp_path, harm, locked):
+    out, experiment, how = copied(begun, tmp_path / "study"), tiny.EXPERIMENT, {}
+    if locked:
+        (out / ".lock").touch()
+    else:
+        (out / ".lock").unlink(missing_ok=True)
+    if harm == "another model":
+        experiment = replace(experiment, model=replace(tiny.MODEL, width=16))
+    elif harm == "another precision":
+        ledger = Folder(out).read_ledger()
+        write_json(out / "study.json", ledger | {"precision": "bfloat16"})
+    elif harm == "a tracker's list":
+        pytest.importorskip("tensorboard", reason="TensorBoard is the optional extra trisect[tensorboard]")
+        (out / "track").mkdir(exist_ok=True)
+        (out / "track" / "tensorboard.json").write_text("{")
+        experiment, how = replace(experiment, seeds=(1, 2, 3)), {"track": "tensorboard"}
+    else:
+        (out / harm).write_text("{")
+        experiment = replace(experiment, seeds=(1, 2, 3))
+    before = seen(tmp_path)
+    with pytest.raises(StudyError):
+        study(out, experiment, **how)
+    assert seen(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["norms", "similarity", "theory", "recall", "dissect", "translate-train"])
+def test_a_study_is_no_folder_for_results_of_others(begun, place, tmp_path, name):
+    out = copied(begun, tmp_path / "study")
+    before = seen(tmp_path)
+    words = {"theory": ("theory", "average"), "norms": ("norms", place / "causal", "--text", "w1 w2")}
+    assert call(*words.get(name, commands(place)[name]), "--out", out).exit_code == 2
+    assert seen(tmp_path) == before
+
+
+def test_a_folder_in_use_stays_as_it_is(begun, tmp_path):
+    out = copied(begun, tmp_path / "study")
+    with Folder(out).locked():
+        before = seen(tmp_path)
+        with pytest.raises(StudyError, match="is in use"):
+            study(out)
+        assert seen(tmp_path) == before
+
+
+def test_a_study_that_goes_on_removes_its_own_scratch_files_and_no_others(begun, tmp_path, monkeypatch):
+    monkeypatch.setattr(lab, "_run", lambda *_: None)
+    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+    out = copied(begun, tmp_path / "study")
+    nested = out / "runs" / "another-study"
+    nested.mkdir(parents=True)
+    (nested / SCRATCH[0]).write_text("another study's")
+    study(out)
+    after = seen(out)
+    assert {name: after[name] for name in FOREIGN} == {name: text.encode() for name, text in FOREIGN.items()}
+    assert not set(SCRATCH) & set(after)
+    assert (nested / SCRATCH[0]).read_text() == "another study's"
+
+
+def test_a_lock_file_that_holds_something_is_somebody_elses(tmp_path):
+    (tmp_path / ".lock").write_text("mine")
+    with pytest.raises(StudyError, match=r"There is \.lock\."):
+        study(tmp_path)
+    assert seen(tmp_path) == {".lock": b"mine"}
+
+
+@pytest.mark.parametrize("what", ["recall", "translation"])
+def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, what):
+    machine, settings = Machine(workers=0, quiet=True), {k: v for k, v in SMALL.items() if k != "epochs"}
+
+    def run(**changed):
+        if what == "recall":
+            return run_recall("embedded", tmp_path / "x", (1,), None, settings | changed, True, machine)
+        return run_translation("embedded", tmp_path / "x", (1,), None, settings | {"inner": 16} | changed, machine)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"trisect.lab.{what}._teach", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    fill(tmp_path / "x")
+    (tmp_path / "x" / SCRATCH[0]).write_text("half")
+    before = seen(tmp_path)
+    with pytest.raises(StudyError, match="belongs to another"):
+        run(width=32)
+    assert seen(tmp_path) == before
+
+
+def test_a_dissection_that_is_refused_stays_as_it_was(tmp_path, monkeypatch):
+    machine = Machine(workers=0, quiet=True)
+    monkeypatch.setattr("trisect.lab.study._run", _stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_dissect(tmp_path / "x", None, machine, tiny.EXPERIMENT)
+    fill(tmp_path / "x")
+    before = seen(tmp_path)
+    for given in ({"experiment": replace(tiny.EXPERIMENT, model=replace(tiny.MODEL, width=16))}, {"seeds": 0}):
+        with pytest.raises(trisect.TrisectError):
+            run_dissect(tmp_path / "x", **{"seeds": None, "machine": machine, "experiment": tiny.EXPERIMENT} | given)
+        assert seen(tmp_path) == before
+    for given in ({"recall": {"nothing": 1}}, {"translation": {"nothing": 1}}):
+        with pytest.raises(trisect.TrisectError):
+            run_dissect(tmp_path / "x", None, machine, tiny.EXPERIMENT, **given)
+        assert seen(tmp_path) == before
+        with pytest.raises(trisect.TrisectError):
+            run_dissect(tmp_path / "new", None, machine, tiny.EXPERIMENT, **given)
+        assert seen(tmp_path) == before
