@@ -15,6 +15,7 @@ import polars as pl
 from trisect import claims
 from trisect.core import methods, spec
 from trisect.core.tables import SCHEMAS, frame
+from trisect.lm.edits.narrow import NarrowEdit
 
 INIT = {"train": 6.00, "valid": 6.05}
 FINAL = {"train": 3.00, "valid": 3.40}
@@ -177,9 +178,9 @@ def _run_row(run: spec.Run) -> dict[str, Any]:
         "run": run.id,
         "edit": edit.kind if edit else "none",
         "site": str(edit.site) if edit else None,
-        "label": edit.label if edit else None,
-        "strength": edit.strength if edit else None,
-        "variant": edit.variant if edit and edit.kind == "attack" else None,
+        "label": edit.setting("label") if edit else None,
+        "strength": edit.setting("strength") if edit else None,
+        "variant": edit.setting("variant") if edit else None,
         "seed": run.seed,
         "epochs": run.training.epochs,
         "status": "finished",
@@ -198,7 +199,7 @@ def _parameters(run: spec.Run) -> int:
     if edit is None or edit.kind in ("attack", "freeze"):
         return 112_345
     touched = len(edit.site.layers or range(layers))
-    if edit.width is not None:
+    if isinstance(edit, NarrowEdit):
         kept = edit.width * run.model.heads / run.model.width
         return 112_345 - round(touched * 4 * 1_640 * (1 - kept))
     return 112_345 - touched * 1_640 * (len(edit.site.components) - (edit.kind == "tie"))

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from trisect.core.site import Site
 from trisect.core.spec import Attack, Experiment, Freeze, Model, Rewind, Run, Text, Training
+from trisect.lm.adversary import Attackers
+from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus
 from trisect.text.readers import load_text
 
@@ -32,3 +34,10 @@ def corpus() -> Corpus:
 def runs(seed: int = 1, training: Training = TRAINING, **model: float) -> list[Run]:
     chosen = replace(EXPERIMENT, seeds=(seed,), training=training, model=replace(MODEL, **model))
     return list(chosen.runs(corpus().fingerprint))
+
+
+def attackers_of(trainer: Trainer) -> list[Attackers]:
+    """The groups of adversaries of a fleet that has no other objectives."""
+    found: list[Attackers] = [objective for objective in trainer.objectives if isinstance(objective, Attackers)]
+    assert len(found) == len(trainer.objectives)
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import trisect.lm.edits  # noqa: F401 (makes the kinds of edits known to statements; loads no torch)
+
 if TYPE_CHECKING:
     from trisect.core.edits import Edit as Edit
     from trisect.core.errors import TrisectError as TrisectError

@@ -142,7 +142,7 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
 
     def planned(place, *labels):
         asked = Experiment("t", Text(str(place)), MODEL, TRAINING, (1,), Attack(SITES, labels), None, None)
-        return {run.edit.label for run in make_plan(asked).runs if run.edit}
+        return {run.edit.column for run in make_plan(asked).runs if run.edit}
 
     assert planned(whole[2], "pos", "tag", "dep", "ent") == {"pos", "tag", "dep", "ent"}
     bare = annotate(source, pipeline(tmp_path / "bare"), tmp_path / "out", workers=1).save(tmp_path / "copy")

@@ -48,7 +48,12 @@ def combined():
         facts = (
             {"edit": "none"}
             if edit is None
-            else {"edit": "attack", "site": str(edit.site), "label": edit.label, "strength": edit.strength}
+            else {
+                "edit": "attack",
+                "site": str(edit.site),
+                "label": edit.setting("label"),
+                "strength": edit.setting("strength"),
+            }
         )
         runs.append({"run": run.id, "seed": run.seed, "epochs": 2, "status": "finished", **facts})
         for split in ("train", "valid"):

@@ -471,7 +471,7 @@ def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings(
     assert fleets(runs) == grouped
     assert sorted(r.id for f in grouped for r in f) == sorted(r.id for r in runs)
     for fleet in grouped:
-        assert len({(r.seed, r.training, r.edit.label if r.edit else None) for r in fleet}) == 1
+        assert len({(r.seed, r.training, r.edit.column if r.edit else None) for r in fleet}) == 1
         assert len(fleet) <= 8
     smaller = fleets(runs, 2)
     assert max(map(len, smaller)) == 2

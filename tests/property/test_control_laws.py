@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.special import rel_entr
 from tests import tiny
 
-from trisect.core.edits import Edit
 from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.adversary import divergence
 from trisect.lm.controls import NEAR, control_labels, label_prior
+from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import spans, views
 from trisect.lm.train import Trainer
@@ -28,7 +28,7 @@ CLASSES = len(CORPUS.column("pos"))
 
 def attack(place: str, variant: str = "plain", strength: float = 1.0) -> Run:
     site = Site.parse(place).resolve(2, 2)
-    return replace(BASE, edit=Edit("attack", site, "pos", strength, variant))
+    return replace(BASE, edit=AttackEdit(site, "pos", strength, variant))
 
 
 def plainly(*runs: Run) -> Trainer:
@@ -121,7 +121,7 @@ def test_control_labels_that_cannot_be_close_are_refused():
 def test_an_attacker_on_control_labels_is_asked_for_those_of_the_next_words_type():
     trainer = Trainer([attack("q@1", "control"), attack("q@1")], CORPUS)
     chance = control_labels(CORPUS, "pos", BASE.seed)
-    group, plain = trainer.attackers
+    group, plain = tiny.attackers_of(trainer)
     for window in range(3):
         piece = training_piece(CORPUS, BASE.training, window, ("pos",), "cpu")
         true = piece.labels["pos"].clone()
@@ -131,7 +131,7 @@ def test_an_attacker_on_control_labels_is_asked_for_those_of_the_next_words_type
         assert torch.equal(y < 0, true < 0)
         for word, label in zip(piece.targets.tolist(), y.tolist(), strict=True):
             assert label in (-1, int(chance.of_type[word]))
-    assert trainer.distances() == {0: [("train", "control_distance", chance.distance)]}
+    assert trainer.start_rows() == {0: [("train", "control_distance", chance.distance)]}
 
 
 def test_the_attacked_model_follows_the_control_labels_and_not_the_true_ones():
@@ -172,9 +172,10 @@ def test_the_bounded_loss_is_never_below_zero_and_zero_at_the_prior(seed, classe
     assert float(torch.autograd.grad(least.sum(), at)[0].abs().max()) < 1e-12
 
 
-def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_and_towards_it_elsewhere():
-    trainer = plainly(attack("k@2", "bounded", 3.0), attack("q@1", "bounded", 3.0))
-    (group,) = trainer.attackers
+@pytest.mark.parametrize("variant", ["bounded", "bounded+site", "control+bounded"])
+def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_and_towards_it_elsewhere(variant):
+    trainer = plainly(attack("k@2", variant, 3.0), attack("q@1", variant, 3.0))
+    (group,) = tiny.attackers_of(trainer)
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(2, trainer.model.width, 60, generator=draw, dtype=torch.float64)
     y = torch.arange(60) % CLASSES
@@ -184,7 +185,7 @@ def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_a
         logits = group._logits(views(group.flat, group.places), at[..., 7:], "judge")
         return divergence(logits, group.prior).mean(1)
 
-    push = group.push(x, y)
+    push = group.gradient(x, y)
     assert torch.equal(push[..., :7], torch.zeros_like(push[..., :7]))
     step = 1e-6 * torch.randn(x.shape, generator=draw, dtype=torch.float64)
     # central differences in float64: an error of the square of the step
@@ -195,27 +196,59 @@ def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_a
     weights["5.weight"].zero_()
     weights["5.bias"].copy_(group.prior.clamp_min(1e-30).log())
     assert float(loss(x).abs().max()) < 1e-12
-    assert float(group.push(x, y).abs().max()) < 1e-12
+    assert float(group.gradient(x, y).abs().max()) < 1e-12
 
 
 def test_attackers_of_plain_bounded_and_site_attacks_learn_the_same_labels():
-    trainer = plainly(*(attack("k@2", variant) for variant in ("plain", "bounded", "site")))
+    trainer = plainly(*(attack("k@2", variant) for variant in ("plain", "bounded", "site", "bounded+site")))
     trainer.step()
-    one, *others = (group.flat for group in trainer.attackers)
+    one, *others = (group.flat for group in tiny.attackers_of(trainer))
     for other in others:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+CONFINED = {
+    "plain": "site",
+    "bounded": "bounded+site",
+    "control": "control+site",
+    "control+bounded": "control+bounded+site",
+}
+
+
+@pytest.mark.parametrize("variant", CONFINED)
 @pytest.mark.parametrize("place", ["q@1", "k@2", "q+v@2"])
-def test_a_site_attack_trains_its_own_projection_as_the_plain_one_and_all_else_by_the_language_loss(place):
-    trainer = plainly(BASE, attack(place), attack(place, "site"))
+def test_a_site_attack_trains_its_own_projection_as_that_without_and_all_else_by_the_language_loss(place, variant):
+    trainer = plainly(BASE, attack(place, variant), attack(place, CONFINED[variant]))
     base, plain, site = moved(trainer)
     marks = own(place, trainer)
     torch.testing.assert_close(site[~marks], base[~marks], rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(site[marks], plain[marks], rtol=1e-10, atol=1e-13)
-    assert float((site[marks] - base[marks]).norm()) > 1e-3 * float(base[marks].norm())
-    # what the plain attack does besides, below its site
-    assert float((plain[~marks] - base[~marks]).norm()) > 1e-3 * float(base[~marks].norm())
+    least = 1e-3 if "bounded" not in variant else 1e-5  # a fresh adversary's output is close to the prior
+    assert float((site[marks] - base[marks]).norm()) > least * float(base[marks].norm())
+    # what the attack does besides, below its site
+    assert float((plain[~marks] - base[~marks]).norm()) > least * float(base[~marks].norm())
+
+
+def test_bounded_and_confined_is_neither_of_the_two_alone():
+    """Its site moves as the bounded attack moves it, and not as the plain one that is confined."""
+    trainer = plainly(attack("k@2", "bounded+site"), attack("k@2", "bounded"), attack("k@2", "site"))
+    both, bounded, confined = moved(trainer)
+    marks = own("k@2", trainer)
+    torch.testing.assert_close(both[marks], bounded[marks], rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(both[~marks], confined[~marks], rtol=1e-12, atol=1e-13)
+    assert not torch.allclose(both[marks], confined[marks], rtol=1e-3, atol=0)
+    assert not torch.allclose(both[~marks], bounded[~marks], rtol=1e-6, atol=0)
+
+
+def test_the_prior_of_a_bounded_attack_on_control_labels_is_theirs():
+    trainer = Trainer([attack("q@1", "control+bounded"), attack("q@1", "bounded")], CORPUS, dtype=torch.float64)
+    drawn, true = tiny.attackers_of(trainer)
+    split = CORPUS.splits["train"]
+    labels = control_labels(CORPUS, "pos", BASE.seed).of_type[split.tokens][split.labels["pos"] >= 0]
+    counted = [sum(label == c for label in labels.tolist()) / len(labels) for c in range(CLASSES)]
+    np.testing.assert_allclose(drawn.prior.numpy(), counted, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(true.prior.numpy(), label_prior(CORPUS, "pos"), rtol=0, atol=1e-12)
+    assert 0 < float((drawn.prior - true.prior).abs().sum()) / 2 < NEAR
 
 
 def test_a_site_attack_of_several_layers_trains_each_by_its_own_part_of_the_gradient():
@@ -229,7 +262,7 @@ def test_a_site_attack_of_several_layers_trains_each_by_its_own_part_of_the_grad
     assert not torch.allclose(site[lower], base[lower], rtol=1e-3)
 
 
-@pytest.mark.parametrize("variant", ["control", "bounded", "site"])
+@pytest.mark.parametrize("variant", ["control", "bounded", "site", "bounded+site", "control+bounded+site"])
 def test_an_attack_of_no_strength_is_no_attack(variant):
     base, none = moved(plainly(BASE, attack("k@2", variant, 0.0)))
     torch.testing.assert_close(base, none, rtol=1e-12, atol=1e-13)

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import tiny
 
-from trisect.core.edits import Edit
+from trisect.core.edits import make_edit
 from trisect.core.site import Site
 from trisect.core.spec import Run
+from trisect.lm.edited import parameters_of
+from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.feed import training_piece
-from trisect.lm.fleet import forward, initial, layout, parameters_of, size, views
+from trisect.lm.fleet import forward, initial, layout, size, views
 from trisect.lm.train import Trainer
 from trisect.text.corpus import steps as text_steps
 
@@ -31,11 +33,11 @@ Build = Callable[[Weights], dict[str, torch.Tensor]]  # distinct parameters -> w
 
 
 def run(kind: str, place: str, width: int | None = None) -> Run:
-    return replace(BASE, edit=Edit(kind, Site.parse(place).resolve(2, 2), width=width))
+    return replace(BASE, edit=make_edit(kind, Site.parse(place).resolve(2, 2), {"width": width}))
 
 
 def attacked(place: str, variant: str) -> Run:
-    return replace(BASE, edit=Edit("attack", Site.parse(place).resolve(2, 2), "pos", 1.0, variant))
+    return replace(BASE, edit=AttackEdit(Site.parse(place).resolve(2, 2), "pos", 1.0, variant))
 
 
 def still(one: Run, optimizer: tuple[str, float]) -> Run:
@@ -177,6 +179,7 @@ EDITED = [
     attacked("q@1", "control"),
     attacked("k@2", "bounded"),
     attacked("q+v@1-2", "site"),
+    attacked("k@1", "bounded+site"),
 ]
 
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import tiny
 
-from trisect.core.edits import Edit
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
+from trisect.lm.edits.attack import AttackEdit
+from trisect.lm.edits.freeze import FreezeEdit
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import Dropout, forward, generator, initial, layout, mark, spans, views
 from trisect.lm.loss import token_scores
@@ -35,7 +36,7 @@ def place(text: str) -> Site:
 
 
 def attack(text: str, variant: str = "plain") -> Run:
-    return replace(BASE, edit=Edit("attack", place(text), "pos", 1.0, variant))
+    return replace(BASE, edit=AttackEdit(place(text), "pos", 1.0, variant))
 
 
 def moved_off(seed: int) -> torch.Tensor:
@@ -128,9 +129,9 @@ def test_pushing_is_the_transpose_of_reading(text, seed):
 def gradient_by_autograd(trainer: Trainer, slot: int) -> torch.Tensor:
     """d(loss_lm - λ·loss_adv)/dθ straight through the attacker, held still."""
     piece = training_piece(CORPUS, trainer.training, 0, trainer.labels, "cpu")
-    (group,) = (g for g in trainer.attackers if any(t.slot == slot for t in g.targets))
+    (group,) = (g for g in tiny.attackers_of(trainer) if any(t.slot == slot for t in g.targets))
     i = [t.slot for t in group.targets].index(slot)
-    site, flat = group.targets[i].edit.site, trainer.flat[slot : slot + 1].clone().requires_grad_()
+    site, flat = group.targets[i].site, trainer.flat[slot : slot + 1].clone().requires_grad_()
     leaves = views(flat, trainer.places)
     drop = Dropout(MODEL.dropout, generator("dropout", trainer.seed, 0))
     passed = forward(leaves, piece.inputs, MODEL, drop, blocks=blocks_of([site], MODEL))
@@ -180,7 +181,7 @@ def test_a_site_attack_trains_the_matrices_that_make_its_representation_alone(te
 @pytest.mark.parametrize("optimizer", [("adamw", 3e-3), ("sgd", 0.1)])
 def test_freezing_anywhere_keeps_the_sites_bits_and_moves_everything_else(optimizer):
     training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1], weight_decay=0.1)
-    runs = [replace(BASE, edit=Edit("freeze", place(text)), training=training) for text in SITES]
+    runs = [replace(BASE, edit=FreezeEdit(place(text)), training=training) for text in SITES]
     trainer = Trainer(runs, CORPUS)
     start = initial(MODEL, WORDS, BASE.seed)
     for _ in range(3):
@@ -196,7 +197,7 @@ def test_freezing_anywhere_keeps_the_sites_bits_and_moves_everything_else(optimi
 
 
 MIXED = [BASE, *(attack(t) for t in ("q@1.h2", "attn@2", "o@1")), attack("ffn@1", "site"), attack("k@2", "bounded")]
-MIXED += [replace(BASE, edit=Edit("freeze", place(t))) for t in ("o@2.h1", "ffn@all")]
+MIXED += [replace(BASE, edit=FreezeEdit(place(t))) for t in ("o@2.h1", "ffn@all")]
 
 
 @settings(max_examples=2, deadline=None)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import tiny
 
-from trisect.core.edits import Edit
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run
+from trisect.lm.edits.freeze import FreezeEdit
 from trisect.lm.fleet import Dropout, forward, generator, initial, layout, spans, views
 from trisect.lm.loss import loss_and_gradients
 from trisect.lm.train import Trainer
@@ -44,7 +44,7 @@ def test_members_differ_from_the_baseline_by_their_edit_alone():
     unattacked = [
         r if r.edit is None else replace(r, edit=replace(r.edit, strength=0.0))
         for r in RUNS
-        if r.edit is None or r.edit.label
+        if r.edit is None or r.edit.column
     ]
     flat = trained(unattacked, 3)
     for own in flat[1:]:
@@ -56,7 +56,7 @@ def test_members_differ_from_the_baseline_by_their_edit_alone():
 def test_frozen_weights_keep_their_initial_bits_and_all_others_move(optimizer, rate, place):
     site = Site.parse(place).resolve(2, 2)
     base = next(r for r in RUNS if r.edit is None)
-    frozen = replace(base, edit=Edit("freeze", site))
+    frozen = replace(base, edit=FreezeEdit(site))
     runs = with_training([base, frozen], optimizer=optimizer, rate=rate, weight_decay=0.1)
     start = initial(base.model, len(CORPUS.vocabulary), base.seed)
     flat = trained(runs, 5, torch.float32)
@@ -87,13 +87,13 @@ def naive_attack_gradient(trainer: Trainer, slot: int, drop: Dropout) -> dict[st
     passed = forward(leaves, piece.inputs, trainer.model, drop, keep=range(1, trainer.model.layers + 1))
     logits = passed.hidden[0].flatten(0, 1) @ leaves["decoder.weight"][0].T + leaves["decoder.bias"][0]
     loss = torch.nn.functional.cross_entropy(logits, piece.targets)
-    for group in trainer.attackers:
+    for group in tiny.attackers_of(trainer):
         for i, target in enumerate(group.targets):
             if target.slot != slot:
                 continue
             width = trainer.model.width
             parts = []
-            for part in target.edit.site.parts():
+            for part in target.site.parts():
                 row = "qkv".index(part.components[0])
                 layer = part.layers[0] if part.layers else 0
                 parts.append(passed.qkv[layer][0].flatten(0, 1)[:, row * width : (row + 1) * width])
@@ -104,7 +104,7 @@ def naive_attack_gradient(trainer: Trainer, slot: int, drop: Dropout) -> dict[st
                 x = torch.nn.functional.leaky_relu(x @ p[f"{n}.weight"].T + p[f"{n}.bias"], 0.01)
                 x = torch.nn.functional.batch_norm(x, None, None, p[f"{n}.scale"], p[f"{n}.shift"], training=True)
             adversary = torch.nn.functional.cross_entropy(x @ p["5.weight"].T + p["5.bias"], y[y >= 0])
-            loss = loss - (target.edit.strength or 0.0) * adversary
+            loss = loss - target.strength * adversary
     loss.backward()
     return {n: v.grad for n, v in leaves.items() if v.grad is not None}
 
@@ -130,11 +130,11 @@ def test_the_update_of_an_attacked_member_follows_loss_lm_minus_lambda_loss_adve
 
 def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_models():
     trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"], CORPUS, dtype=torch.float64)
-    group = trainer.attackers[0]
+    group = tiny.attackers_of(trainer)[0]
     x = torch.randn(len(group.targets), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
     y = torch.arange(30) % len(CORPUS.column("pos"))
     mean, flat = group.mean.clone(), group.flat.clone()
-    group.push(x, y)
+    group.gradient(x, y)
     group.judge(x, y)
     assert torch.equal(group.mean, mean)
     assert torch.equal(group.flat, flat)
@@ -145,21 +145,21 @@ def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_m
 
 def test_tokens_without_a_label_teach_the_attacker_nothing():
     trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"], CORPUS, dtype=torch.float64)
-    group = trainer.attackers[0]
+    group = tiny.attackers_of(trainer)[0]
     x = torch.randn(len(group.targets), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
     y = torch.arange(30) % 3
     y[10:] = -1
     changed = x.clone()
     changed[..., 10:] = 7.0
-    assert torch.equal(group.push(x, y)[..., :10], group.push(changed, y)[..., :10])
-    assert torch.equal(group.push(x, y)[..., 10:], torch.zeros_like(x[..., 10:]))
+    assert torch.equal(group.gradient(x, y)[..., :10], group.gradient(changed, y)[..., :10])
+    assert torch.equal(group.gradient(x, y)[..., 10:], torch.zeros_like(x[..., 10:]))
     assert group.learn(x, torch.full_like(y, -1)) is None
-    assert torch.equal(group.push(x, torch.full_like(y, -1)), torch.zeros_like(x))
+    assert torch.equal(group.gradient(x, torch.full_like(y, -1)), torch.zeros_like(x))
 
 
 def test_an_attacker_learns_what_the_representation_holds_and_the_push_unlearns_it():
     trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"][:1], CORPUS, dtype=torch.float64)
-    group = trainer.attackers[0]
+    group = tiny.attackers_of(trainer)[0]
     draw = torch.Generator().manual_seed(0)
     y = torch.randint(0, 2, (200,), generator=draw)
     x = torch.randn(1, 8, 200, generator=draw, dtype=torch.float64) * 0.1
@@ -168,7 +168,7 @@ def test_an_attacker_learns_what_the_representation_holds_and_the_push_unlearns_
         group.learn(x, y)
     verdicts = group.judge(x, y)
     assert float(verdicts.correct.double().mean()) > 0.95
-    pushed = x - 400 * group.push(x, y)  # downhill on −λ·CE
+    pushed = x - 400 * group.gradient(x, y)  # downhill on −λ·CE
     assert float(group.judge(pushed, y).loss.mean()) > float(verdicts.loss.mean())
 
 

@@ -11,9 +11,10 @@ from tests.controlled import SEEDS, everywhere, judged, made
 from tests.planted import every
 
 from trisect.claims import evidence as room
-from trisect.claims.controls import CONTROLS, NOT, NOTHING, READINGS, SURVIVES, UNDECIDED, judge_controls, reading
+from trisect.claims.controls import NOT, NOTHING, READINGS, SURVIVES, UNDECIDED, judge_controls, reading
 from trisect.claims.readings import read
 from trisect.core.claim import LossChange
+from trisect.core.methods import VARIANTS
 from trisect.core.stats import summary
 from trisect.papers import submodules
 
@@ -65,7 +66,7 @@ def test_control_labels_are_not_to_have_the_effect(part, attack, other, expected
     assert said(part, "control", attack, other) == expected
 
 
-@pytest.mark.parametrize("control", ["bounded", "site"])
+@pytest.mark.parametrize("control", ["bounded", "site", "bounded+site"])
 @pytest.mark.parametrize(
     ("attack", "other", "expected"),
     [
@@ -81,7 +82,7 @@ def test_other_attacks_on_the_label_are_to_have_the_effect(control, attack, othe
 
 def test_planted_effects_are_found_and_paired_by_seed(study):
     rows = study[0]["controls"].filter(pl.col("claim") == "A-1")
-    assert rows.height == 2 * len(CONTROLS)
+    assert rows.height == 2 * len(VARIANTS[1:])
     valid = {row["control"]: row for row in rows.iter_rows(named=True) if "valid" in row["part"]}
     assert {c: row["reading"] for c, row in valid.items()} == {"control": SURVIVES, "bounded": SURVIVES, "site": NOT}
     row = valid["control"]
@@ -149,7 +150,8 @@ def test_a_variant_is_read_where_it_is_asked_for(study):
     held = room.gather(study[0], 5)
     effect = OVERFITS.effect
     assert isinstance(effect, LossChange)
-    found = [read(effect, held, 1, variant=v) for v in ("plain", *CONTROLS)]
+    found = [read(effect, held, 1, variant=v) for v in VARIANTS]
     assert [r and r.value for r in found] == pytest.approx([0.3, 0.0, 0.25, 0.0], abs=0.01)
+    assert read(effect, held, 1, variant="bounded+site") is None
     assert read(replace(effect, sites=("k@2",)), held, 1, variant="control") is None
     assert read(replace(effect, sites=("k@2",)), held, 1) is not None

@@ -80,7 +80,7 @@ def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
     # of six sites one differs, by 0.2 nats
     assert "control labels +0.03" in figure.caption
     assert f"{len(SEEDS)} seeds, 6 sites" in figure.caption
-    assert all(how in figure.caption for how in controls.HOW.values())
+    assert [c for c, how in controls.HOW.items() if how in figure.caption] == ["control", "bounded", "site"]
 
 
 def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed():
@@ -97,10 +97,19 @@ def test_captions_name_only_what_was_run(study, drawn):
     kept = ~(pl.col("variant").fill_null("plain").is_in(["control", "site"]) | (pl.col("edit") == "narrow"))
     rows = Rows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
     caption = next(iter(controls.figures(rows))).caption
-    assert [how in caption for how in controls.HOW.values()] == [False, True, False]
+    assert [c for c, how in controls.HOW.items() if how in caption] == ["bounded"]
     whole, few = drawn["tying"].caption, next(iter(tying.figures(rows))).caption
     assert [text in whole for text in tying.WHAT.values()] == [True, True, True]
     assert [text in few for text in tying.WHAT.values()] == [True, True, False]
+
+
+def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
+    tables, described = study
+    both = pl.col("variant").replace({"site": "bounded+site"})
+    rows = Rows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
+    figure = next(iter(controls.figures(rows)))
+    assert [panel.title for panel in figure.panels][-1] == "Bounded, reach of the site alone"
+    assert [c for c, how in controls.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
 
 
 def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):

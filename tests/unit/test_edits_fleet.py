@@ -3,10 +3,11 @@ from dataclasses import replace
 import pytest
 from tests import tiny
 
-from trisect.core.edits import Edit
+from trisect.core.edits import make_edit
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.controls import control_labels
+from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.train import Files, train_fleet
 
 CORPUS = tiny.corpus()
@@ -14,11 +15,11 @@ BASE = next(r for r in tiny.runs() if r.edit is None)
 
 
 def run(kind: str, place: str, width: int | None = None) -> Run:
-    return replace(BASE, edit=Edit(kind, Site.parse(place).resolve(2, 2), width=width))
+    return replace(BASE, edit=make_edit(kind, Site.parse(place).resolve(2, 2), {"width": width}))
 
 
 def attacked(place: str, variant: str) -> Run:
-    return replace(BASE, edit=Edit("attack", Site.parse(place).resolve(2, 2), "pos", 1.0, variant))
+    return replace(BASE, edit=AttackEdit(Site.parse(place).resolve(2, 2), "pos", 1.0, variant))
 
 
 def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alone(tmp_path):
@@ -28,7 +29,9 @@ def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alo
     for one, outcome in zip(runs, outcomes, strict=True):
         found = [row for row in outcome.rows if row[2] == "control_distance"]
         assert one.edit is not None
-        assert found == ([(0, "train", "control_distance", distance)] if one.edit.variant == "control" else [])
+        assert found == (
+            [(0, "train", "control_distance", distance)] if one.edit.setting("variant") == "control" else []
+        )
         names = {(epoch, split) for epoch, split, name, _ in outcome.rows if name == "adversary_accuracy"}
         assert {(2, "train"), (2, "valid"), (2, "train_running")} <= names
         assert outcome.status == "finished"

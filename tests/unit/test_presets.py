@@ -15,10 +15,10 @@ from trisect.papers.presets import BEYOND, DECIDING, PRESETS, find_experiment, f
 SMALL = [one for one in PRESETS if one.name in ("quick", "wikitext2-small")]
 
 
-def kinds(experiment: Experiment) -> Counter[tuple[str, str]]:
+def kinds(experiment: Experiment) -> Counter[tuple[str, object]]:
     """How many runs of one seed have which edit and variant."""
     runs = [run for run in experiment.runs("text") if run.seed == 1]
-    return Counter((run.edit.kind, run.edit.variant) for run in runs if run.edit)
+    return Counter((run.edit.kind, run.edit.setting("variant") or "plain") for run in runs if run.edit)
 
 
 @pytest.mark.parametrize("preset", SMALL, ids=lambda one: one.name)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests import tiny
 
-from trisect.core.edits import Edit
+from trisect.core.edits import make_edit
 from trisect.core.errors import SiteError, SpecError, TrisectError
 from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
@@ -53,10 +53,10 @@ def test_every_setting_and_nothing_else_changes_an_id():
         replace(run, edit=replace(run.edit, strength=2.0)),
         replace(run, edit=replace(run.edit, label="dep")),
         *(replace(run, edit=replace(run.edit, variant=v)) for v in ("control", "bounded", "site")),
-        replace(run, edit=Edit("narrow", Site.parse("q+k+v@1"), width=2)),
-        replace(run, edit=Edit("narrow", Site.parse("q+k+v@1"), width=3)),
-        replace(run, edit=Edit("tie", Site.parse("q+k@1"))),
-        replace(run, edit=Edit("freeze", run.edit.site)),
+        replace(run, edit=make_edit("narrow", Site.parse("q+k+v@1"), {"width": 2})),
+        replace(run, edit=make_edit("narrow", Site.parse("q+k+v@1"), {"width": 3})),
+        replace(run, edit=make_edit("tie", Site.parse("q+k@1"))),
+        replace(run, edit=make_edit("freeze", run.edit.site)),
         replace(run, edit=None),
     ]
     assert len({v.id for v in variants} | {run.id}) == len(variants) + 1
@@ -85,11 +85,13 @@ def test_a_tie_is_compared_with_separate_matrices_of_as_nearly_as_many_parameter
 
     for text, saved in {"q+k@all": 1, "q+k+v@2": 2, "q+v@1-3": 1}.items():
         site = Site.parse(text)
-        edit = narrowed(shape, Edit("tie", site))
+        edit = narrowed(shape, make_edit("tie", site))
         left = attention(wide // heads) - saved * (wide**2 + wide)
         assert (edit.kind, edit.site.components, edit.site.layers) == ("narrow", ("q", "k", "v"), site.layers)
-        assert edit.width == min(range(1, wide // heads + 1), key=lambda w: abs(attention(w) - left))
-    assert narrowed(shape, Edit("identity", Site.parse("q@all"))) == narrowed(shape, Edit("tie", Site.parse("q+k@all")))
+        assert edit.setting("width") == min(range(1, wide // heads + 1), key=lambda w: abs(attention(w) - left))
+    assert narrowed(shape, make_edit("identity", Site.parse("q@all"))) == narrowed(
+        shape, make_edit("tie", Site.parse("q+k@all"))
+    )
 
 
 def test_ties_add_runs_to_each_seed_and_one_narrow_baseline_for_each_size():
@@ -102,7 +104,7 @@ def test_controls_are_attacks_of_their_own_at_the_attacks_length():
     control = Control(PAPER_SITES[:2], ("pos",))
     runs = list(replace(tiny.EXPERIMENT, control=control).runs("text"))
     attacks = [r for r in runs if r.edit and r.edit.kind == "attack"]
-    assert {r.edit.variant for r in attacks if r.edit} == {"plain", "control", "bounded", "site"}
+    assert {r.edit.setting("variant") for r in attacks if r.edit} == {"plain", "control", "bounded", "site"}
     assert len({r.training.epochs for r in attacks}) == 1
     assert len({r.id for r in runs}) == len(runs)
 
@@ -117,7 +119,9 @@ def test_lists_and_whole_numbers_are_settled_so_that_the_same_statement_has_the_
 
 def test_the_paper_grid_is_one_baseline_thirty_attacks_and_fifteen_freezes_a_seed():
     like = {("freeze", "plain"), ("attack", "plain")}
-    runs = [r for r in PRESETS[0].runs("text") if not r.edit or (r.edit.kind, r.edit.variant) in like]
+    runs = [
+        r for r in PRESETS[0].runs("text") if not r.edit or (r.edit.kind, r.edit.setting("variant") or "plain") in like
+    ]
     kinds = [r.edit.kind if r.edit else "none" for r in runs if r.seed == 1]
     assert (kinds.count("none"), kinds.count("attack"), kinds.count("freeze")) == (1, 30, 15)
     assert len({r.id for r in runs}) == len(runs) == 3 * 46
@@ -175,15 +179,18 @@ BAD = [
     (lambda: Probe(kinds=()), "The probe has no kinds"),
     (lambda: Erase(sites=PAPER_SITES[:1] * 2), "sites are q@1, q@1"),
     (lambda: Erase(draws=0), "draws is 0"),
-    (lambda: Edit("tie", Site.parse("q+ffn@1")), "q is D×D, ffn is F×D and D×F"),
-    (lambda: Edit("tie", Site.parse("q@1")), "tie at 'q@1' is not possible: q is D×D"),
-    (lambda: Edit("identity", Site.parse("q+k@1")), "An identity stands in for one of q, k and v"),
-    (lambda: Edit("narrow", Site.parse("q+k@1"), width=2), "narrow at 'q\\+k@1' is not possible"),
-    (lambda: Edit("narrow", Site.parse("q+k+v@1")), "has width=None"),
-    (lambda: Edit("freeze", Site.parse("q@1"), width=2), "has width=2"),
-    (lambda: Edit("narrow", Site.parse("q+k+v@1"), width=0), "width is 0"),
-    (lambda: Edit("freeze", Site.parse("q@1"), variant="control"), "has variant='control'"),
-    (lambda: Edit("attack", Site.parse("q@1"), "pos", 1.0, "gentle"), "has variant='gentle'"),
+    (lambda: make_edit("tie", Site.parse("q+ffn@1")), "q is D×D, ffn is F×D and D×F"),
+    (lambda: make_edit("tie", Site.parse("q@1")), "tie at 'q@1' is not possible: q is D×D"),
+    (lambda: make_edit("identity", Site.parse("q+k@1")), "An identity stands in for one of q, k and v"),
+    (lambda: make_edit("narrow", Site.parse("q+k@1"), {"width": 2}), "narrow at 'q\\+k@1' is not possible"),
+    (lambda: make_edit("narrow", Site.parse("q+k+v@1")), "has width=None"),
+    (lambda: make_edit("freeze", Site.parse("q@1"), {"width": 2}), "has width=2"),
+    (lambda: make_edit("narrow", Site.parse("q+k+v@1"), {"width": 0}), "width is 0"),
+    (lambda: make_edit("freeze", Site.parse("q@1"), {"variant": "control"}), "has variant='control'"),
+    (
+        lambda: make_edit("attack", Site.parse("q@1"), {"label": "pos", "strength": 1.0, "variant": "gentle"}),
+        "has variant='gentle'",
+    ),
     (lambda: Rewind(mode="fast"), "mode is 'fast'"),
     (lambda: Rewind(sites=()), "The rewinding has no sites"),
     (lambda: Freeze(sites=()), "The freezing has no sites"),
@@ -194,11 +201,17 @@ BAD = [
     (lambda: Machine(device="tpu"), "'tpu' is not a device"),
     (lambda: Machine(precision="half"), "'half' is not a precision"),
     (lambda: Machine(workers=-1), "workers is -1"),
-    (lambda: Edit("melt", Site.parse("q@1")), "'melt' is not an edit"),
-    (lambda: Edit("attack", Site.parse("q@1")), "The edit attack at q@1 has label=None"),
-    (lambda: Edit("freeze", Site.parse("q@1"), "pos", 1.0), "The edit freeze at q@1 has label='pos'"),
-    (lambda: Edit("attack", Site.parse("q@1"), "pos", float("inf")), "The strength inf is not usable"),
-    (lambda: Edit("freeze", Site.parse("cross.q@1")), "freeze at 'cross.q@1' is not possible in a study"),
+    (lambda: make_edit("melt", Site.parse("q@1")), "'melt' is not an edit"),
+    (lambda: make_edit("attack", Site.parse("q@1")), "The edit attack at q@1 has label=None"),
+    (
+        lambda: make_edit("freeze", Site.parse("q@1"), {"label": "pos", "strength": 1.0}),
+        "The edit freeze at q@1 has label='pos'",
+    ),
+    (
+        lambda: make_edit("attack", Site.parse("q@1"), {"label": "pos", "strength": float("inf")}),
+        "The strength inf is not usable",
+    ),
+    (lambda: make_edit("freeze", Site.parse("cross.q@1")), "freeze at 'cross.q@1' is not possible in a study"),
     (lambda: read_experiment([], "f.json"), "f.json does not hold an experiment"),
     (lambda: read_experiment({"nom": 1}, "f.json"), "f.json has nom"),
     (lambda: read_experiment({"model": {"depth": 1}}, "f.json"), "model in f.json has depth"),

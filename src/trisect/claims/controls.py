@@ -13,13 +13,13 @@ from trisect.claims.evidence import Evidence, gather
 from trisect.claims.readings import read
 from trisect.claims.verdicts import barred_everywhere, depth
 from trisect.core.claim import Combination, CurveDistance, Effect, Leaf, LearnedFraction, LossChange, Part
-from trisect.core.edits import VARIANTS
+from trisect.core.methods import VARIANTS
 from trisect.core.stats import ALPHA, Sample, interval, number, sides, summary
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.papers.submodules import MARGIN
 
-CONTROLS = VARIANTS[1:]
+CONTROLS = (*VARIANTS[1:], "bounded+site")
 SURVIVES, NOT, UNDECIDED, NOTHING = "survives", "does not survive", "undecided", "no such effect"
 READINGS = (SURVIVES, NOT, UNDECIDED, NOTHING)
 # Differences up to this size are none, where a part's own margin is not of that kind.
@@ -84,15 +84,20 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
     Against control labels, which are not to have the effect, it 'does not survive' where the two are the same within a
     margin (two one-sided tests) or the 95 % interval of the difference lies on the wrong side of 0, and 'survives' where the
     interval lies on the claimed side.
-    The bounded attack and that of the site alone remove the label too, so that they are to have the effect: it 'survives'
+    The bounded attack, that of the site alone and the one that is both remove the label too, so that they are to have it: it 'survives'
     where their own effect lies beyond the part's bound (one-sided test), and 'does not survive' where it lies short of it.
     """
     sign = 1.0 if part.direction == "above" else -1.0
     if not sign * (float(attack.mean) - part.bound) > 0:
         return NOTHING
-    if control != "control":
-        found = sides(other, part.direction, part.bound)
-        return SURVIVES if found.p_for < ALPHA else NOT if found.p_against < ALPHA else UNDECIDED
+    match control:
+        case "bounded" | "site" | "bounded+site":
+            found = sides(other, part.direction, part.bound)
+            return SURVIVES if found.p_for < ALPHA else NOT if found.p_against < ALPHA else UNDECIDED
+        case "control":
+            pass
+        case _:
+            raise AssertionError(f"no rule reads the control {control!r}")
     low, high = interval(difference, 1 - ALPHA)
     near, far = (low, high) if sign > 0 else (-high, -low)
     margin = SAME.get(part.unit)

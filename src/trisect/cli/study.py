@@ -14,7 +14,7 @@ from trisect.core.errors import SpecError
 def _options(function: Any) -> Any:
     """The options that say what is run, shared by study and plan."""
     for option in (
-        click.option("--only", help="Some of attack,control,rewind,freeze,tie,probe,erase."),
+        click.option("--only", help="Some of attack,control,rewind,freeze,tie,probe,erase,edits."),
         click.option("--sites", multiple=True, help="A site such as k@3, q+k@1-2 or v@all; may stand several times."),
         click.option("--epochs", type=int, help="Epochs of every run."),
         click.option("--seeds", help="A number of seeds, or the seeds themselves: 1,2,7 (one seed: 7,)."),

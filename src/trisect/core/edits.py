@@ -1,108 +1,167 @@
-"""Edit: what is done at a site, as plain data."""
+"""Edit: what is done at a site throughout training, as plain data; every kind is a class of its own, registered by name.
+
+The kinds stand in lm/edits, each in one file with all that it does. Core holds what statements need of them: reading,
+the text that is hashed into run ids, where a kind can be, and what it costs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar
 
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
-from trisect.core.typed import need, settle, whole
+from trisect.core.typed import need, settle, settled
 
-KINDS = ("attack", "freeze", "tie", "identity", "narrow")
-VARIANTS = ("plain", "control", "bounded", "site")
+Setting = str | float | int | bool | None
+COMMON = ("label", "strength")  # stated by every edit, null where it has none: run ids hash them
+WHERE = ("q", "k", "v", "o", "attn", "ffn")
 
 
 @dataclass(frozen=True)
-class Edit:
-    """A site and what is done there throughout training.
+class Edit(ABC):
+    """A site and what is done there; a kind's settings are the fields that it adds, texts, numbers or truth values.
 
-    `attack`: an adversary learns to predict the label column `label` of the next word from the site's
-    representation, and the model learns to prevent it, weighted by `strength` (the lambda of science A4). Its
-    `variant` is 'plain', or a control: 'control' (labels that each word type drew by chance), 'bounded' (the adversary's
-    output is pushed towards the label prior), 'site' (the attack trains the site's own projection alone).
-    `freeze`: the site's weights keep their initial values (A7).
-    `tie`: the site's components share one matrix and bias from the first step (D2).
-    `identity`: the site's component is the layer's input itself, cut into heads; it has no weights.
-    `narrow`: each head keeps the first `width` dimensions of its q, k, v and of what W_O reads.
+    A setting that stands at its default is left out of the edit's data, so that a kind can gain settings and the ids of
+    runs stay as they were.
     """
 
-    kind: str
+    kind: ClassVar[str]
+    title: ClassVar[str]  # its name on a page, such as `Freezing`
+    own_page: ClassVar[bool]  # whether the study's page draws it with figures of its own
+
     site: Site
-    label: str | None = None
-    strength: float | None = None
-    variant: str = "plain"
-    width: int | None = None
 
     def __post_init__(self) -> None:
         settle(self)
-        if self.kind not in KINDS:
-            raise SpecError(f"{self.kind!r} is not an edit.", f"Edits are {', '.join(KINDS)}.", "Use one of them.")
-        if (self.kind == "attack") != (self.label is not None and self.strength is not None):
-            raise SpecError(
-                f"The edit {self.kind} at {self.site} has label={self.label!r}, strength={self.strength!r}.",
-                "An attack needs a label column and a strength; no other edit has them.",
-                f"Give both for an attack, none for a {self.kind if self.kind != 'attack' else 'freeze'}.",
-            )
-        if self.strength is not None and not 0 <= self.strength < float("inf"):
-            raise SpecError(
-                f"The strength {self.strength!r} is not usable.",
-                "It is a finite number, 0 or more.",
-                "Use for example 1.",
-            )
-        need(
-            self.variant in VARIANTS and (self.variant == "plain" or self.kind == "attack"),
-            f"The edit {self.kind} at {self.site} has variant={self.variant!r}.",
-            f"Attacks are {', '.join(VARIANTS)}; other edits have no variant.",
-            "Use one of them for an attack.",
-        )
-        need(
-            (self.kind == "narrow") == (self.width is not None),
-            f"The edit {self.kind} at {self.site} has width={self.width!r}.",
-            "A narrow edit needs the width that each head keeps; no other edit has one.",
-            "Give it for a narrow edit alone.",
-        )
-        if self.width is not None:
-            whole(self.width, "width", 1)
-        place(self.site, self.kind)
+        self.place(self.site)
+
+    @classmethod
+    @abstractmethod
+    def place(cls, site: Site) -> Site:
+        """The site itself, if this can be done there; raises SpecError otherwise."""
+
+    @property
+    @abstractmethod
+    def column(self) -> str | None:
+        """The label column that it takes out of the model, or null. It decides what is read of the text, which runs are
+        trained side by side (those of one column), how long (as long as attacks), and what fresh probes are asked.
+        """
+
+    @abstractmethod
+    def token_seconds(self, width: int) -> float:
+        """What it costs in a model of that width beyond the baseline: seconds of one core for each token in training."""
 
     @property
     def slug(self) -> str:
-        """A readable name, usable in a folder's name."""
-        if self.kind == "attack":
-            scale = "" if self.strength == 1 else f"-x{self.strength:g}"
-            kind = "" if self.variant == "plain" else f"-{self.variant}"
-            return f"attack{kind}-{self.label}-{self.site}{scale}"
-        return f"{self.kind}{self.width or ''}-{self.site}"
+        """A readable name, usable in a folder's name: the kind and its settings, then the site."""
+        values = (getattr(self, f.name) for f in settings_of(type(self)))
+        return f"{self.kind}{'-'.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}-{self.site}"
+
+    def setting(self, name: str) -> Setting:
+        """One of its settings, or null where the kind has none of that name."""
+        return getattr(self, name) if any(f.name == name for f in settings_of(type(self))) else None
+
+    def data(self) -> dict[str, Setting]:
+        """The edit as JSON-ready data, as it is hashed into run ids; `read_edit` reads it."""
+        own = {f.name: getattr(self, f.name) for f in settings_of(type(self))}
+        defaults = {f.name: f.default for f in settings_of(type(self)) if f.default is not MISSING}
+        changed = {name: value for name, value in own.items() if name not in defaults or value != defaults[name]}
+        return {"kind": self.kind, "site": str(self.site), **dict.fromkeys(COMMON), **changed}
+
+
+_KINDS: dict[str, type[Edit]] = {}
+
+
+def register(kinds: Iterable[type[Edit]]) -> None:
+    """Make kinds of edits known by their names; one that leaves a question open is a mistake in its file."""
+    for kind in kinds:
+        assert not inspect.isabstract(kind), f"{kind.__name__} does not answer {sorted(kind.__abstractmethods__)}"
+        open_ = [name for name in ("kind", "title", "own_page") if not hasattr(kind, name)]
+        assert not open_, f"{kind.__name__} does not state {open_}"
+        assert _KINDS.setdefault(kind.kind, kind) is kind, f"two kinds of edits are called {kind.kind!r}"
+
+
+def kinds() -> tuple[str, ...]:
+    """The names of all kinds of edits, in the order in which they are registered."""
+    return tuple(_KINDS)
+
+
+def kind_of(name: object) -> type[Edit]:
+    """The kind of edit of that name; raises SpecError where there is none."""
+    found = _KINDS.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise SpecError(f"{name!r} is not an edit.", f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
+    return found
+
+
+def settings_of(kind: type[Edit]) -> list[Any]:
+    """The dataclass fields of a kind's settings."""
+    return [f for f in fields(kind) if f.name != "site"]
+
+
+def make_edit(kind: str, site: Site, settings: Mapping[str, Any] | None = None) -> Edit:
+    """The edit of that kind, site and settings, null standing for none; raises SpecError for what does not fit."""
+    known, given = kind_of(kind), settings or {}
+    own = {f.name: f for f in settings_of(known)}
+    unknown = [name for name, value in given.items() if name not in own and value is not None]
+    missing = [name for name, f in own.items() if f.default is MISSING and given.get(name) is None]
+    if wrong := unknown or missing:
+        needed = [name for name, f in own.items() if f.default is MISSING]
+        offered = [name for name in own if name not in needed]
+        raise SpecError(
+            f"The edit {kind} at {site} has {', '.join(f'{name}={given.get(name)!r}' for name in wrong)}.",
+            f"It needs {' and '.join(needed) or 'no settings'}"
+            + (f", and may have {' and '.join(offered)}." if offered else "."),
+            f"Leave out {', '.join(unknown)}." if unknown else f"Give {', '.join(missing)}.",
+        )
+    kept = {name: value for name, value in given.items() if name in own and value is not None}
+    return known(site, **settled(known, kept, f"the edit {kind} at {site}"))
+
+
+def read_edit(data: Any, where: object = "the run") -> Edit:
+    """The edit that `Edit.data` gave as data; raises SpecError naming `where` for what is none, SiteError for its site."""
+    need(
+        isinstance(data, Mapping) and {"kind", "site"} <= set(data),
+        f"An edit in {where} is {data!r}.",
+        "It is a JSON object with a kind, a site, and the settings of its kind.",
+        f"Kinds are {', '.join(_KINDS)}.",
+    )
+    kind_of(data["kind"])
+    settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
+    return make_edit(data["kind"], Site.parse(data["site"]), settings)
 
 
 def place(site: Site, verb: str) -> Site:
     """The site itself, if a study can do there what the verb says; raises SpecError otherwise."""
-    if verb in ("tie", "identity", "narrow"):
-        return _matrices(site, verb)
-    known = ("q", "k", "v") if verb == "erase" else ("q", "k", "v", "o", "attn", "ffn")
-    if any(c not in known for c in site.components) or site.stack or site.pre or (verb == "erase" and site.heads):
+    match verb:
+        case "rewind" | "control" | "probe":
+            return in_study(site, verb)
+        case "erase":
+            return in_study(site, verb, ("q", "k", "v"), heads=False)
+        case _:
+            return kind_of(verb).place(site)
+
+
+def in_study(site: Site, verb: str, known: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
+    """The site itself, if its components are among the known and it is of the only stack; raises SpecError otherwise."""
+    if any(c not in known for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(
             f"{verb} at '{site}' is not possible in a study.",
             f"Studies {verb} {', '.join(known)} and their combinations, at any layers"
-            + (", all heads together." if verb == "erase" else ", all heads or some; they have one stack."),
+            + (", all heads or some; they have one stack." if heads else ", all heads together."),
             "Use a site such as k@3, q+k@1-2 or v@all.",
         )
     return site
 
 
-def _matrices(site: Site, verb: str) -> Site:
-    least, most, what = {
-        "tie": (2, 3, "shares one matrix among two or three of q, k and v, which have one shape"),
-        "identity": (1, 1, "stands in for one of q, k and v"),
-        "narrow": (3, 3, "keeps as much of q as of k and v, in every head"),
-    }[verb]
+def matrices(site: Site, ok: bool, given: str, known: str, example: str) -> Site:
+    """The site itself, if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
-    need(
-        plain and least <= len(site.components) <= most and not (verb == "narrow" and site.heads),
-        f"{verb} at '{site}' is not possible: " + _shapes(site),
-        f"A{'n' * (verb == 'identity')} {verb} {what}.",
-        "Use a site such as " + {"tie": "q+k@all or q+k+v@2", "identity": "q@all", "narrow": "q+k+v@all"}[verb] + ".",
-    )
+    need(plain and ok, f"{given} at '{site}' is not possible: {_shapes(site)}", known, f"Use a site such as {example}.")
     return site
 
 

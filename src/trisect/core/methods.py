@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trisect.core.edits import VARIANTS
 from trisect.core.site import Site
 from trisect.core.typed import need, settle, whole
 
+VARIANTS = ("plain", "control", "bounded", "site")
 METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase")
 PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
 PROBES = ("linear", "mlp")
+
+
+def spell_variant(text: str) -> str | None:
+    """The one spelling of a variant of an attack, or null where it is none: 'plain', or controls joined by '+' in order.
+
+    'control' (labels that each word type drew by chance), 'bounded' (the adversary's output is pushed towards the label
+    prior) and 'site' (the attack trains the site's own projection alone) change different parts of an attack.
+    """
+    parts = text.split("+")
+    if text != "plain" and (len(set(parts)) < len(parts) or not set(parts) <= set(VARIANTS[1:])):
+        return None
+    return "+".join(v for v in VARIANTS if v in parts)
 
 
 def _filled(statement: object, *names: str) -> None:
@@ -112,7 +124,8 @@ class Control:
     """The controls of experiment 1 (science A4): the same attacks with something changed, every site × label × variant.
 
     'control' attacks labels that each word type drew by chance, 'bounded' pushes the adversary's output towards the
-    label prior, 'site' lets the attack train nothing but the site's own projection. As many epochs as the attacks.
+    label prior, 'site' lets the attack train nothing but the site's own projection; joined by '+', as in 'bounded+site',
+    one attack has several. As many epochs as the attacks.
     """
 
     sites: tuple[Site, ...] = PAPER_SITES
@@ -122,10 +135,12 @@ class Control:
 
     def __post_init__(self) -> None:
         settle(self)
+        spelt = tuple(spell_variant(variant) for variant in self.variants)
+        for given, variant in zip(self.variants, spelt, strict=True):
+            known = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
+            need(variant not in (None, "plain"), f"{given!r} is not a control.", known, "Use one of them.")
+        object.__setattr__(self, "variants", spelt)
         _filled(self, "sites", "labels", "variants")
-        for variant in self.variants:
-            known = f"Controls are {', '.join(VARIANTS[1:])}."
-            need(variant in VARIANTS[1:], f"{variant!r} is not a control.", known, "Use one of them.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trisect.core.edits import Edit, place
+from trisect.core.edits import Edit, make_edit, place, read_edit
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
@@ -123,7 +123,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is done, where, on which text, with which seeds. Leave an intervention out by giving null for it."""
+    """What is done, where, on which text, with which seeds. Leave an intervention out by giving null for it.
+
+    `edits` are trained besides, one run each in every seed: any kind of edit that is registered, with its settings.
+    """
 
     name: str
     text: Text = Text()
@@ -137,6 +140,7 @@ class Experiment:
     tie: Tie | None = None
     probe: Probe | None = None
     erase: Erase | None = None
+    edits: tuple[Edit, ...] = ()
 
     def __post_init__(self) -> None:
         settle(self)
@@ -183,7 +187,8 @@ class Experiment:
                 parts[verb] = replace(part, sites=fit(part.sites, verb))
         if self.tie:
             parts["tie"] = replace(parts["tie"], identity=fit(self.tie.identity, "identity"))
-        return replace(self, **parts)
+        edits = tuple(dict.fromkeys(replace(e, site=e.site.resolve(*shape)) for e in self.edits))
+        return replace(self, **parts, edits=edits)
 
     def runs(self, corpus: str) -> Iterator[Run]:
         """Every run, baselines first within each seed; `corpus` is the fingerprint of the text as cut."""
@@ -192,17 +197,18 @@ class Experiment:
         short = replace(fitted.training, epochs=last)
         for seed in fitted.seeds:
             yield Run(corpus, fitted.model, fitted.training, seed)
-            for edit in fitted._untargeted():
-                yield Run(corpus, fitted.model, fitted.training, seed, edit)
-            for edit in fitted._attacks():
-                yield Run(corpus, fitted.model, short, seed, edit)
+            for edit in dict.fromkeys((*fitted._untargeted(), *fitted._attacks(), *fitted.edits)):
+                training = fitted.training if edit.column is None else short
+                yield Run(corpus, fitted.model, training, seed, edit)
 
     def _untargeted(self) -> Iterator[Edit]:
         """Freezes, ties, and what ties are compared with; of resolved sites."""
         for site in self.freeze.sites if self.freeze else ():
-            yield Edit("freeze", site)
+            yield make_edit("freeze", site)
         if self.tie:
-            fewer = [Edit("tie", s) for s in self.tie.sites] + [Edit("identity", s) for s in self.tie.identity]
+            fewer = [make_edit("tie", s) for s in self.tie.sites] + [
+                make_edit("identity", s) for s in self.tie.identity
+            ]
             yield from fewer
             yield from dict.fromkeys(narrowed(self.model, edit) for edit in fewer if self.tie.narrow)
 
@@ -211,12 +217,13 @@ class Experiment:
         for label in self.attack.labels if self.attack else ():
             for strength in self.attack.strengths if self.attack else ():
                 for site in self.attack.sites if self.attack else ():
-                    yield Edit("attack", site, label, strength)
+                    yield make_edit("attack", site, {"label": label, "strength": strength})
         if self.control:
             for label in self.control.labels:
                 for variant in self.control.variants:
+                    settings = {"label": label, "strength": self.control.strength, "variant": variant}
                     for site in self.control.sites:
-                        yield Edit("attack", site, label, self.control.strength, variant)
+                        yield make_edit("attack", site, settings)
 
 
 def narrowed(model: Model, edit: Edit) -> Edit:
@@ -226,11 +233,17 @@ def narrowed(model: Model, edit: Edit) -> Edit:
     and heads of E' dimensions (H of them) have 4DHE' + 3HE' + D.
     """
     site, wide, heads = edit.site, model.width, model.heads
-    saved = len(site.components) - (edit.kind == "tie")
+    match edit.kind:
+        case "tie":
+            saved = len(site.components) - 1
+        case "identity":
+            saved = len(site.components)
+        case other:
+            raise AssertionError(f"{other} saves no matrix that narrower heads could stand beside")
     share = len(site.heads) / heads if site.heads else 1.0
     left = 4 * wide * wide + 4 * wide - saved * share * (wide * wide + wide)
     width = round((left - wide) / ((4 * wide + 3) * heads))
-    return Edit("narrow", Site(("q", "k", "v"), site.layers), width=max(1, min(width, wide // heads)))
+    return make_edit("narrow", Site(("q", "k", "v"), site.layers), {"width": max(1, min(width, wide // heads))})
 
 
 @dataclass(frozen=True)
@@ -297,19 +310,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, Run):
         return {"schema": SCHEMA, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Edit):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if _said(value, f.name)}
-    if isinstance(value, (Experiment, Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
+        return value.data()
+    if isinstance(value, Experiment):  # experiments from before there were edits of their own do not name them
+        own = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return own if value.edits else {name: part for name, part in own.items() if name != "edits"}
+    if isinstance(value, (Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, (Model, Training, Text)):
         return asdict(value)
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
     return value
-
-
-def _said(edit: Edit, name: str) -> bool:
-    """Whether a field of an edit enters its data: what came to be later only where it is set, so that ids stay."""
-    return getattr(edit, name) != {"variant": "plain", "width": None}.get(name, ...)
 
 
 _PARTS = {
@@ -353,6 +364,12 @@ def read_experiment(data: Any, where: str | Path) -> Experiment:
                 if isinstance(parts.get(name), tuple):
                     parts[name] = tuple(Site.parse(s) for s in parts[name])
             values[key] = kind(**parts)
+        elif key == "edits":
+            given = f"edits in {where} is {value!r}."
+            need(
+                isinstance(value, list), given, "It is a list of JSON objects.", "Give a list, each with kind and site."
+            )
+            values[key] = tuple(read_edit(one, f"edit {i} of {where}") for i, one in enumerate(value or (), 1))
         else:
             values[key] = tuple(value) if isinstance(value, list) else value
     return Experiment(**values)
@@ -360,7 +377,7 @@ def read_experiment(data: Any, where: str | Path) -> Experiment:
 
 def read_run(data: dict[str, Any]) -> Run:
     """The Run that `plain` gave as data."""
-    edit = data["edit"] and Edit(**{**data["edit"], "site": Site.parse(data["edit"]["site"])})
+    edit = read_edit(data["edit"], "the run") if data["edit"] is not None else None
     return Run(data["corpus"], Model(**data["model"]), Training(**data["training"]), data["seed"], edit)
 
 

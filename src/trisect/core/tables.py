@@ -20,11 +20,11 @@ SIGNED = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
 SCHEMAS: dict[str, dict[str, Any]] = {
     "runs": {
         "run": TEXT,
-        "edit": TEXT,  # none, attack, freeze, tie, identity, narrow
+        "edit": TEXT,  # none, or the kind of edit: attack, freeze, tie, identity, narrow, …
         "site": TEXT,
         "label": TEXT,
         "strength": REAL,
-        "variant": TEXT,  # of an attack: plain, or the control that it is
+        "variant": TEXT,  # of an attack: plain, or the controls that it is, joined by +
         "seed": WHOLE,
         "epochs": WHOLE,
         "status": TEXT,  # finished, diverged
@@ -84,7 +84,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "source": TEXT,
         "claim": TEXT,
         "part": TEXT,
-        "control": TEXT,  # control, bounded, site: the variant that the attack is compared with
+        "control": TEXT,  # control, bounded, site, bounded+site: the variant that the attack is compared with
         "effect": REAL,  # of the attack, as the claim's part has it
         "control_effect": REAL,
         "difference": REAL,  # effect less that of the control, paired by seed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,14 +18,21 @@ def settle(statement: Any) -> None:
     Lists become tuples and whole numbers floats where the annotation says so, so that the same statement always has
     the same id; nothing else is converted.
     """
-    hints = get_type_hints(type(statement))
-    for field in fields(statement):
-        value, kind = getattr(statement, field.name), hints[field.name]
+    values = {field.name: getattr(statement, field.name) for field in fields(statement)}
+    for name, value in settled(type(statement), values, type(statement).__name__.lower()).items():
+        object.__setattr__(statement, name, value)
+
+
+def settled(statement: type[Any], values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Values of a dataclass's fields brought to their annotated types, as `settle` does; `name` stands in the error."""
+    hints, found = get_type_hints(statement), {}
+    for key, value in values.items():
         try:
-            object.__setattr__(statement, field.name, _fitted(value, kind))
+            found[key] = _fitted(value, hints[key])
         except TypeError:
-            where = f"{type(statement).__name__.lower()} has {field.name} {value!r}."
-            raise SpecError(where, f"{field.name} is {_word(kind)}.", f"Give {field.name} as that.") from None
+            where, what = f"{name} has {key} {value!r}.", _word(hints[key])
+            raise SpecError(where, f"{key} is {what}.", f"Give {key} as that.") from None
+    return found
 
 
 def _fitted(value: Any, kind: Any) -> Any:

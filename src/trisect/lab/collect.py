@@ -10,6 +10,7 @@ import polars as pl
 
 from trisect import claims
 from trisect.claims.controls import judge_controls
+from trisect.core.edits import read_edit
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, frame, read_table, write_table
 from trisect.lab.folder import Folder
@@ -45,14 +46,13 @@ def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
 
 
 def _run_row(run: str, body: dict[str, Any], corpus: str) -> dict[str, Any]:
-    spec, edit = body["spec"], body["spec"]["edit"] or {}
+    spec = body["spec"]
+    edit = None if spec["edit"] is None else read_edit(spec["edit"], run)
     return {
         "run": run,
-        "edit": edit.get("kind", "none"),
-        "site": edit.get("site"),
-        "label": edit.get("label"),
-        "strength": edit.get("strength"),
-        "variant": edit.get("variant", "plain") if edit.get("kind") == "attack" else None,
+        "edit": edit.kind if edit else "none",
+        "site": str(edit.site) if edit else None,
+        **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
         "seed": spec["seed"],
         "epochs": spec["training"]["epochs"],
         "corpus": f"{corpus}:{spec['corpus']}",

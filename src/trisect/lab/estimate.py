@@ -6,8 +6,8 @@ from trisect.core.spec import Experiment, Run
 from trisect.lm.fleet import size
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
-# seconds per token and unit of width, score, logit and attacker, fitted to two sizes on one 2.6 GHz core
-WIDTH, SCORE, LOGIT, ATTACK = 8e-8, 6e-9, 4e-9, 8e-8
+# seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
+WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
 PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100
 ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
 
@@ -22,8 +22,7 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     whole = 3 * products / PRODUCT + rest
     if not training:
         return whole / 3
-    attacked = len(run.edit.site.parts()) if run.edit and run.edit.kind == "attack" else 0
-    return whole + ATTACK * m.width * (1 if attacked else 0)
+    return whole + (run.edit.token_seconds(m.width) if run.edit else 0.0)
 
 
 def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:

@@ -117,7 +117,7 @@ def fleets(runs: Sequence[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
     """Runs that can be trained side by side: one seed, one training, one label; the baseline's fleet comes first."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.seed, run.training.epochs, run.edit.label if run.edit else None), []).append(run)
+        groups.setdefault((run.seed, run.training.epochs, run.edit.column if run.edit else None), []).append(run)
     cut = []
     for group in groups.values():
         count = -(-len(group) // size)
@@ -139,8 +139,8 @@ def asked_of(experiment: Experiment, run: Run) -> list[Asked]:
     """Every evaluation that a resolved experiment asks of one of its runs."""
     probe, erase, rewind = experiment.probe, experiment.erase, experiment.rewind
     if run.edit is not None:
-        mine = probe.labels if probe and run.edit.kind == "attack" else ()
-        return [Asked(run.id, "probe", label=label) for label in mine if label == run.edit.label]
+        mine = probe.labels if probe else ()
+        return [Asked(run.id, "probe", label=label) for label in mine if label == run.edit.column]
     asked = [Asked(run.id, "cut", str(Site(("attn",), None)))]
     kinds = (("rewind", "midstage") if rewind.midstage else ("rewind",)) if rewind else ()
     asked += [Asked(run.id, kind, str(site)) for kind in kinds for site in (rewind.sites if rewind else ())]
@@ -213,6 +213,8 @@ def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
             }
         else:
             merged[key] = a or b
+    if edits := [*old.get("edits", ()), *(one for one in new.get("edits", ()) if one not in old.get("edits", ()))]:
+        merged["edits"] = edits
     merged["seeds"] = sorted({*old["seeds"], *new["seeds"]})
     merged["name"] = old["name"]
     return merged

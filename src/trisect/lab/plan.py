@@ -103,6 +103,7 @@ def _changed(
         parts = {m: part and replace(part, sites=places) for m in placed for part in [getattr(chosen, m)]}
         whole = tuple(s for s in places if not s.heads and set(s.components) <= {"q", "k", "v"})
         parts["erase"] = chosen.erase and (replace(chosen.erase, sites=whole) if whole else None)
+        parts["edits"] = tuple(dict.fromkeys(replace(edit, site=s) for edit in chosen.edits for s in places))
         chosen = replace(chosen, **parts)
     return chosen.resolved()
 
@@ -148,7 +149,8 @@ def make_plan(*experiments: Experiment) -> Plan:
 def _labels(experiment: Experiment) -> list[str]:
     """Every label column that the experiment reads."""
     parts = (experiment.attack, experiment.control, experiment.probe, experiment.erase)
-    return [label for part in parts if part for label in part.labels]
+    asked = [label for part in parts if part for label in part.labels]
+    return asked + [edit.column for edit in experiment.edits if edit.column is not None]
 
 
 def evaluated_tokens(corpus: Corpus, run: Run) -> int:

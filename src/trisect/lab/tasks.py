@@ -22,8 +22,8 @@ from trisect.lab.folder import Folder
 from trisect.lab.probing import probe
 from trisect.lab.rewinding import curve_data, rewind
 from trisect.lab.versions import versions
+from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
-from trisect.lm.fleet import parameters_of
 from trisect.lm.rewind import parts_of, self_only_loss
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.lm.train import Files, train_fleet

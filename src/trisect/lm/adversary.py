@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.core.edits import Edit
+from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.controls import control_labels, label_prior
+from trisect.lm.controls import control_labels, label_prior, shares
+from trisect.lm.edits.base import Aim, Reach
 from trisect.lm.fleet import Block, Place, generator, views
 from trisect.lm.places import push, representation, width_of
 from trisect.text.corpus import Corpus
@@ -25,6 +26,7 @@ from trisect.text.corpus import Corpus
 DEPTH = 5  # fully connected layers (science A4)
 SLOPE = 0.01  # of the leaky ReLU
 RATE = 1e-3  # of AdamW
+NAMES = ("adversary_loss_nats", "adversary_accuracy")
 
 
 class Verdicts(NamedTuple):
@@ -36,10 +38,19 @@ class Verdicts(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """One fleet member under attack: its slot and its edit (resolved site, label column, strength)."""
+    """One fleet member under attack: its slot, the resolved site, the label column and the strength λ.
+
+    `drawn`: the labels are those that word types drew by chance. `aim`: the model pushes the adversary's output away from
+    the right label, or towards the label prior. `reach`: what that trains.
+    """
 
     slot: int
-    edit: Edit
+    site: Site
+    label: str
+    strength: float
+    drawn: bool
+    aim: Aim
+    reach: Reach
 
 
 def _layout(into: int, width: int, classes: int) -> dict[str, Place]:
@@ -72,12 +83,16 @@ class Attackers:
         dtype: torch.dtype,
     ) -> None:
         self.targets, self.model = tuple(targets), model
-        self.label, self.variant = targets[0].edit.label or "", targets[0].edit.variant
+        first = targets[0]
+        self.label = first.label
+        self.aim: Aim = first.aim
+        self.reach: Reach = first.reach
         classes = len(corpus.column(self.label))
-        self.prior = torch.from_numpy(label_prior(corpus, self.label)).to(device, dtype)
-        self.chance = control_labels(corpus, self.label, seed) if self.variant == "control" else None
+        self.chance = control_labels(corpus, self.label, seed) if first.drawn else None
         self.drawn = None if self.chance is None else torch.from_numpy(self.chance.of_type).to(device)
-        places = _layout(width_of(targets[0].edit.site, model), model.width, classes)
+        prior = label_prior(corpus, self.label) if self.chance is None else shares(corpus, self.label, self.chance)
+        self.prior = torch.from_numpy(prior).to(device, dtype)
+        places = _layout(width_of(first.site, model), model.width, classes)
         one = torch.zeros(max(p.stop for p in places.values()))
         draw = generator("adversary", seed)
         for name, place in places.items():
@@ -93,6 +108,16 @@ class Attackers:
         self.variance = torch.ones_like(self.mean)
         self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True)
 
+    @property
+    def sites(self) -> list[Site]:
+        """The attacked sites."""
+        return [t.site for t in self.targets]
+
+    @property
+    def columns(self) -> tuple[str]:
+        """The label column."""
+        return (self.label,)
+
     def answers(self, targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]) -> Int[Tensor, " N"]:
         """What is to be predicted of those next words: their labels, or the control labels of those that have one."""
         y = labels[self.label]
@@ -101,16 +126,16 @@ class Attackers:
     @property
     def strength(self) -> Float[Tensor, " A"]:
         """The λ of each attack."""
-        return torch.tensor([t.edit.strength for t in self.targets], device=self.flat.device, dtype=self.flat.dtype)
+        return torch.tensor([t.strength for t in self.targets], device=self.flat.device, dtype=self.flat.dtype)
 
     def gather(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
         """Each attacker's input, one column a token."""
-        return torch.stack([representation(kept, t.slot, t.edit.site, self.model) for t in self.targets])
+        return torch.stack([representation(kept, t.slot, t.site, self.model) for t in self.targets])
 
     def scatter(self, gradient: Float[Tensor, "A I N"], into: Mapping[Block, Tensor]) -> None:
         """Add each attacker's gradient to the gradients of the blocks at its own site and member."""
         for own, target in zip(gradient, self.targets, strict=True):
-            push(own, into, target.slot, target.edit.site, self.model)
+            push(own, into, target.slot, target.site, self.model)
 
     def _logits(self, p: Mapping[str, Tensor], x: Float[Tensor, "A I N"], mode: str) -> Float[Tensor, "A C N"]:
         """`mode`: 'learn' uses batch statistics and updates the running ones, 'judge' uses them and updates nothing,
@@ -141,7 +166,23 @@ class Attackers:
         self.optimizer.step()
         return Verdicts(verdicts.loss.detach(), verdicts.correct)
 
-    def push(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Float[Tensor, "A I N"]:
+    def push(
+        self,
+        kept: Mapping[Block, Tensor],
+        targets: Int[Tensor, " N"],
+        labels: Mapping[str, Int[Tensor, " N"]],
+        into: Mapping[Block, Tensor],
+    ) -> dict[int, dict[str, float]]:
+        """Learn from one window, then add the gradient of the attacks to that of the blocks (see `lm/edits/base.py`)."""
+        x, y = self.gather(kept), self.answers(targets, labels)
+        verdicts = self.learn(x, y)
+        if verdicts is None:
+            return {}
+        self.scatter(self.gradient(x, y), into)
+        loss, correct = verdicts.loss.mean(1).tolist(), verdicts.correct.double().mean(1).tolist()
+        return {t.slot: dict(zip(NAMES, (loss[i], correct[i]), strict=True)) for i, t in enumerate(self.targets)}
+
+    def gradient(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Float[Tensor, "A I N"]:
         """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (science A4).
 
         Where the attack is bounded, that of λ·KL(prior ‖ A(x)).
@@ -151,16 +192,43 @@ class Attackers:
         if len(known) < 2:
             return torch.zeros_like(x)
         logits = self._logits(views(self.flat, self.places), leaf[..., known], "judge")
-        if self.variant == "bounded":
-            return torch.autograd.grad((self.strength * divergence(logits, self.prior).mean(1)).sum(), leaf)[0]
-        loss = _judge(logits, y[known]).loss.mean(1)
-        return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
+        match self.aim:
+            case "prior":
+                return torch.autograd.grad((self.strength * divergence(logits, self.prior).mean(1)).sum(), leaf)[0]
+            case "wrong":
+                loss = _judge(logits, y[known]).loss.mean(1)
+                return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
+            case other:
+                assert_never(other)
 
     def judge(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Verdicts:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
         known = (y >= 0).nonzero()[:, 0]
         with torch.no_grad():
             return _judge(self._logits(views(self.flat, self.places), x[..., known], "eval"), y[known])
+
+    def measure(
+        self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
+    ) -> dict[int, Float[Tensor, "3"]]:
+        """Sums of loss and of correct answers over a piece's labelled tokens, and their number, by slot."""
+        verdicts = self.judge(self.gather(kept), self.answers(targets, labels))
+        return {
+            target.slot: torch.tensor([loss.double().sum(), correct.sum(), correct.numel()], dtype=torch.float64)
+            for target, loss, correct in zip(self.targets, verdicts.loss, verdicts.correct, strict=True)
+        }
+
+    def summary(self, sums: Float[Tensor, "3"]) -> list[tuple[str, float]]:
+        """Means over labelled tokens; nothing where there are none."""
+        loss, correct, labelled = sums
+        return (
+            list(zip(NAMES, (float(loss / labelled), float(correct / labelled)), strict=True)) if labelled > 0 else []
+        )
+
+    def start_rows(self) -> dict[int, list[tuple[str, str, float]]]:
+        """Of an attack on control labels, how far their shares are from the true labels'."""
+        if self.chance is None:
+            return {}
+        return {t.slot: [("train", "control_distance", self.chance.distance)] for t in self.targets}
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training changes, for a snapshot."""
@@ -201,9 +269,8 @@ def attackers(
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> list[Attackers]:
-    """Group a fleet's targets by label, variant and width of representation; one `Attackers` a group, in order of slot."""
-    groups: dict[tuple[str, str, int], list[Target]] = {}
-    for target in targets:
-        edit = target.edit
-        groups.setdefault((edit.label or "", edit.variant, width_of(edit.site, model)), []).append(target)
+    """One `Attackers` for each label, variant and width of representation, in order of slot."""
+    groups: dict[tuple[object, ...], list[Target]] = {}
+    for t in targets:
+        groups.setdefault((t.label, t.drawn, t.aim, t.reach, width_of(t.site, model)), []).append(t)
     return [Attackers(group, model, corpus, seed, device, dtype) for group in groups.values()]

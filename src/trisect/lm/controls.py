@@ -30,6 +30,13 @@ def label_prior(corpus: Corpus, column: str) -> Float[np.ndarray, " C"]:
     return counts / counts.sum()
 
 
+def shares(corpus: Corpus, column: str, chance: Chance) -> Float[np.ndarray, " C"]:
+    """The share of each class among the labelled tokens of the train split, as control labels have it."""
+    split = corpus.splits["train"]
+    labels = chance.of_type[np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]]
+    return np.bincount(labels, minlength=len(corpus.column(column))) / len(labels)
+
+
 def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
     """One label for each word type, drawn from the label prior (Hewitt and Liang 2019); a function of column and seed.
 

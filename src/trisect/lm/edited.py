@@ -1,4 +1,4 @@
-"""Edited: what edits share or hold still among the parameters of a fleet: ties, identities, narrow heads, freezing.
+"""What edits share or hold still among the parameters of a fleet's members, and how many parameters that leaves.
 
 Every member keeps its whole row of parameters. What a tie shares is one parameter all the same: its gradient is the sum
 over the places where it stands, the optimiser and the norm see it once, and all places get its value.
@@ -16,7 +16,8 @@ from torch import Tensor
 from trisect.core.edits import Edit
 from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.fleet import Place, beyond, mark, runs_of, spans, views, weights_of
+from trisect.lm.edits.base import TrainingEdit, trained
+from trisect.lm.fleet import Place, layout, mark, runs_of, size, spans, views
 
 SLICES = 64  # more stretches than this are written by index
 
@@ -37,26 +38,62 @@ class Tied(NamedTuple):
     others: tuple[slice, ...]
 
 
+class FreshMember:
+    """One member before its first step, as its edit sees and sets it; collects what is held and shared."""
+
+    def __init__(self, slot: int, model: Model, places: Mapping[str, Place], row: Float[Tensor, " P"]) -> None:
+        self.slot, self.model, self.places, self.row = slot, model, places, row
+        self.held: list[Held] = []
+        self.tied: list[Tied] = []
+
+    def blank(self) -> Bool[Tensor, " P"]:
+        """Marks of no parameter, on the CPU."""
+        return torch.zeros(len(self.row), dtype=torch.bool)
+
+    def named(self, row: Tensor) -> dict[str, Tensor]:
+        """Views of a row by the parameters' names."""
+        return {name: view[0] for name, view in views(row[None], self.places).items()}
+
+    def mark(self, site: Site) -> Bool[Tensor, " P"]:
+        """Marks of the weights and biases of a resolved site, on the CPU."""
+        return mark(site, self.model, self.places)
+
+    def hold(self, marks: Bool[Tensor, " P"]) -> None:
+        """Keep what is marked at the value that it has now."""
+        found = runs_of(marks)
+        several = [marks.nonzero()[:, 0].to(self.row.device)] if len(found) > SLICES else found
+        self.held += [Held(self.slot, where, self.row[where].clone()) for where in several]
+
+    def share(self, site: Site) -> None:
+        """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
+        self.tied += ties(self.slot, site, self.model, self.places)
+
+    def fixed(self) -> int:
+        """How many of the parameters are not its own to train: what is held, and what is shared but for the first place."""
+        marks = self.blank()
+        for _, where, _ in self.held:
+            marks[where.cpu() if isinstance(where, Tensor) else where] = True
+        for _, _, others in self.tied:
+            for other in others:
+                marks[other] = True
+        return int(marks.sum())
+
+
 class Edited:
     """The ties and held values of a fleet; making one gives the edited members their initial values."""
 
     def __init__(
-        self, edits: Mapping[int, Edit], model: Model, places: Mapping[str, Place], flat: Float[Tensor, "F P"]
+        self, edits: Mapping[int, TrainingEdit], model: Model, places: Mapping[str, Place], flat: Float[Tensor, "F P"]
     ) -> None:
         self.flat = flat
         self.held: list[Held] = []
         self.tied: list[Tied] = []
         for slot, edit in edits.items():
-            if edit.kind == "tie":
-                self.tied += ties(slot, edit.site, model, places)
-            elif edit.kind != "attack":
-                self._hold(slot, _still(edit, model, places, flat[slot]))
+            member = FreshMember(slot, model, places, flat[slot])
+            edit.prepare(member)
+            self.held += member.held
+            self.tied += member.tied
         self._share()
-
-    def _hold(self, slot: int, marks: Bool[Tensor, " P"]) -> None:
-        found = runs_of(marks)
-        several = [marks.nonzero()[:, 0].to(self.flat.device)] if len(found) > SLICES else found
-        self.held += [Held(slot, where, self.flat[slot, where].clone()) for where in several]
 
     def bury(self, slot: int) -> None:
         """Hold a whole member at what it is now."""
@@ -92,18 +129,11 @@ def ties(slot: int, site: Site, model: Model, places: Mapping[str, Place]) -> li
     return found
 
 
-def _still(edit: Edit, model: Model, places: Mapping[str, Place], row: Float[Tensor, " P"]) -> Bool[Tensor, " P"]:
-    """Which parameters an edit holds, after writing into a member's row what they are held at."""
-    if edit.kind == "narrow":
-        marks = beyond(edit.site, edit.width or 0, model, places)
-        row[marks.to(row.device)] = 0.0
-        return marks
-    marks = mark(edit.site, model, places)
-    if edit.kind == "identity":
-        row[marks.to(row.device)] = 0.0
-        own, same = views(row[None], places), torch.eye(model.width, dtype=row.dtype, device=row.device)
-        for n in edit.site.layers or ():
-            for rows in (part[0] for name, part in weights_of(edit.site, model, n) if name == "in.weight"):
-                dims = slice(rows.start % model.width, (rows.stop - 1) % model.width + 1)
-                own[f"layers.{n}.in.weight"][0, rows] = same[dims]
-    return marks
+def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
+    """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
+    whole = size(model, vocabulary)
+    if edit is None:
+        return whole
+    member = FreshMember(0, model, layout(model, vocabulary), torch.zeros(whole))
+    trained(edit).prepare(member)
+    return whole - member.fixed()

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from trisect.core.edits import Edit
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.spec import Model
@@ -140,17 +139,6 @@ def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, 
     return marks
 
 
-def beyond(site: Site, width: int, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, " P"]:
-    """What a model lacks whose heads keep the first `width` dimensions of q, k, v, and of what W_O reads, at a site."""
-    marks = torch.zeros(max(p.stop for p in places.values()), dtype=torch.bool)
-    own, each = views(marks[None], places), (model.heads, model.width // model.heads)
-    for n in site.layers or ():
-        for kind in ("weight", "bias"):
-            own[f"layers.{n}.in.{kind}"].view(3, *each, -1)[:, :, width:] = True
-        own[f"layers.{n}.out.weight"].view(model.width, *each)[:, :, width:] = True
-    return marks
-
-
 def runs_of(marks: Bool[Tensor, " P"]) -> list[slice]:
     """The stretches in which something is marked, in order."""
     ends = torch.diff(marks.to(torch.int8), prepend=marks.new_zeros(1).char(), append=marks.new_zeros(1).char())
@@ -161,20 +149,6 @@ def runs_of(marks: Bool[Tensor, " P"]) -> list[slice]:
 def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
     """The slices of a member's flat row that hold a resolved site's weights and biases."""
     return runs_of(mark(site, model, places))
-
-
-def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
-    """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
-    places = layout(model, vocabulary)
-    if edit is None or edit.kind == "attack":
-        without = 0
-    elif edit.kind == "narrow":
-        without = int(beyond(edit.site, edit.width or 0, model, places).sum())
-    else:
-        marked = int(mark(edit.site, model, places).sum())
-        several = len(edit.site.components)
-        without = marked // several * (several - 1) if edit.kind == "tie" else marked
-    return size(model, vocabulary) - without
 
 
 @functools.lru_cache(maxsize=8)

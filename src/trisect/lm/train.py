@@ -11,14 +11,15 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import torch
 from torch import Tensor
 
 from trisect.core.spec import Run, Training
-from trisect.lm.adversary import Attackers, Target, attackers, restore_optimizer
+from trisect.lm.adversary import restore_optimizer
 from trisect.lm.edited import Edited
+from trisect.lm.edits.base import Objective, Trained, TrainingEdit, trained
 from trisect.lm.evaluation import Found, evaluate
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, initial, layout, number, views
@@ -99,12 +100,11 @@ class Trainer:
         self.gradient = torch.zeros_like(self.flat)
         self.gradients = views(self.gradient, self.places)
         self.optimizer = optimizer_for(self.flat, self.training)
-        edits = {i: r.edit for i, r in enumerate(runs) if r.edit is not None}
+        edits = {i: trained(r.edit) for i, r in enumerate(runs) if r.edit is not None}
         self.edited = Edited(edits, self.model, self.places, self.flat)
-        targets = [Target(i, e) for i, e in edits.items() if e.kind == "attack"]
-        self.labels = tuple(dict.fromkeys(t.edit.label or "" for t in targets))
-        self.attackers = attackers(targets, self.model, corpus, self.seed, device, dtype)
-        self.keep = blocks_of((t.edit.site for t in targets), self.model)
+        self.objectives = _objectives(edits, Trained(self.model, corpus, self.seed, device, dtype))
+        self.labels = tuple(dict.fromkeys(column for o in self.objectives for column in o.columns))
+        self.keep = blocks_of((site for o in self.objectives for site in o.sites), self.model)
         self.dead: dict[int, int] = {}
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
@@ -113,23 +113,23 @@ class Trainer:
         largest = max(largest, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
 
-    def step(self) -> tuple[Tensor, Tensor, dict[int, tuple[float, float]]]:
+    def step(self) -> tuple[Tensor, Tensor, dict[int, dict[str, float]]]:
         """One window: attackers first, then the model against the updated attackers (science A4).
 
-        Returns each member's mean loss and accuracy, and by slot each attacker's mean loss and accuracy.
+        Returns each member's mean loss and accuracy, and by slot what other objectives say of the window, by name.
         """
         epoch, window = divmod(self.steps_done, self.steps_per_epoch)
         piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
         self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
-        attacked: dict[int, tuple[float, float]] = {}
-        recorder = None if self.attackers else self.recorder
-        scores = self._replayed(recorder, piece) if recorder else self._backward(piece, attacked)
+        said: dict[int, dict[str, float]] = {}
+        recorder = None if self.objectives else self.recorder
+        scores = self._replayed(recorder, piece) if recorder else self._backward(piece, said)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch)
-        return loss, correct, attacked
+        return loss, correct, said
 
     def _replayed(self, recorder: Recorder, piece: Piece) -> Scores:
-        """The pass of a fleet without attackers, recorded at its first window and replayed at others of that shape."""
+        """The pass of a fleet without other objectives, recorded at its first window and replayed at others of that shape."""
 
         def work(inputs: Tensor, targets: Tensor) -> Scores:
             return self._backward(Piece(inputs, targets, {}), {})
@@ -139,8 +139,8 @@ class Trainer:
             self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
         return (self.replay if self.replay.fits(piece.inputs) else work)(piece.inputs, piece.targets)
 
-    def _backward(self, piece: Piece, attacked: dict[int, tuple[float, float]]) -> Scores:
-        """Fill `gradient` with that of the loss on one window; attackers learn on the way and note how they did."""
+    def _backward(self, piece: Piece, said: dict[int, dict[str, float]]) -> Scores:
+        """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `said` notes how they did."""
         parameters = views(self.flat, self.places)
         leaves = {n: parameters[n].detach().requires_grad_() for n in self.places if _in_body(n)}
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
@@ -159,11 +159,17 @@ class Trainer:
         # the chain rule at the sites: d(-λ·CE)/dx enters where x is, so one backward pass carries loss_total
         kept = {block: x.detach() for block, x in passed.kept.items()}
         pushes = {block: torch.zeros_like(x) for block, x in kept.items()}
-        confined = [t.edit.site for g in self.attackers if g.variant == "site" for t in g.targets]
+        confined = [site for o in self.objectives if o.reach == "site" for site in o.sites]
         near = {block: torch.zeros_like(kept[block]) for block in blocks_of(confined, self.model)}
-        for group in self.attackers:
-            y = group.answers(piece.targets, piece.labels)
-            attacked |= _attack(group, group.gather(kept), y, near if group.variant == "site" else pushes)
+        for objective in self.objectives:
+            match objective.reach:
+                case "site":
+                    into = near
+                case "below":
+                    into = pushes
+                case other:
+                    assert_never(other)
+            said |= objective.push(kept, piece.targets, piece.labels, into)
         own = [_reach_site(passed.kept[block], near[block], leaves, block) for block in near]
         found = torch.autograd.grad(
             [passed.hidden, *passed.kept.values()],
@@ -202,22 +208,25 @@ class Trainer:
             self.dead[slot] = self.steps_done + 1
             self.edited.bury(slot)
 
-    def distances(self) -> Found:
-        """By slot of an attack on control labels, how far their shares are from the true labels'."""
-        chances = [(t.slot, g.chance) for g in self.attackers for t in g.targets]
-        return {i: [("train", "control_distance", chance.distance)] for i, chance in chances if chance is not None}
+    def start_rows(self) -> Found:
+        """(split, name, value) by slot, of what is noted once before training."""
+        found: Found = {}
+        for objective in self.objectives:
+            for slot, rows in objective.start_rows().items():
+                found.setdefault(slot, []).extend(rows)
+        return found
 
     def evaluate(self) -> Found:
         """(split, name, value) by slot, in evaluation mode and float32 or wider (see lm/evaluation.py)."""
         parameters = views(self.flat, self.places)
-        return evaluate(parameters, self.model, self.pieces, self.attackers, self.keep, self.work)
+        return evaluate(parameters, self.model, self.pieces, self.objectives, self.keep, self.work)
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""
         moments = self.optimizer.state[self.flat]
         tensors = {"flat": self.flat} | {f"optimizer.{k}": v for k, v in moments.items() if isinstance(v, Tensor)}
-        for i, group in enumerate(self.attackers):
-            tensors |= {f"attackers.{i}.{k}": v for k, v in group.state().items()}
+        for i, objective in enumerate(self.objectives):
+            tensors |= {f"attackers.{i}.{k}": v for k, v in objective.state().items()}
         write_snapshot(
             path, tensors, {"steps": self.steps_done, "dead": sorted(self.dead.items()), "note": note}, durable=False
         )
@@ -229,9 +238,9 @@ class Trainer:
         )
         self.flat.copy_(tensors["flat"])
         restore_optimizer(self.optimizer, self.flat, tensors)
-        for i, group in enumerate(self.attackers):
+        for i, objective in enumerate(self.objectives):
             prefix = f"attackers.{i}."
-            group.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+            objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         self.steps_done = note["steps"]
         for slot, step in note["dead"]:
             self.bury(slot)
@@ -251,13 +260,10 @@ def _in_body(name: str) -> bool:
     return not name.startswith(("embed.", "decoder."))
 
 
-def _attack(group: Attackers, x: Tensor, y: Tensor, pushes: Mapping[Block, Tensor]) -> dict[int, tuple[float, float]]:
-    verdicts = group.learn(x, y)
-    if verdicts is None:
-        return {}
-    group.scatter(group.push(x, y), pushes)
-    loss, correct = verdicts.loss.mean(1).tolist(), verdicts.correct.double().mean(1).tolist()
-    return {t.slot: (loss[i], correct[i]) for i, t in enumerate(group.targets)}
+def _objectives(edits: Mapping[int, TrainingEdit], fleet: Trained) -> list[Objective]:
+    """What members are trained on beside the language loss, kind by kind in order of slot."""
+    kinds = dict.fromkeys(type(edit) for edit in edits.values())
+    return [objective for kind in kinds for objective in kind.objectives(edits, fleet)]
 
 
 class _Running:
@@ -269,24 +275,24 @@ class _Running:
             torch.zeros(members, dtype=torch.float64),
             0,
         )
-        self.against: dict[int, list[float]] = {}
+        self.said: dict[int, dict[str, tuple[float, int]]] = {}
 
-    def add(self, loss: Tensor, accuracy: Tensor, attacked: Mapping[int, tuple[float, float]]) -> None:
+    def add(self, loss: Tensor, accuracy: Tensor, said: Mapping[int, Mapping[str, float]]) -> None:
         self.loss += loss.double().cpu()
         self.correct += accuracy.cpu()
         self.count += 1
-        for slot, (nats, share) in attacked.items():
-            total = self.against.setdefault(slot, [0.0, 0.0, 0.0])
-            self.against[slot] = [total[0] + nats, total[1] + share, total[2] + 1]
+        for slot, values in said.items():
+            own = self.said.setdefault(slot, {})
+            for name, value in values.items():
+                total, count = own.get(name, (0.0, 0))
+                own[name] = total + value, count + 1
 
     def rows(self, slot: int) -> list[tuple[str, str, float]]:
         means = [
             ("loss_nats", float(self.loss[slot]) / self.count),
             ("accuracy", float(self.correct[slot]) / self.count),
         ]
-        if slot in self.against:
-            loss, correct, count = self.against[slot]
-            means += [("adversary_loss_nats", loss / count), ("adversary_accuracy", correct / count)]
+        means += [(name, total / count) for name, (total, count) in self.said.get(slot, {}).items()]
         return [("train_running", name, value) for name, value in means]
 
 
@@ -309,7 +315,7 @@ def train_fleet(
         assert isinstance(note, dict)
         epoch, spent, rows = note["epoch"], note["seconds"], [[tuple(r) for r in own] for own in note["rows"]]
     else:
-        _record(rows, 0, trainer, trainer.distances())
+        _record(rows, 0, trainer, trainer.start_rows())
         _record(rows, 0, trainer, trainer.evaluate())
         _keep_epoch(trainer, files, 0)
     total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch

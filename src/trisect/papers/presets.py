@@ -131,16 +131,17 @@ def find_experiments(what: str | Path | Experiment) -> tuple[Experiment, ...]:
 
 def only(experiment: Experiment, methods: tuple[str, ...]) -> Experiment:
     """The experiment with no interventions but those named; raises SpecError for names that are none."""
-    unknown = [m for m in methods if m not in METHODS]
+    known = (*METHODS, "edits")
+    unknown = [m for m in methods if m not in known]
     if unknown or not methods:
         given = ", ".join(map(repr, unknown)) or "an empty list"
-        raise SpecError(f"{given} is not an experiment.", f"There are {', '.join(METHODS)}.", "Name some of them.")
-    keep = {m: getattr(experiment, m) for m in METHODS if m in methods}
-    if missing := [m for m, value in keep.items() if value is None]:
+        raise SpecError(f"{given} is not an experiment.", f"There are {', '.join(known)}.", "Name some of them.")
+    keep = {m: getattr(experiment, m) for m in known if m in methods}
+    if missing := [m for m, value in keep.items() if not value]:
         raise SpecError(
             f"{experiment.name} has no {', '.join(missing)}.", "The experiment leaves it out.", "Name what it has."
         )
-    return replace(experiment, **{m: keep.get(m) for m in METHODS})
+    return replace(experiment, **{m: keep.get(m) for m in METHODS}, edits=keep.get("edits", ()))
 
 
 BEYOND = _beyond()

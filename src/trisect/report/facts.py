@@ -81,7 +81,8 @@ def study(rows: Rows) -> dict[str, Any]:
         "wall": "–" if seconds is None else _duration(float(seconds)),
         "products": _products(rows.about.get("precision", "float32")),
         "versions": _versions(rows),
-        "settings": [(name, _settings(experiment[name])) for name in SECTIONS if experiment.get(name)],
+        "settings": [(name, _settings(experiment[name])) for name in SECTIONS if experiment.get(name)]
+        + ([("edits", [_edit(one) for one in experiment["edits"]])] if experiment.get("edits") else []),
     }
 
 
@@ -100,6 +101,12 @@ def _setting(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _edit(edit: Mapping[str, Any]) -> tuple[str, str]:
+    """One edit of its own as its kind, and its site and settings in words."""
+    own = [f"{name} {edit[name]}" for name in sorted(edit) if name not in ("kind", "site") and edit[name] is not None]
+    return edit["kind"], ", ".join((edit["site"], *own))
 
 
 def _products(precision: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from trisect.report import beyond, controls, curves, removal, tying, words
+from trisect.report import beyond, controls, curves, edits, removal, tying, words
 from trisect.report.curves import LOSS, SHARE
 from trisect.report.frames import Frame, around
 from trisect.report.marks import Measure
@@ -36,7 +36,7 @@ def collect(rows: Rows) -> list[Figure]:
     """Every figure that the rows can fill, in the order of the page."""
     makers: list[Callable[[Rows], Iterable[Figure]]] = [
         _answer, curves.attacks, curves.baseline, _heat, _criticality, curves.midstage, curves.freezing, _adversary, _strengths,
-        beyond.combinations, beyond.heads, controls.figures, removal.figures, tying.figures,
+        beyond.combinations, beyond.heads, controls.figures, removal.figures, tying.figures, edits.figures,
     ]  # fmt: skip
     return [figure for maker in makers for figure in maker(rows)]
 

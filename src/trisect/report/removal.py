@@ -22,6 +22,7 @@ AFTER = {
     "plain": "Attacked there",
     "bounded": "Bounded attack there",
     "site": "Attacked there, reach of the site alone",
+    "bounded+site": "Bounded attack there, reach of the site alone",
 }
 CELL = 15.0
 GUESSING = Level("guessing", 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trisect.core.edits import VARIANTS
+from trisect.claims.controls import CONTROLS
 from trisect.report import removal, words
 from trisect.report.rows import Mean, Point, Rows, by_component, interval, place
 from trisect.report.together import COMPONENTS, Line
@@ -28,7 +28,7 @@ def study_lines(rows: Rows, link: str = "") -> list[Line]:
         noun = words.label_name(label)
         plain = rows.effects("attack", "valid", label)
         found.append(_line("attack", "submodules", noun, VALID, "nats", plain, link, _of(verdicts, claims)))
-        found += [_control(rows, label, variant, plain, link) for variant in VARIANTS[1:]]
+        found += [_control(rows, label, variant, plain, link) for variant in CONTROLS]
         what = "accuracy that a linear probe loses at the site itself"
         taken = removal.removed(rows, label, "probe_linear_accuracy")
         found.append(_line("probe", "", noun, what, "of the tokens", taken, link))
@@ -57,6 +57,7 @@ def _control(rows: Rows, label: str, variant: str, plain: Sequence[Point], link:
         "control": "control labels",
         "bounded": "the bounded attack",
         "site": "the attack that reaches one projection",
+        "bounded+site": "the bounded attack that reaches one projection",
     }
     what = f"{VALID}, less that by {kind[variant]}, at layer{'s' * (' ' in layers)} {layers}"
     return _line("control", "", words.label_name(label), what, "nats", less, link)

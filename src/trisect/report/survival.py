@@ -11,7 +11,12 @@ from trisect.claims.controls import CONTROLS, NOT, NOTHING, SURVIVES, UNDECIDED
 from trisect.report import words
 from trisect.report.rows import Mean
 
-NAMES = {"control": "Control labels", "bounded": "Bounded attack", "site": "Reach of the site alone"}
+NAMES = {
+    "control": "Control labels",
+    "bounded": "Bounded attack",
+    "site": "Reach of the site alone",
+    "bounded+site": "Bounded, reach of the site alone",
+}
 SAID = {
     "control": {
         SURVIVES: "survives: a label drawn by chance does not do as much",
@@ -24,6 +29,10 @@ SAID = {
     "site": {
         SURVIVES: "survives: an attack that trains the site's own projection alone does it too",
         NOT: "does not survive: an attack that trains the site's own projection alone does not do it",
+    },
+    "bounded+site": {
+        SURVIVES: "survives: a bounded attack that trains the site's own projection alone does it too",
+        NOT: "does not survive: a bounded attack that trains the site's own projection alone does not do it",
     },
 }
 OPEN = {UNDECIDED: "undecided at these seeds", NOTHING: "nothing to survive: the attack has no such effect here"}

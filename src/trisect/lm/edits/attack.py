@@ -1,0 +1,101 @@
+"""Attacks: an adversary learns to read a label at a site, and the model learns to prevent it (science A4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trisect.core.edits import in_study
+from trisect.core.methods import VARIANTS, spell_variant
+from trisect.core.site import Site
+from trisect.core.typed import need
+from trisect.lm.edits.base import Aim, Member, Objective, Reach, Trained, TrainingEdit
+
+SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted to two sizes
+
+
+@dataclass(frozen=True)
+class AttackEdit(TrainingEdit):
+    """An adversary learns to predict the label column `label` of the next word from the site's representation, and the
+    model learns to prevent it, weighted by `strength` (the lambda of science A4).
+
+    `variant` is 'plain', or what is changed, joined by '+': 'control' (labels that each word type drew by chance), 'bounded'
+    (the adversary's output is pushed towards the label prior), 'site' (the attack trains the site's own projection alone).
+    """
+
+    label: str
+    strength: float
+    variant: str = "plain"
+
+    kind: ClassVar[str] = "attack"
+    title: ClassVar[str] = "Attack"
+    own_page: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need(
+            0 <= self.strength < float("inf"),
+            f"The strength {self.strength!r} is not usable.",
+            "It is a finite number, 0 or more.",
+            "Use for example 1.",
+        )
+        spelt = spell_variant(self.variant)
+        need(
+            spelt is not None,
+            f"The edit attack at {self.site} has variant={self.variant!r}.",
+            f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'.",
+            "Use one of them, as in bounded+site.",
+        )
+        object.__setattr__(self, "variant", spelt)
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        """Any components, at any layers and heads."""
+        return in_study(site, cls.kind)
+
+    @property
+    def column(self) -> str:
+        """The label that is taken out."""
+        return self.label
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the labels are those that each word type drew by chance."""
+        return "control" in self.variant.split("+")
+
+    @property
+    def aim(self) -> Aim:
+        """Where the adversary's output is pushed: away from the right label, or towards the label prior."""
+        return "prior" if "bounded" in self.variant.split("+") else "wrong"
+
+    @property
+    def reach(self) -> Reach:
+        """What the attack trains: its site's own projection alone, or all below the site as well."""
+        return "site" if "site" in self.variant.split("+") else "below"
+
+    @property
+    def slug(self) -> str:
+        """A readable name: attack[-variant]-label-site[-xstrength]."""
+        scale = "" if self.strength == 1 else f"-x{self.strength:g}"
+        variant = "" if self.variant == "plain" else f"-{self.variant}"
+        return f"{self.kind}{variant}-{self.label}-{self.site}{scale}"
+
+    def token_seconds(self, width: int) -> float:
+        """The adversary's passes, and the second one of the model's layers below."""
+        return SECONDS * width
+
+    def prepare(self, member: Member) -> None:
+        """All parameters are free."""
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """One group of adversaries for each label, variant and width of representation, in order of slot."""
+        from trisect.lm.adversary import Target, attackers  # loads torch, which a statement does not need
+
+        targets = [
+            Target(slot, e.site, e.label, e.strength, e.drawn, e.aim, e.reach)
+            for slot, e in sorted(edits.items())
+            if isinstance(e, cls)
+        ]
+        return attackers(targets, *fleet)

@@ -1,0 +1,155 @@
+"""What every kind of edit answers for training: what it does to its member's parameters, and to what it is trained on.
+
+The forward pass is one for all members: an edit changes it through parameters alone, so that a trained member is read,
+rewound and measured as any model. Nothing here or in a kind's file loads torch before a fleet is trained.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+
+from trisect.core.edits import Edit
+from trisect.core.errors import SpecError
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from trisect.core.site import Site
+    from trisect.core.spec import Model
+    from trisect.lm.fleet import Block
+    from trisect.text.corpus import Corpus
+
+Reach = Literal[
+    "below", "site"
+]  # what a gradient at a site trains: all below it too, or the site's own projection alone
+Aim = Literal[
+    "wrong", "prior"
+]  # where an adversary's output is pushed: away from the right label, or towards the prior
+ROW = tuple[str, str, float]  # split, name, value
+
+
+@runtime_checkable
+class Member(Protocol):
+    """One member of a fleet before its first step: P parameters in one row, which an edit may set, hold and share."""
+
+    model: Model
+    row: Float[Tensor, " P"]
+
+    def blank(self) -> Bool[Tensor, " P"]:
+        """Marks of no parameter."""
+        ...
+
+    def named(self, row: Tensor) -> dict[str, Tensor]:
+        """Views of a row, of values or of marks, by the parameters' names and in their shapes."""
+        ...
+
+    def mark(self, site: Site) -> Bool[Tensor, " P"]:
+        """Marks of the weights and biases of a resolved site."""
+        ...
+
+    def hold(self, marks: Bool[Tensor, " P"]) -> None:
+        """Keep what is marked at the value that it has now: through every update, and of the gradient's norm no part."""
+        ...
+
+    def share(self, site: Site) -> None:
+        """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
+        ...
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """What some members of a fleet are trained on beside the language loss, through representations that it reads."""
+
+    @property
+    def sites(self) -> Sequence[Site]:
+        """The resolved sites whose representations are read."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The label columns that are read."""
+        ...
+
+    @property
+    def reach(self) -> Reach:
+        """What its gradient trains."""
+        ...
+
+    def push(
+        self,
+        kept: Mapping[Block, Tensor],
+        targets: Int[Tensor, " N"],
+        labels: Mapping[str, Int[Tensor, " N"]],
+        into: Mapping[Block, Tensor],
+    ) -> dict[int, dict[str, float]]:
+        """One training window: learn from it, and add the gradient of what is added to members' mean loss to `into`.
+
+        Returns by slot what the window's rows are to say, by name.
+        """
+        ...
+
+    def measure(
+        self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
+    ) -> dict[int, Float[Tensor, " S"]]:
+        """Sums over one piece of a split in evaluation mode, by slot; they are added up over the pieces."""
+        ...
+
+    def summary(self, sums: Float[Tensor, " S"]) -> list[tuple[str, float]]:
+        """What a split's sums say, by name; nothing where nothing was seen."""
+        ...
+
+    def start_rows(self) -> dict[int, list[ROW]]:
+        """What is to be noted once, before training, by slot."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that training changes, for a checkpoint."""
+        ...
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+class Trained(NamedTuple):
+    """The fleet that objectives belong to."""
+
+    model: Model
+    corpus: Corpus
+    seed: int
+    device: torch.device | str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class TrainingEdit(Edit):
+    """An edit that our own models can be trained with; a kind that leaves a question open cannot be made."""
+
+    @abstractmethod
+    def prepare(self, member: Member) -> None:
+        """Set, hold and share parameters of the edit's member, before the first step and again before a checkpoint is
+        read: what is held or shared is a function of the edit and of initialisation alone.
+        """
+
+    @classmethod
+    @abstractmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """What the members with edits of this kind are trained on beside the language loss; `edits` are all of the fleet's
+        by slot, of any kind.
+        """
+
+
+def trained(edit: Edit) -> TrainingEdit:
+    """The edit, if our models can be trained with it; raises SpecError where it only has a statement."""
+    if not isinstance(edit, TrainingEdit):
+        raise SpecError(
+            f"The edit {edit.kind} at {edit.site} cannot be trained.",
+            f"{type(edit).__name__} states what is done and says nothing of how.",
+            "Make it a TrainingEdit, in a file of trisect/lm/edits, and name it in the tuple there.",
+        )
+    return edit
