@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
-from trisect.report.explorer.page import write_page
-from trisect.report.explorer.picture import Layer, Picture, Words
+from trisect.experiments.explore.page import write_page
+from trisect.experiments.explore.picture import Layer, Picture, Words
 
 TOKENS, LAYERS, HEADS, WIDTH = 512, 12, 12, 64
 FLAGS = [

@@ -16,9 +16,9 @@ import torch
 from paired import paired, summary
 
 from trisect.core.spec import Run
-from trisect.lm.products import fast_products
+from trisect.experiments.study.presets import find_experiment
+from trisect.lm.matmul import fast_products
 from trisect.lm.train import Trainer
-from trisect.papers.presets import find_experiment
 from trisect.text.corpus import Corpus
 from trisect.text.readers import load_text
 

@@ -15,11 +15,11 @@ from plain import plain_of
 from step import VOCABULARY, corpus
 
 from trisect.core.spec import Run
+from trisect.experiments.study.presets import find_experiment
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import views
 from trisect.lm.replay import CudaGraph
 from trisect.lm.train import Trainer
-from trisect.papers.presets import find_experiment
 from trisect.text.corpus import Corpus
 
 MEMBERS, STEPS, ROUNDS = 16, 20, 5

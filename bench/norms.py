@@ -125,8 +125,8 @@ def measure_forward(tokens: int) -> dict[str, Any]:
 def measure_stream(tokens: int) -> dict[str, Any]:
     """Peak memory and seconds of the whole analysis of a 6-layer model over so many tokens."""
     from trisect.core.subject import Texts
+    from trisect.experiments.norms.run import run_norms
     from trisect.hf.load import load
-    from trisect.lab.norms import run_norms
 
     subject = load(bert(6, 384, 12), tokenizer(), proof=True)
 

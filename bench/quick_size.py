@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import torch
 
+from trisect.experiments.study.presets import find_experiment
 from trisect.lm.fleet import views
 from trisect.lm.rewind import self_only_loss
 from trisect.lm.train import Trainer
-from trisect.papers.presets import find_experiment
 from trisect.text.readers import load_text
 
 # train tokens, window, columns, epochs, rate, decay

@@ -23,7 +23,7 @@ from trisect.core.site import Site
 from trisect.core.spec import PAPER_SITES, Model, Run, Training
 from trisect.lm.feed import Piece
 from trisect.lm.fleet import initial, layout, spans, views
-from trisect.lm.products import one_thread
+from trisect.lm.matmul import one_thread
 from trisect.lm.rewind import blend, evaluate_variants
 from trisect.lm.train import Files, train_fleet
 from trisect.measure.curves import Curves, adaptive_curves, exact_curves

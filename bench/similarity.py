@@ -14,8 +14,8 @@ import torch
 from paired import summary
 
 from trisect.core.trace import Address, Origin, Projections
-from trisect.lab.likeness import Nulls, compare_with_nulls, draws_needed, measure_weights
-from trisect.lm.products import one_thread
+from trisect.experiments.similarity.rows import Nulls, compare_with_nulls, draws_needed, measure_weights
+from trisect.lm.matmul import one_thread
 from trisect.measure.nulls import random_forms, random_product_ranks, random_subspaces
 from trisect.measure.similarity import angles, product_rank, span, symmetric_share, white_cka
 

@@ -18,11 +18,11 @@ from paired import Ratio, paired
 from plain import names, plain_of, zipf_corpus_ids
 
 from trisect.core.spec import Run
+from trisect.experiments.study.presets import find_experiment
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import views
-from trisect.lm.products import fast_products
+from trisect.lm.matmul import fast_products
 from trisect.lm.train import Trainer
-from trisect.papers.presets import find_experiment
 from trisect.text.corpus import Corpus, Split
 
 VOCABULARY, TOKENS = 28_782, 20 * 36 * 12

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from trisect.core.tables import frame
-from trisect.lab.alignrows import Scored, alignment_rows, choose_layers, judge_alignment
-from trisect.lab.linking import Column, Linked
-from trisect.lab.pairs import RULE, choose_pictures
-from trisect.lab.recall_draws import Redrawn
+from trisect.experiments.align.examples import RULE, choose_pictures
+from trisect.experiments.align.links import Column, Linked
+from trisect.experiments.align.rows import Scored, alignment_rows, choose_layers, judge_alignment
 from trisect.measure.alignment import KINDS
 from trisect.papers.norms import SETTINGS
+from trisect.stats.bootstrap import Redrawn
 from trisect.text.bitext import Pair
 
 COLUMNS = tuple(

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from trisect.core.tables import frame
-from trisect.lab.recall_answers import neighbours
-from trisect.lab.recall_rows import judge, measure_rows
+from trisect.experiments.recall.answers import neighbours
+from trisect.experiments.recall.rows import judge, measure_rows
 
 PLACES = ("Adona", "Bering", "Culf", "Dach")
 FAMILIES = ("Ando", "Beck", "Cera", "Dorn", "Elm")

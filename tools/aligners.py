@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trisect.core.files import replace_file, write_json
-from trisect.lab.alignrows import LENGTHS
+from trisect.experiments.align.rows import LENGTHS
 from trisect.measure.alignment import aer, as_links, diagonal
 from trisect.text.bitext import Pair, open_bitext
 from trisect.text.links import write_links

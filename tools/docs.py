@@ -1,4 +1,4 @@
-"""Fill in what the docs generate from the code: the README's tree and the page of --help texts."""
+"""Fill in what the docs generate from the code: the trees of packages and modules, and the page of --help texts."""
 
 from __future__ import annotations
 
@@ -11,32 +11,42 @@ import click
 from trisect.cli import main
 
 ROOT = Path(__file__).parents[1]
-HOUSE = ROOT / "src" / "trisect"
-WINGS = ("core", "text", "lm", "hf", "measure", "theory", "claims", "papers", "lab", "report", "door", "cli")
+SRC = ROOT / "src" / "trisect"
 BEGIN, END = "<!-- tree: made by tools/docs.py -->", "<!-- /tree -->"
 
 
 def sentence(path: Path) -> str:
-    """The first line of a room's docstring: what it is."""
+    """The first line of a module's docstring: what it is."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0]
 
 
-def tree() -> str:
-    """Every wing and room with its sentence."""
+def packages(folder: Path = SRC) -> list[Path]:
+    """Every package below a folder, each before those inside it."""
+    inside = sorted(p.parent for p in folder.glob("*/__init__.py"))
+    return [found for package in inside for found in (package, *packages(package))]
+
+
+def row(path: Path, name: str) -> str:
+    """A line of the tree: the name, indented by its depth, and its sentence."""
+    depth = "  " * len(path.relative_to(SRC).parts)
+    return f"{depth}{name:<{24 - len(depth)}} {sentence(path / '__init__.py' if path.is_dir() else path)}"
+
+
+def tree(files: bool) -> str:
+    """Every package with its sentence, those of experiments too; with `files` every module as well."""
     lines = ["src/trisect/"]
-    for wing in WINGS:
-        lines.append(f"  {wing + '/':<22}{sentence(HOUSE / wing / '__init__.py')}")
-        rooms = sorted(p for p in (HOUSE / wing).glob("*.py") if p.name != "__init__.py")
-        lines += [f"    {p.name:<20}{sentence(p)}" for p in rooms]
-    lines += [f"  {p.name:<22}{sentence(p)}" for p in sorted(HOUSE.glob("*.py"))]
-    return "\n".join(lines)
+    for package in packages():
+        lines.append(row(package, f"{package.name}/"))
+        inside = sorted(p for p in package.glob("*.py") if p.name != "__init__.py") if files else ()
+        lines += [row(p, p.name) for p in inside]
+    top = sorted(SRC.glob("*.py")) if files else ()
+    return "\n".join(lines + [row(p, p.name) for p in top])
 
 
-def readme() -> str:
-    """The README with its tree filled in."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n```text\n{tree()}\n```\n{END}{rest.split(END)[1]}"
+def filled(path: Path, files: bool) -> str:
+    """A page with its tree filled in."""
+    head, rest = path.read_text(encoding="utf-8").split(BEGIN)
+    return f"{head}{BEGIN}\n```text\n{tree(files)}\n```\n{END}{rest.split(END)[1]}"
 
 
 def commands(command: click.Command, name: str, parent: click.Context | None = None) -> list[tuple[str, str]]:
@@ -55,7 +65,12 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {ROOT / "README.md": readme, ROOT / "docs" / "cli.md": cli_page}
+README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs" / "architecture.md"
+PAGES = {
+    README: lambda: filled(README, files=False),
+    ARCHITECTURE: lambda: filled(ARCHITECTURE, files=True),
+    ROOT / "docs" / "cli.md": cli_page,
+}
 
 if __name__ == "__main__":
     stale = [path for path, make in PAGES.items() if not path.exists() or path.read_text(encoding="utf-8") != make()]

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from trisect.core.tables import read_table
-from trisect.lab.recall import REFERENCES
+from trisect.experiments.recall.run import REFERENCES
 
 ROOT = Path(__file__).parents[1] / "results" / "recall"
 FOLDERS = ("embedded", "birth-places")

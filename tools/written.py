@@ -12,8 +12,9 @@ import polars as pl
 
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, read_table
-from trisect.report import removal, tying
-from trisect.report.rows import Mean, Point, Rows, by_site, interval
+from trisect.experiments.study import removal, tying
+from trisect.experiments.study.rows import Rows
+from trisect.report.points import Mean, Point, by_site, interval
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("recalled.py")))

@@ -102,7 +102,7 @@ def write_experiment(folder: Path, experiment: Experiment) -> Path:
 @contextmanager
 def without_page() -> Iterator[None]:
     """Figures and page are left out: they take most of the time, and are written anew by each call."""
-    with mock.patch("trisect.report.page.write", lambda folder, tables, about: folder / "report.html"):
+    with mock.patch("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html"):
         yield
 
 

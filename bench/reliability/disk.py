@@ -59,16 +59,16 @@ class Disk:
 @contextmanager
 def disk(at: int = -1, moment: str = "") -> Iterator[Disk]:
     """Every room that writes, writes on this disk."""
-    import trisect.report.page
+    import trisect.experiments.study.page
     from trisect.core import files, tables
-    from trisect.lab import study
+    from trisect.experiments.study import run as study
     from trisect.lm import snapshots
     from trisect.text import store
 
     made = Disk(at, moment)
     with ExitStack() as stack:
         write = made.replace_file(files.replace_file)
-        for room in (files, tables, study, snapshots, store, trisect.report.page):
+        for room in (files, tables, study, snapshots, store, trisect.experiments.study.page):
             stack.enter_context(mock.patch.object(room, "replace_file", write))
         yield made
 

@@ -19,8 +19,8 @@ import torch
 from common import TWO, Tally, ended, fork, in_copy, same, study, write_experiment
 from watched import prepare
 
-import trisect.report.page  # noqa: F401  (what it imports is imported before the first fork)
-from trisect.lab import worker  # noqa: F401  (likewise)
+import trisect.experiments.study.page  # noqa: F401  (what it imports is imported before the first fork)
+from trisect.experiments.study import worker  # noqa: F401  (likewise)
 
 ALL, PARENT, WORKER, TERM, INT = "kill -9 of all", "kill -9 of the parent", "kill -9 of a worker", "SIGTERM", "SIGINT"
 PHASES = (

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from common import ONE, Tally, ended, fork, in_copy, same, study, write_experiment
 
-import trisect.lab.study  # noqa: F401  (imported before the first fork)
+import trisect.experiments.study.run  # noqa: F401  (imported before the first fork)
 
 
 def refused(tally: Tally, words: str, where: str) -> None:

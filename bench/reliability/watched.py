@@ -48,9 +48,10 @@ def watch(note: Note) -> None:
     """Wrap what a study consists of."""
     from common import kind
 
-    import trisect.report.page
+    import trisect.experiments.study.page
     from trisect.core import files, tables
-    from trisect.lab import study, tasks
+    from trisect.experiments.study import run as study
+    from trisect.experiments.study import tasks
     from trisect.lm import snapshots, train
     from trisect.text import store
 
@@ -61,8 +62,8 @@ def watch(note: Note) -> None:
     note.around(train.Trainer, "evaluate", "evaluation after an epoch")
     note.around(tasks, "_evaluate", "rewinding")
     note.around(study, "collect", "making tables")
-    note.around(trisect.report.page, "write", "drawing the report")
-    for place in (files, tables, study, snapshots, store, trisect.report.page):
+    note.around(trisect.experiments.study.page, "write", "drawing the report")
+    for place in (files, tables, study, snapshots, store, trisect.experiments.study.page):
         note.around(place, "replace_file", lambda path, *rest: f"writing {kind(Path(*path.parts[-3:]))}")
 
 
@@ -70,7 +71,7 @@ def prepare(notes: Path, out: Path) -> None:
     """Watch this process as the parent of a study, its workers too."""
     note = Note(notes, "parent")
     watch(note)
-    from trisect.lab import study
+    from trisect.experiments.study import run as study
 
     run_tasks = study.run_tasks
     ours = (__file__, str(notes), str(out), "cpu")
@@ -81,7 +82,7 @@ def main(notes: str, *rest: str) -> None:
     """Be a worker, noting what it does."""
     note = Note(Path(notes), "worker")
     watch(note)
-    from trisect.lab.worker import main as serve
+    from trisect.experiments.study.worker import main as serve
 
     serve(*rest)
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trisect.door import texts as texts
     from trisect.door import theory_page as theory_page
     from trisect.door import translate_train as translate_train
-    from trisect.lab.study import Study as Study
+    from trisect.experiments.study.run import Study as Study
     from trisect.text.corpus import Corpus as Corpus
 
 _HOME = {
@@ -84,7 +84,7 @@ _HOME = {
     ),
     "Texts": "core.subject",
     **dict.fromkeys(("Reading", "Trace"), "core.trace"),
-    "Study": "lab.study",
+    "Study": "experiments.study.run",
     "Corpus": "text.corpus",
 }
 

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.synthetic import about, study_tables
 
 from trisect.claims import judge
-from trisect.report import figures, page
-from trisect.report.rows import Rows
+from trisect.experiments.study import figures, page
+from trisect.experiments.study.rows import Rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [

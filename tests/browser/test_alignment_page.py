@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests import aligned
 
-from trisect.report import alignment
+from trisect.experiments.align import page as alignment
 from trisect.report.sheet import html
 
 pytestmark = pytest.mark.browser

@@ -6,12 +6,14 @@ import pytest
 from tests import aligned
 from tests.controlled import made
 
-from trisect.report import dissect, heard
-from trisect.report.dissect import Asked
-from trisect.report.rows import Mean, Rows
+from trisect.experiments.dissect import model_evidence as heard
+from trisect.experiments.dissect import page as dissect
+from trisect.experiments.dissect.evidence import KINDS, Line
+from trisect.experiments.dissect.page import Asked
+from trisect.experiments.dissect.study_evidence import study_lines
+from trisect.experiments.study.rows import Rows
+from trisect.report.points import Mean
 from trisect.report.sheet import html
-from trisect.report.studied import study_lines
-from trisect.report.together import KINDS, Line
 
 pytestmark = pytest.mark.browser
 

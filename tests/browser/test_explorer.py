@@ -10,11 +10,11 @@ from playwright.sync_api import Page
 from tests import pictures
 
 from trisect.core.trace import Address, Reading
-from trisect.lab.explore import explore, take_picture
+from trisect.experiments.explore import pack as packing
+from trisect.experiments.explore import page, widget
+from trisect.experiments.explore.run import explore, take_picture
 from trisect.measure.norms import per_head, per_layer
 from trisect.report import palette
-from trisect.report.explorer import pack as packing
-from trisect.report.explorer import page, widget
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests import recalled
 
-from trisect.report import recall
+from trisect.experiments.recall import page as recall
 from trisect.report.sheet import html
 
 pytestmark = pytest.mark.browser

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from trisect.report import words
-from trisect.report.rows import by_site, interval
+from trisect.report import format as words
+from trisect.report.points import by_site, interval
 
 pytestmark = pytest.mark.browser
 

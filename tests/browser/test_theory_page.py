@@ -10,8 +10,7 @@ from playwright.sync_api import Locator, Page
 import trisect.theory.parts as parts
 from trisect import theory
 from trisect.core.errors import TheoryError
-from trisect.report.theory import base_draws, write
-from trisect.report.theory.page import constructions
+from trisect.experiments.theory.page import base_draws, constructions, write
 from trisect.theory import Draws
 
 pytestmark = pytest.mark.browser

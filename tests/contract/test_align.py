@@ -10,10 +10,10 @@ from tests import tinyhf, zoo
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.files import read_json
 from trisect.core.tables import read_table
+from trisect.experiments.align import page
+from trisect.experiments.align.run import AlignResult, align_bitext, run_align
 from trisect.hf.load import load
-from trisect.lab.align import AlignResult, align_bitext, run_align
 from trisect.measure.alignment import aer
-from trisect.report import alignment as page
 from trisect.text.bitext import Bitext, Pair, read_pairs
 
 NASTY = "<b>w3</b>"

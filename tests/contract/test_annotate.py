@@ -138,7 +138,7 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
     from tests.tiny import MODEL, SITES, TRAINING
 
     from trisect.core.spec import Attack, Experiment, Text
-    from trisect.lab.plan import make_plan
+    from trisect.experiments.study.plan import make_plan
 
     def planned(place, *labels):
         asked = Experiment("t", Text(str(place)), MODEL, TRAINING, (1,), Attack(SITES, labels), None, None)

@@ -11,10 +11,11 @@ from tests import revisions
 from trisect.core.site import Site
 from trisect.core.subject import Target, Texts
 from trisect.core.trace import Address, Origin, Projections
+from trisect.experiments.ablate.run import run_ablation
+from trisect.experiments.checkpoints.run import plan_places, run_checkpoints
 from trisect.hf.checkpoints import blend, cuts_of, replaced, take
 from trisect.hf.load import load
-from trisect.lab.ablation import plan_edits, run_ablation
-from trisect.lab.checkpoints import plan_places, run_checkpoints
+from trisect.lab.passes import plan_edits
 from trisect.measure.ablation import put, zeros
 from trisect.measure.criticality import criticality
 from trisect.measure.curves import TOLERANCE

@@ -11,9 +11,9 @@ from trisect.core.errors import StudyError
 from trisect.core.methods import Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
 from trisect.core.spec import Machine
-from trisect.lab.dissect import run_dissect
+from trisect.experiments.dissect.evidence import KINDS
+from trisect.experiments.dissect.run import run_dissect
 from trisect.papers import SOURCES
-from trisect.report.together import KINDS
 
 SITES = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in ("q", "k", "v"))
 SMALL = replace(

@@ -8,7 +8,7 @@ from tests.unit.test_cli import call
 
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
-from trisect.lab.plan import choose
+from trisect.experiments.study.plan import choose
 from trisect.text import annotate as room
 from trisect.text import hub
 from trisect.text.hub import Rows

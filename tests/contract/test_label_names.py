@@ -13,7 +13,7 @@ from trisect.core.errors import CorpusError, StudyError
 from trisect.core.methods import Attack, Erase, Probe
 from trisect.core.site import Site
 from trisect.core.spec import Text, plain
-from trisect.lab import tasks
+from trisect.experiments.study import tasks
 from trisect.lab.folder import Folder
 
 WILD = "/../../../../../PWN"

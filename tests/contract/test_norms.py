@@ -18,20 +18,20 @@ from tests.tinyhf import VOCABULARY
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
-from trisect.core.resampling import interval
 from trisect.core.subject import Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
+from trisect.experiments.norms import page
+from trisect.experiments.norms import run as lab
+from trisect.experiments.norms.rows import Resampled, StackTally
+from trisect.experiments.norms.run import run_norms
 from trisect.hf.load import load
-from trisect.lab import norms as lab
-from trisect.lab.normrows import Resampled, StackTally
-from trisect.lab.norms import run_norms
 from trisect.measure.block import norms as block_norms
 from trisect.measure.norms import per_layer, transformed_norms
-from trisect.measure.spread import Estimate, Sums
 from trisect.measure.tally import FEWER, GROUPS, QUERIES, Layer
 from trisect.papers import norms as paper
-from trisect.report import norms as page
+from trisect.stats.intervals import interval
+from trisect.stats.sums import Estimate, Sums
 
 NASTY = "<script>alert(1)</script>"
 

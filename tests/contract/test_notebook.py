@@ -15,7 +15,9 @@ from tests.synthetic import about
 import trisect
 from trisect import claims
 from trisect.core.claim import Claim
-from trisect.report import figures, notebook
+from trisect.experiments.study import figures
+from trisect.experiments.study import notebook as study_notebook
+from trisect.report import notebook
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example.ipynb"
 NASTY = "<script>alert('&')</script>"
@@ -62,7 +64,9 @@ def test_a_verdict_shows_effect_interval_and_margin(tables):
 
 
 def test_words_take_the_colour_of_the_page_around_them(tables):
-    html = notebook.verdicts(tables["claims"])._repr_html_() + notebook.study(tables, about((1, 2)), Path("r.html"))
+    html = notebook.verdicts(tables["claims"])._repr_html_() + study_notebook.study(
+        tables, about((1, 2)), Path("r.html")
+    )
     assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|background: (?!none)", html)
     style = re.findall(r"<style>(.*?)</style>", html, re.S)[0]
     for name in set(re.findall(r'class="([\w-]+)"', html)) - {"trisect", "forest", "badge"}:
@@ -70,7 +74,7 @@ def test_words_take_the_colour_of_the_page_around_them(tables):
 
 
 def test_a_study_in_short(tables):
-    html = notebook.study(tables, about((1, 2, 3, 4, 5, 6)), Path("out/report.html"))
+    html = study_notebook.study(tables, about((1, 2, 3, 4, 5, 6)), Path("out/report.html"))
     assert_alone(html)
     said = words(html)
     assert re.search(rf"Runs {tables['runs'].height} finished", said.replace("\u202f", ""))
@@ -84,7 +88,7 @@ def test_a_study_in_short(tables):
     lost = tables["runs"].with_columns(
         status=pl.when(pl.col("edit") == "none").then(pl.lit("diverged")).otherwise("status")
     )
-    said = words(notebook.study({**tables, "runs": lost}, about((1, 2, 3, 4, 5, 6)), Path("r")))
+    said = words(study_notebook.study({**tables, "runs": lost}, about((1, 2, 3, 4, 5, 6)), Path("r")))
     assert re.search(r"\d+ diverged, \d+ finished", said)
     assert "does not hold: the baseline beats the unigram loss" in said
 
@@ -93,7 +97,7 @@ def test_everything_that_comes_from_outside_is_escaped(tables):
     strange = about((1, 2)) | {"experiment": {"name": NASTY}, "corpus": {"name": NASTY, "splits": {}}}
     named = tables["claims"].with_columns(sentence=pl.lit(NASTY), reason=pl.lit(NASTY))
     shown = [
-        notebook.study(tables, strange, Path(NASTY)),
+        study_notebook.study(tables, strange, Path(NASTY)),
         notebook.verdicts(named)._repr_html_(),
         notebook.Listing(r | {"sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY} for r in claims.listing()),
         Claim("A-0", NASTY, NASTY, ()),
@@ -177,7 +181,7 @@ def plain(text):
 def test_the_example_shows_what_the_code_of_today_shows(tmp_path, monkeypatch):
     """Each cell is run here, without a kernel, and compared with what is stored, less numbers; `make notebook` renews it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
     book, names = json.loads(EXAMPLE.read_text(encoding="utf-8")), {}
     compared = 0
     for cell in book["cells"]:

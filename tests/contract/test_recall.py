@@ -20,10 +20,10 @@ from trisect.cli.study import read_seeds
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import read_json
 from trisect.core.tables import SCHEMAS
-from trisect.hf.small import make_tokenizer
-from trisect.lab import lessons
-from trisect.lab.recall import _about
-from trisect.lab.recipes import choose_recipe
+from trisect.experiments.recall import training as lessons
+from trisect.experiments.recall.run import _about
+from trisect.experiments.recall.settings import choose_recipe
+from trisect.hf.small.gpt import make_tokenizer
 from trisect.text.corruption import Span
 from trisect.text.people import open_people
 from trisect.text.world import generated
@@ -291,7 +291,7 @@ def test_bad_files_are_named_with_their_line(births, tmp_path, file, content, sa
 
 
 def test_settings_may_be_numbers_or_words():
-    from trisect.lab.recipes import COURSE
+    from trisect.experiments.recall.settings import COURSE
 
     assert choose_recipe("course", False) == COURSE
     assert choose_recipe("course", False, {"layers": "3"}).layers == 3

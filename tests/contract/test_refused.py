@@ -14,11 +14,11 @@ from trisect.cli import main
 from trisect.core.errors import StudyError
 from trisect.core.files import write_json
 from trisect.core.spec import Machine, plain
-from trisect.lab import study as lab
-from trisect.lab.dissect import run_dissect
+from trisect.experiments.dissect.run import run_dissect
+from trisect.experiments.recall.run import run_recall
+from trisect.experiments.study import run as lab
+from trisect.experiments.translate.run import run_translation
 from trisect.lab.folder import Folder
-from trisect.lab.recall import run_recall
-from trisect.lab.translation import run_translation
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
 FOREIGN = {
@@ -244,7 +244,7 @@ def test_a_folder_in_use_stays_as_it_is(begun, tmp_path):
 
 def test_a_study_that_goes_on_removes_its_own_scratch_files_and_no_others(begun, tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "_run", lambda *_: None)
-    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
     out = copied(begun, tmp_path / "study")
     nested = out / "runs" / "another-study"
     nested.mkdir(parents=True)
@@ -286,7 +286,7 @@ def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, wha
 
 def test_a_dissection_that_is_refused_stays_as_it_was(tmp_path, monkeypatch):
     machine = Machine(workers=0, quiet=True)
-    monkeypatch.setattr("trisect.lab.study._run", _stop)
+    monkeypatch.setattr("trisect.experiments.study.run._run", _stop)
     with pytest.raises(KeyboardInterrupt):
         run_dissect(tmp_path / "x", None, machine, tiny.EXPERIMENT)
     fill(tmp_path / "x")

@@ -18,18 +18,18 @@ from click.testing import CliRunner
 from tests import tiny
 
 import trisect
-from trisect import engine
 from trisect.cli import main
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
+from trisect.engine import processes as engine
+from trisect.experiments.study.ledger import join_ledger, repeating
+from trisect.experiments.study.plan import make_plan
+from trisect.experiments.study.presets import find_experiments
+from trisect.experiments.study.run import _note
+from trisect.experiments.study.tasks import fleet_name
 from trisect.lab.folder import Folder
-from trisect.lab.ledger import join_ledger, repeating
-from trisect.lab.plan import make_plan
-from trisect.lab.study import _note
-from trisect.lab.tasks import fleet_name
-from trisect.papers.presets import find_experiments
 from trisect.text import store
 
 ONE = replace(
@@ -58,13 +58,13 @@ def assert_same(one, other):
 @pytest.fixture(autouse=True)
 def _no_page(monkeypatch):
     """The page has tests of its own."""
-    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+        patch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
         return run(tmp_path_factory.mktemp("whole") / "study")
 
 
@@ -278,7 +278,7 @@ def test_an_evaluation_waits_for_a_baseline_that_is_trained_anew(copy, monkeypat
         told(engine.Event(0, 0, 1.0, "", True))
         seen.append([(p.data()["kind"], p.ready()) for p in pieces])
 
-    monkeypatch.setattr("trisect.lab.study.run_tasks", look)
+    monkeypatch.setattr("trisect.experiments.study.run.run_tasks", look)
     trisect.study(ONE, out=copy.path, workers=2, quiet=True)
     assert seen[0] == [("train", True), ("cut", False), ("rewind", False)]
     assert seen[1] == [("train", True), ("cut", True), ("rewind", True)]

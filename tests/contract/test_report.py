@@ -19,9 +19,13 @@ from trisect.core import spec
 from trisect.core.claim import LossChange
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
-from trisect.report import cards, facts, figures, page, palette, render, words
+from trisect.experiments.study import facts, figures, page
+from trisect.experiments.study import words as study_words
+from trisect.experiments.study.rows import Rows
+from trisect.report import cards, palette, render
+from trisect.report import format as words
 from trisect.report.frames import Frame, around, label_heights, whole_ticks
-from trisect.report.rows import Mean, Point, Rows, by_component, by_site, interval, order, place
+from trisect.report.points import Mean, Point, by_component, by_site, interval, order, place
 
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
 
@@ -199,7 +203,7 @@ def test_attention_comes_first_and_is_told_apart(tmp_path):
 def test_sentences_follow_the_rows():
     for site in ("q@1", "k@2", "v@2"):
         tables, description = tables_of({f"attack-pos-{site}/valid": 1.0, "self_only": 0.5})
-        said = dict(words.answer(Rows.of(tables, description)))
+        said = dict(study_words.answer(Rows.of(tables, description)))
         assert said["Attack on POS"].startswith(
             f"change of the validation loss against the baseline, highest at {site}, +"
         )
@@ -209,7 +213,7 @@ def test_sentences_follow_the_rows():
 def test_the_lead_names_the_component_with_the_largest_mean():
     effects = {f"freeze-k@{n}/valid": 0.5 for n in (1, 2)} | {"attack-dep-q@1/valid": 1.0}
     tables, description = tables_of(effects)
-    said = words.lead(Rows.of(tables, description))
+    said = study_words.lead(Rows.of(tables, description))
     assert re.search(r"the keys in \d \([^)]*Freezing", said)
     assert re.search(r"the queries in \d \([^)]*Attack on DEP", said)
 
@@ -279,39 +283,41 @@ def of_sites(values, seeds=(1, 2, 3), spread=0.001):
 
 def test_ties_are_said_as_ties():
     flat = of_sites({f"{c}@{n}": 0.0 for n in (1, 2) for c in "qkv"}, spread=0.0)
-    assert words.extremes(flat, "nats", False) == "the same at all 6 sites: 0.000\u00a0nats."
-    assert words.ranked(flat) == (["q", "k", "v"], ["k", "v"])
-    assert "(q, k and v are not told apart)" in words.ranking(flat)
+    assert study_words.extremes(flat, "nats", False) == "the same at all 6 sites: 0.000\u00a0nats."
+    assert study_words.ranked(flat) == (["q", "k", "v"], ["k", "v"])
+    assert "(q, k and v are not told apart)" in study_words.ranking(flat)
     one = of_sites({f"{c}@{n}": float(c == "v" and n == 2) for n in (1, 2) for c in "qkv"}, spread=0.0)
     assert (
-        words.extremes(one, "", False)
+        study_words.extremes(one, "", False)
         == "largest at v@2, 1.000 (the same in all 3 seeds); smallest 0.000 at 5 of 6 sites."
     )
     two = of_sites({"q@1": 2.0, "k@1": 2.0, "v@1": 1.0}, spread=0.0)
-    assert words.extremes(two, "nats").startswith("highest +2.000\u00a0nats at q@1 and k@1; lowest at v@1, +1.000")
+    assert study_words.extremes(two, "nats").startswith(
+        "highest +2.000\u00a0nats at q@1 and k@1; lowest at v@1, +1.000"
+    )
 
 
 def test_components_are_ranked_by_the_size_of_their_change():
     points = of_sites({"q@1": -0.5, "k@1": 0.3, "v@1": 0.1})
-    assert words.ranked(points) == (["q", "k", "v"], [])
-    assert words.ranking(points).endswith("(largest change first): q −0.500, k +0.300 and v +0.100.")
-    assert words.ranked(points, signed=False) == (["k", "v", "q"], [])
+    assert study_words.ranked(points) == (["q", "k", "v"], [])
+    assert study_words.ranking(points).endswith("(largest change first): q −0.500, k +0.300 and v +0.100.")
+    assert study_words.ranked(points, signed=False) == (["k", "v", "q"], [])
     wide = of_sites({"q@1": -0.5, "k@1": 0.3, "v@1": 0.1}, spread=0.06)  # intervals reach 0.149 to both sides
-    assert words.ranked(wide) == (["q", "k", "v"], ["k"])
+    assert study_words.ranked(wide) == (["q", "k", "v"], ["k"])
     across = [*of_sites({"q@1": 0.5}), *of_sites({"k@1": 0.0}, spread=0.4)]  # k's interval reaches from −1 to 1
-    assert words.ranked(across) == (["q", "k"], ["k"])
+    assert study_words.ranked(across) == (["q", "k"], ["k"])
 
 
 def test_the_lead_counts_no_method_that_does_not_tell_components_apart():
     clear = {f"freeze-{c}@{n}/valid": size for c, size in (("q", -0.9), ("k", 0.3), ("v", 0.1)) for n in (1, 2)}
     tables, description = tables_of(clear, seeds=(1, 2, 3))
-    said = words.lead(Rows.of(tables, description))
+    said = study_words.lead(Rows.of(tables, description))
     assert said.startswith(
         "Of 6 methods, the largest change or largest mean over layers belongs to the queries in 1 (Freezing)"
     )
     assert re.search(r"5 do not tell the first apart from others: .*Attack on POS \(", said)
     tables, description = tables_of({}, seeds=(1, 2, 3))
-    assert words.lead(Rows.of(tables, description)).startswith("No method tells the first apart from others: ")
+    assert study_words.lead(Rows.of(tables, description)).startswith("No method tells the first apart from others: ")
 
 
 def test_missing_parts_are_left_out_and_named(tmp_path):
@@ -567,17 +573,19 @@ def test_ramps_are_even_and_never_leave_their_ends():
 
 def test_the_budget_says_what_attacks_cost(study):
     tables, description = study
-    assert words.budget(Rows.of(tables, description)) == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
+    assert (
+        study_words.budget(Rows.of(tables, description)) == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
+    )
     short = tables["runs"].with_columns(
         pl.when(pl.col("edit") == "attack").then(2).otherwise(pl.col("epochs")).alias("epochs")
     )
     rows = Rows.of({**tables, "runs": short}, description)
-    assert words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
+    assert study_words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
     captions = {f.name: f.caption for f in figures.collect(rows)}
     assert "Attacks are shown with λ = 1, after 2 epochs." in captions["answer"]
     odd = Rows.of(*combined())
-    assert "attacks with λ = 0.3 and 1," in words.budget(odd)
-    assert "λ = 1 (also run: 0.3), after 2 epochs." in words.attacked(odd)
+    assert "attacks with λ = 0.3 and 1," in study_words.budget(odd)
+    assert "λ = 1 (also run: 0.3), after 2 epochs." in study_words.attacked(odd)
 
 
 def test_a_precondition_is_worded_as_a_requirement():

@@ -12,9 +12,9 @@ from trisect.core.files import write_json
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Rewind, plain, read_experiment
 from trisect.core.tables import SCHEMAS
+from trisect.experiments.study.ledger import join_ledger
+from trisect.experiments.study.presets import PRESETS
 from trisect.lab.folder import Folder
-from trisect.lab.ledger import join_ledger
-from trisect.papers.presets import PRESETS
 
 SITES = tuple(Site.parse(s) for s in ("q@1", "v@2"))
 WHOLE = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None, rewind=Rewind(SITES, points=11))

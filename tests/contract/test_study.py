@@ -11,16 +11,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from polars.testing import assert_frame_equal
 from tests import tiny
 
 import trisect
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.spec import Attack, Freeze, Rewind, Run
-from trisect.lab import study as lab
+from trisect.experiments.study import run as lab
+from trisect.experiments.study.ledger import fleets
+from trisect.experiments.study.plan import make_plan
 from trisect.lab.folder import Folder
-from trisect.lab.ledger import fleets
-from trisect.lab.plan import make_plan
 from trisect.lm import train
 
 
@@ -47,7 +48,7 @@ def whole(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _no_page(whole, monkeypatch):
     """The page has tests of its own; drawing it for each study here would take most of the time."""
-    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
 
 
 def test_a_study_leaves_every_row_that_it_promises(whole):
@@ -96,7 +97,7 @@ def test_rewinding_nothing_gives_the_final_loss(whole):
 
 
 def test_finished_runs_are_never_run_again(whole, monkeypatch):
-    monkeypatch.setattr("trisect.lab.study.execute", lambda *_: pytest.fail("something was run again"))
+    monkeypatch.setattr("trisect.experiments.study.run.execute", lambda *_: pytest.fail("something was run again"))
     assert_same(run(whole.folder), whole)
 
 
@@ -152,7 +153,7 @@ def test_more_seeds_sites_and_experiments_extend_a_study(whole, tmp_path, monkey
     trained: list[str] = []
     original = train.train_fleet
     monkeypatch.setattr(
-        "trisect.lab.tasks.train_fleet",
+        "trisect.experiments.study.tasks.train_fleet",
         lambda runs, *rest: (trained.extend(r.id for r in runs), original(runs, *rest))[1],
     )
     extended = run(tmp_path / "study")
@@ -236,7 +237,9 @@ def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whol
 
 
 def test_a_damaged_checkpoint_is_named_and_the_fleet_starts_anew_without_it(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr("trisect.lab.tasks.write_snapshot", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "trisect.experiments.study.tasks.write_snapshot", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "study")
     monkeypatch.undo()
@@ -509,7 +512,7 @@ def test_texts_and_labels_that_cannot_be_used_are_refused_before_anything_is_mad
 
 
 def test_cuda_where_there_is_none(tmp_path):
-    if lab.torch.cuda.is_available():
+    if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(SpecError, match="'cuda' was asked for"):
         trisect.study(tiny.EXPERIMENT, out=tmp_path / "study", device="cuda")

@@ -20,10 +20,10 @@ from tests import tiny
 import trisect
 from trisect.core.errors import DamagedFileError, SpecError
 from trisect.core.files import read_json
-from trisect.lab import track
+from trisect.experiments.study import track
+from trisect.experiments.study.tasks import Task
 from trisect.lab.folder import Folder
 from trisect.lab.live import live
-from trisect.lab.tasks import Task
 from trisect.lm import train
 
 SMALL = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
@@ -33,7 +33,7 @@ MORE = replace(SMALL, seeds=(1, 2))
 @pytest.fixture(autouse=True)
 def _no_page(monkeypatch):
     """The page has tests of its own."""
-    monkeypatch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
 
 
 def run(out, tracker, experiment=SMALL):
@@ -44,7 +44,7 @@ def run(out, tracker, experiment=SMALL):
 def whole(tmp_path_factory):
     """The study without a tracker, to be copied and gone on with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.report.page.write", lambda folder, tables, about: folder / "report.html")
+        patch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
         return run(tmp_path_factory.mktemp("whole") / "study", None)
 
 

@@ -6,9 +6,9 @@ from tests import zoo
 
 from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
+from trisect.hf.interface_hook import eager, tape
 from trisect.hf.losses import first_tensor
 from trisect.hf.proof import prove
-from trisect.hf.tape import eager, tape
 
 REFUSED = {"mamba": "makes no softmax", "reformer": "LocalSelfAttention", "rwkv": "RwkvSelfAttention"}
 NORMED = {"q": "normed", "k": "normed"}

@@ -2,7 +2,7 @@
 
 from tests import tiny
 
-from trisect.papers.presets import PRESETS
+from trisect.experiments.study.presets import PRESETS
 
 FIRST = {
     "quick": "baseline-s1-221c2388",

@@ -11,12 +11,13 @@ from tests import tiny
 from trisect.core.site import Site
 from trisect.core.subject import Parts, Target, Texts
 from trisect.core.trace import Address
-from trisect.lab.ablation import every_site, plan_edits, run_ablation
-from trisect.lab.replacements import Read, make_replacement
+from trisect.experiments.ablate.replacements import Read, make_replacement
+from trisect.experiments.ablate.run import run_ablation
+from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.ablation import Means, borrow, put, zeros
-from trisect.measure.bootstrap import percentiles, ratios, replicates
+from trisect.stats.percentiles import percentiles, ratios, replicates
 
 WORDS = tiny.corpus().vocabulary
 PLACES = layout(tiny.MODEL, len(WORDS))

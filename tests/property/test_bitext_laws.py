@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trisect.core.errors import CorpusError
-from trisect.hf.translator import Architecture, Translating, encode, learn_tokenizer, make_model
+from trisect.hf.small.translator import Architecture, Translating, encode, learn_tokenizer, make_model
 from trisect.text.bitext import Pair, assemble, bitext_data, read_bitext
 from trisect.text.links import format_links, read_links, write_links
 from trisect.text.phrases import OBJECT, STOP, generated

@@ -9,8 +9,8 @@ from tests import tiny
 from trisect.core import extras
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
-from trisect.lab import erasing
-from trisect.lab.probing import read_pieces
+from trisect.experiments.study import erasing
+from trisect.experiments.study.probing import read_pieces
 from trisect.lm.evaluation import evaluate
 from trisect.lm.fleet import initial, layout, views
 from trisect.measure.erasure import Moments

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from trisect.claims.controls import CONTROLS, NOT, NOTHING, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
-from trisect.core.stats import summary
-from trisect.report.rows import Mean
-from trisect.report.together import Line, first
+from trisect.experiments.dissect.evidence import Line, first
+from trisect.report.points import Mean
+from trisect.stats.tests import summary
 
 # Whole thousandths: sums and their negatives round alike, so that mirrored readings are the same to the bit.
 NATS = st.integers(-900, 900).map(lambda n: n / 1000)

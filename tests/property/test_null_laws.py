@@ -9,7 +9,7 @@ from scipy import stats
 from tests.traces import random_projections
 
 from trisect.core.trace import Address, Projections
-from trisect.lab import likeness
+from trisect.experiments.similarity import rows as likeness
 from trisect.measure import nulls, similarity
 from trisect.measure.nulls import Null
 

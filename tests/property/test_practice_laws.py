@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.core.errors import DamagedFileError, SpecError, StudyError
-from trisect.hf import practice as rooms
-from trisect.hf.practice import Practice, Schedule
-from trisect.hf.small import Architecture, make_model, make_tokenizer
+from trisect.hf.small import training as rooms
+from trisect.hf.small.gpt import Architecture, make_model, make_tokenizer
+from trisect.hf.small.training import Practice, Schedule
 from trisect.text.corruption import IGNORED, Example, question_example
 
 TOKENIZER = make_tokenizer(tuple("abcdefgh"), 24)

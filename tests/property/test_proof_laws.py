@@ -15,10 +15,10 @@ from trisect.core.trace import Address
 from trisect.hf.addresses import example_inputs, find_addresses
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Edits
+from trisect.hf.interface_hook import eager, tape
 from trisect.hf.losses import first_tensor
-from trisect.hf.products import follow
+from trisect.hf.product_hook import follow
 from trisect.hf.proof import prove
-from trisect.hf.tape import eager, tape
 from trisect.hf.weights import find
 
 EXACT = 1e-12  # float64: sums over at most 64 terms

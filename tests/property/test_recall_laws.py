@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from trisect.lab.recall_draws import Redrawn, jeffreys
 from trisect.measure import names, recall
+from trisect.stats.bootstrap import Redrawn, jeffreys
 
 SEEDS = st.integers(0, 10_000)
 ROUNDING = 1e-12  # sums of at most a few hundred terms of order one

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.traces import random_trace
 
-from trisect.measure import spread
 from trisect.measure.block import mixing_ratio, norms
 from trisect.measure.categories import CATEGORIES
 from trisect.measure.norms import per_head, transformed_norms
-from trisect.measure.spread import Ranks, Sums, draw_groups, moments, variation
 from trisect.measure.tally import Layer, Model, Whose, frequency_ranks
+from trisect.stats import sums as spread
+from trisect.stats.sums import Ranks, Sums, draw_groups, moments, variation
 
 
 def spearman(x: object, y: object) -> float:

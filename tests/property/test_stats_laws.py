@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trisect.core.stats import ALPHA, Sides, conjunction, holm, interval, seeds_needed, sides, summary, two_sided
+from trisect.stats.tests import ALPHA, Sides, conjunction, holm, interval, seeds_needed, sides, summary, two_sided
 
 DIRECTIONS = ("above", "below", "within")
 TURNED = {"above": "below", "below": "above", "within": "within"}

@@ -12,10 +12,11 @@ from trisect.core.files import read_json
 from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
-from trisect.lab.ablation import plan_edits, run_ablation
+from trisect.experiments.ablate import page
+from trisect.experiments.ablate.run import run_ablation
+from trisect.lab.passes import plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.report import ablation as page
 
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()

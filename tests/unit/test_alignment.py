@@ -14,14 +14,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from trisect.core.errors import CorpusError, ModelError
+from trisect.experiments.align.examples import choose_pictures
+from trisect.experiments.align.links import link
+from trisect.experiments.align.rows import alignment_rows, buckets, judge_alignment
 from trisect.hf.crossing import PADDING, SPECIAL, check_crossing, cross_batches, cut
 from trisect.hf.load import Pretrained, load
-from trisect.lab.alignrows import alignment_rows, buckets, judge_alignment
-from trisect.lab.linking import link
-from trisect.lab.pairs import choose_pictures
-from trisect.lab.recall_draws import Redrawn
 from trisect.measure.alignment import aer, gold_of
 from trisect.papers.norms import ALIGNMENT
+from trisect.stats.bootstrap import Redrawn
 from trisect.text.bitext import Pair
 
 SENTENCES = (

@@ -12,7 +12,7 @@ import pytest
 
 from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
 from trisect.core.files import write_json
-from trisect.lab.ask import CARD, ask, find_nearest
+from trisect.experiments.recall.ask import CARD, ask, find_nearest
 
 NAMES = {
     "Anna Meier": [True, True, "Adona"],
@@ -254,7 +254,7 @@ def test_a_card_of_other_content(folder, body):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A small model of its own vocabulary, as a recall leaves one, though with random weights."""
-    from trisect.hf.small import Architecture, make_model, make_tokenizer, save
+    from trisect.hf.small.gpt import Architecture, make_model, make_tokenizer, save
 
     place = tmp_path_factory.mktemp("trained")
     tokenizer = make_tokenizer(sorted(set("Where was Anna Meier born? Adona Bo Lund")), 32)

@@ -13,9 +13,9 @@ from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.subject import Target, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
+from trisect.experiments.checkpoints import page
+from trisect.experiments.checkpoints.run import run_checkpoints
 from trisect.hf.checkpoints import cuts_of, locate
-from trisect.lab.checkpoints import run_checkpoints
-from trisect.report import checkpoints as page
 
 LINES = [*revisions.lines(3), " ".join(revisions.WORDS)]
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_done_is_said(folder, tmp_path, named, kind, said):
 
 def test_normed_components_are_rewound_and_said_to_be_more_than_weights():
     from trisect.core.subject import Heads, Shape
-    from trisect.lab.checkpoints import plan_places
+    from trisect.experiments.checkpoints.run import plan_places
 
     address, rows = Address("plain", 1), torch.arange(4).view(2, 2)
     origins = {

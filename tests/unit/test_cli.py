@@ -178,7 +178,7 @@ def test_corpus_show_of_the_embedded_corpus():
 
 
 def test_epochs_are_those_of_attacks_too():
-    from trisect.lab.plan import choose
+    from trisect.experiments.study.plan import choose
 
     for epochs in (3, 300):
         runs = list(choose("paper", epochs=epochs)[0].runs("text"))

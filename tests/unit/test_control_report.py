@@ -11,13 +11,16 @@ from tests.synthetic import DECIDING, about, experiment, study_tables
 
 from trisect.core import spec
 from trisect.core.tables import frame
-from trisect.report import beyond, cards, controls, figures, findings, page, removal, tying, words
+from trisect.experiments.dissect.evidence import First, Line, figure, first, ordered, section, summary, table, told
+from trisect.experiments.study import beyond, controls, figures, findings, page, removal, tying
+from trisect.experiments.study import words as study_words
+from trisect.experiments.study.rows import Rows
+from trisect.report import cards
 from trisect.report.panels import Figure
-from trisect.report.rows import Mean, Point, Rows, place
+from trisect.report.points import Mean, Point, place
 from trisect.report.sheet import Sheet
 from trisect.report.sheet import html as sheet_html
 from trisect.report.survival import spelt, survivals, tally, whole
-from trisect.report.together import First, Line, figure, first, ordered, section, summary, table, told
 
 NEW = ["controls-pos-valid", "controls-pos-train", "removed-pos-linear-bits", "removed-pos-linear-accuracy"]
 PAPER = pl.col("edit").is_in(["none", "attack", "freeze"]) & (pl.col("variant").fill_null("plain") == "plain")
@@ -54,7 +57,7 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = Rows.of(plain, described)
-    assert findings.answer(bare) == words.answer(bare)
+    assert findings.answer(bare) == study_words.answer(bare)
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
 
 
@@ -63,7 +66,7 @@ def test_the_papers_figures_do_not_see_controls_ties_and_probes(study, rows, dra
     old = {**tables, "runs": tables["runs"].filter(PAPER)}
     bare = Rows.of({**old, "sites": tables["sites"].filter(pl.col("label").is_null())}, described)
     assert bare.edited == rows.edited
-    assert words.answer(bare) == words.answer(rows)
+    assert study_words.answer(bare) == study_words.answer(rows)
     assert bare.effects("attack", "valid", "pos") == rows.effects("attack", "valid", "pos")
     assert rows.strengths == (1.0,)
 

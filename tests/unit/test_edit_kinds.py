@@ -14,10 +14,10 @@ from trisect.core.errors import SpecError
 from trisect.core.methods import Attack, Control, Probe, spell_variant
 from trisect.core.site import Site
 from trisect.core.spec import plain, read_experiment, read_run
-from trisect.lab.estimate import token_seconds
+from trisect.experiments.study.estimate import token_seconds
+from trisect.experiments.study.ledger import asked_of, fleets, join_ledger
+from trisect.experiments.study.plan import choose, make_plan
 from trisect.lab.folder import Folder
-from trisect.lab.ledger import asked_of, fleets, join_ledger
-from trisect.lab.plan import choose, make_plan
 from trisect.lm.edited import parameters_of
 from trisect.lm.edits import EDITS
 from trisect.lm.edits.attack import AttackEdit

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trisect import engine
 from trisect.core.errors import CorpusError, StudyError
+from trisect.engine import processes as engine
 
 ECHO = """
 import json, sys
@@ -103,7 +103,7 @@ def test_serve_answers_line_by_line_and_stops_at_an_error():
 def test_a_worker_ends_when_its_input_does():
     import subprocess
 
-    code = "from trisect.lab.worker import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
+    code = "from trisect.experiments.study.worker import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout

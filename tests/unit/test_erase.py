@@ -11,15 +11,15 @@ from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.subject import Parts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
-from trisect.lab.ablation import plan_edits
-from trisect.lab.erase import run_erase
-from trisect.lab.erasers import fit_erasers, gather, make_writer, scatter
+from trisect.experiments.erase import page
+from trisect.experiments.erase.erasers import fit_erasers, gather, make_writer, scatter
+from trisect.experiments.erase.labels import WordLabels, owners
+from trisect.experiments.erase.run import run_erase
+from trisect.lab.passes import plan_edits
 from trisect.lab.subject import load
-from trisect.lab.wordlabels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.erasure import Moments
-from trisect.report import erasure as page
 from trisect.text.labelled import Labelled, open_labelled, placed
 
 WORDS = tiny.corpus().vocabulary
@@ -249,7 +249,7 @@ def test_texts_without_labels_or_with_one_class_are_refused(tmp_path):
 
 
 def test_queries_and_keys_of_different_texts_are_not_joined(tmp_path):
-    from trisect.lab.erase import refuse_two_sides
+    from trisect.experiments.erase.run import refuse_two_sides
 
     with pytest.raises(SiteError) as caught:
         refuse_two_sides(plan_edits(load_shape(), ["cross.q+k@1"], "layer"))

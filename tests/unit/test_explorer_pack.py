@@ -19,13 +19,13 @@ from tests import pictures
 
 from trisect.core.errors import CorpusError, TrisectError
 from trisect.core.subject import Batch, Subject
-from trisect.lab.explore import explore, run_explore, take_picture
+from trisect.experiments.explore import heads, page, widget
+from trisect.experiments.explore import pack as packing
+from trisect.experiments.explore.pack import LADDER, levels_of, pack, vectors
+from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.experiments.explore.pieces import readable
+from trisect.experiments.explore.run import explore, run_explore, take_picture
 from trisect.measure import norms as measured
-from trisect.report.explorer import heads, page, widget
-from trisect.report.explorer import pack as packing
-from trisect.report.explorer.pack import LADDER, levels_of, pack, vectors
-from trisect.report.explorer.picture import Layer, Picture, Words
-from trisect.report.explorer.pieces import readable
 
 READINGS = {"encoder": pictures.encoder(padding=3), "decoder": pictures.decoder(), "translator": pictures.translator()}
 FLOAT = 1e-6  # float32's own rounding, of values below 100

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from tests import aligned
 
-from trisect.report.heard import alignment_line
-from trisect.report.together import first
+from trisect.experiments.dissect.evidence import first
+from trisect.experiments.dissect.model_evidence import alignment_line
 
 
 @pytest.mark.parametrize("models", [1, 3])

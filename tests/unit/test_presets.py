@@ -10,7 +10,7 @@ import pytest
 from trisect.core.errors import SpecError
 from trisect.core.methods import METHODS, PAPER_SITES
 from trisect.core.spec import Experiment, Run
-from trisect.papers.presets import BEYOND, DECIDING, PRESETS, find_experiment, find_experiments, is_preset
+from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiment, find_experiments, is_preset
 
 SMALL = [one for one in PRESETS if one.name in ("quick", "wikitext2-small")]
 

@@ -10,8 +10,8 @@ from tests import tiny
 from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.tables import frame
-from trisect.lab import probing
-from trisect.lab.probing import probe, read_pieces
+from trisect.experiments.study import probing
+from trisect.experiments.study.probing import probe, read_pieces
 from trisect.lm.fleet import initial, layout, views
 from trisect.text.corpus import Corpus, Split
 

@@ -15,7 +15,7 @@ from trisect.hf.addresses import example_inputs
 from trisect.hf.affine import Affine, affine_of
 from trisect.hf.calls import Call, Edits
 from trisect.hf.pieces import find_pieces
-from trisect.hf.products import follow, following
+from trisect.hf.product_hook import follow, following
 from trisect.hf.proof import check_law, prove
 from trisect.hf.weights import find
 

@@ -12,13 +12,14 @@ from sklearn.metrics import roc_auc_score
 
 from trisect.claims.sampled import Drawn, judge_sampled
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
-from trisect.core.resampling import interval
 from trisect.core.tables import frame
-from trisect.lab import recall_answers, recall_rows
-from trisect.lab.recall_rows import COVERAGES, RISKS
+from trisect.experiments.recall import answers as recall_answers
+from trisect.experiments.recall import rows as recall_rows
+from trisect.experiments.recall.rows import COVERAGES, RISKS
 from trisect.measure.recall import threshold
 from trisect.papers import recall
 from trisect.report.cards import cards
+from trisect.stats.intervals import interval
 
 PLACES = [f"P{i:02d}{'o' * (i % 5)}" for i in range(20)]
 ABOUT = {"subject": "m", "corpus": "c"}

@@ -10,9 +10,9 @@ from tests import recalled
 
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
-from trisect.report import recall
-from trisect.report.recall_numbers import Number, Numbers, probabilities
-from trisect.report.recall_panels import words_for
+from trisect.experiments.recall import page as recall
+from trisect.experiments.recall.page_numbers import Number, Numbers, probabilities
+from trisect.experiments.recall.page_panels import words_for
 from trisect.report.sheet import Section, html
 
 REFERENCES = [("notes <i>of others</i>", (0.016,), (0.194, 0.258)), ("a second", [0.022], [])]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trisect.core.errors import SpecError
-from trisect.hf.practice import Schedule
-from trisect.hf.small import Architecture
-from trisect.lab.recipes import COURSE, RECIPES, choose_recipe
+from trisect.experiments.recall.settings import COURSE, RECIPES, choose_recipe
+from trisect.hf.small.gpt import Architecture
+from trisect.hf.small.training import Schedule
 
 LINES = 2_937  # of the course's pretraining text
 

@@ -8,11 +8,13 @@ import pytest
 from tests.synthetic import about, study_tables
 
 from trisect.core.tables import frame
+from trisect.experiments.study import figures, page
+from trisect.experiments.study.exactness import exactness
+from trisect.experiments.study.rows import Rows
 from trisect.measure.curves import TOLERANCE
-from trisect.report import figures, marks, page, render
-from trisect.report.exactness import exactness
+from trisect.report import marks, render
 from trisect.report.marks import Measure, Series, mean_of, of_runs
-from trisect.report.rows import Point, Rows, interval
+from trisect.report.points import Point, interval
 
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
 LOSS = Measure("loss", "nats")

@@ -13,11 +13,11 @@ from tests.planted import judged, planted
 from trisect import claims
 from trisect.claims import sampled
 from trisect.claims.sampled import judge_sampled
-from trisect.core import stats as rule
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
-from trisect.core.resampling import interval, sides
 from trisect.papers import SOURCES, norms
 from trisect.report.cards import cards
+from trisect.stats import tests as rule
+from trisect.stats.intervals import interval, sides
 
 ABOUT = {"subject": "m", "corpus": "c"}
 

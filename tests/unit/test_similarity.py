@@ -18,12 +18,19 @@ from trisect.core.files import read_json
 from trisect.core.subject import Batch, Heads, Scores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections, Reading, Side
-from trisect.lab.likeness import AFFINE, ELSEWHERE, Nulls, compare_with_nulls, draws_needed, measure_weights
-from trisect.lab.similarity import SCORES, _heads, run_similarity
+from trisect.experiments.similarity import page
+from trisect.experiments.similarity.rows import (
+    AFFINE,
+    ELSEWHERE,
+    Nulls,
+    compare_with_nulls,
+    draws_needed,
+    measure_weights,
+)
+from trisect.experiments.similarity.run import SCORES, _heads, run_similarity
 from trisect.lab.subject import load
 from trisect.measure import similarity
-from trisect.report import similarity as page
-from trisect.report import words
+from trisect.report import format as words
 
 DRAWS = 20_000
 

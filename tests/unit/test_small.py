@@ -7,10 +7,10 @@ import torch
 import trisect
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.subject import Target
-from trisect.hf.answers import STRANGE, Answerer
 from trisect.hf.load import load
-from trisect.hf.practice import Practice, Schedule
-from trisect.hf.small import Architecture, ids_of, is_model, load_weights, make_model, make_tokenizer, save
+from trisect.hf.small.answers import STRANGE, Answerer
+from trisect.hf.small.gpt import Architecture, ids_of, is_model, load_weights, make_model, make_tokenizer, save
+from trisect.hf.small.training import Practice, Schedule
 from trisect.measure.ablation import put, zeros
 from trisect.text.corruption import question_example
 

@@ -21,7 +21,7 @@ from trisect.core.spec import (
     read_run,
 )
 from trisect.core.tables import read_table
-from trisect.papers.presets import PRESETS, find_experiment, only
+from trisect.experiments.study.presets import PRESETS, find_experiment, only
 
 
 def test_an_experiment_survives_the_way_through_json():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from trisect.core.stats import (
+from trisect.stats.tests import (
     ALPHA,
     Sample,
     Sides,

@@ -12,9 +12,9 @@ from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
 from trisect.core.errors import StudyError, TheoryError
-from trisect.lab.theory import SCHEMA, run_theory
+from trisect.experiments.theory.figures import chart, figure
+from trisect.experiments.theory.run import SCHEMA, run_theory
 from trisect.report.panels import Panel
-from trisect.report.theory_figures import chart, figure
 from trisect.theory import CONSTRUCTIONS, Draws
 from trisect.theory.certificates import certificate
 from trisect.theory.words import self_attention
@@ -422,7 +422,7 @@ def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
 
 
 def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeypatch):
-    monkeypatch.setattr("trisect.lab.theory._write", lambda folder, *rest: folder)
+    monkeypatch.setattr("trisect.experiments.theory.run._write", lambda folder, *rest: folder)
     again, other = (
         run_theory(("stretched_key_two_heads",), (1.0,), 6, 3, 500, seed=s, quiet=True).tables["theory"] for s in (7, 8)
     )

@@ -8,7 +8,7 @@ import pytest
 
 from trisect import theory
 from trisect.core.errors import TheoryError
-from trisect.lab.theory import run_theory
+from trisect.experiments.theory.run import run_theory
 from trisect.theory import CONSTRUCTIONS
 from trisect.theory.certificates import exact_rank, rank_bound
 

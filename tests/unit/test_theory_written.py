@@ -7,7 +7,8 @@ import pytest
 
 from trisect import theory
 from trisect.core.errors import StudyError, TheoryError
-from trisect.report.theory import base_draws, page, write
+from trisect.experiments.theory import page
+from trisect.experiments.theory.page import base_draws, write
 from trisect.theory import Draws
 
 

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.spec import Machine
-from trisect.hf import practice as rooms
+from trisect.experiments.translate.run import run_translation
+from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, choose_translation
 from trisect.hf.load import load
-from trisect.hf.small import save
-from trisect.hf.translation import Translator
-from trisect.hf.translator import POSITIONS, Architecture, Translating, encode, learn_tokenizer, make_model
-from trisect.lab.translation import run_translation
-from trisect.lab.translation_recipes import EMBEDDED, RECIPES, SMALL, choose_translation
+from trisect.hf.small import training as rooms
+from trisect.hf.small.gpt import save
+from trisect.hf.small.translation import Translator
+from trisect.hf.small.translator import POSITIONS, Architecture, Translating, encode, learn_tokenizer, make_model
 from trisect.text.bitext import read_pairs
 from trisect.text.phrases import generated
 

@@ -10,10 +10,10 @@ from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
 from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
+from trisect.hf.interface_hook import tape
 from trisect.hf.losses import first_tensor
-from trisect.hf.products import follow
+from trisect.hf.product_hook import follow
 from trisect.hf.proof import prove
-from trisect.hf.tape import tape
 
 
 def read(model: Any, inputs: Any, door: Any = tape) -> tuple[Any, list[Any]]:

@@ -13,9 +13,9 @@ from tests.synthetic import FINAL, INIT, about, diverged, study_tables, with_cur
 from trisect import claims
 from trisect.claims import evidence as evidence_room
 from trisect.claims import readings, verdicts
-from trisect.core import stats
 from trisect.core.tables import SCHEMAS
 from trisect.papers import submodules
+from trisect.stats import tests as stats
 
 
 def test_the_numbers_of_a_part_are_those_of_the_metrics():

@@ -9,8 +9,8 @@ from trisect.claims.sampled import LEAST, judge_sampled
 from trisect.claims.verdicts import EPSILON, judge
 from trisect.core.claim import Claim, plain
 from trisect.core.files import canonical, digest
-from trisect.core.stats import ALPHA
 from trisect.papers import SOURCES
+from trisect.stats.tests import ALPHA
 
 __all__ = ["CLAIMS", "Check", "claims_hash", "judge", "judge_sampled", "listing", "preconditions"]
 

@@ -14,10 +14,10 @@ from trisect.claims.readings import read
 from trisect.claims.verdicts import barred_everywhere, depth
 from trisect.core.claim import Combination, CurveDistance, Effect, Leaf, LearnedFraction, LossChange, Part
 from trisect.core.methods import VARIANTS
-from trisect.core.stats import ALPHA, Sample, interval, number, sides, summary
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.papers.submodules import MARGIN
+from trisect.stats.tests import ALPHA, Sample, interval, number, sides, summary
 
 CONTROLS = (*VARIANTS[1:], "bounded+site")
 SURVIVES, NOT, UNDECIDED, NOTHING = "survives", "does not survive", "undecided", "no such effect"

@@ -13,9 +13,9 @@ from trisect.claims.rule import UNDECIDED, Decided, decide, slack
 from trisect.claims.sampled import LEAST, NO_SPREAD, NOT_MEASURED, too_few
 from trisect.core.claim import Part, Source, Statistic
 from trisect.core.files import canonical
-from trisect.core.resampling import interval, sides, spread
-from trisect.core.stats import ALPHA, Sides, number, two_sided
 from trisect.core.tables import frame
+from trisect.stats.intervals import interval, sides, spread
+from trisect.stats.tests import ALPHA, Sides, number, two_sided
 
 NO_NULL = "heads are as wide as the model, so that random ones overlap as much"
 

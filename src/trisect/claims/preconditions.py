@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
-from trisect.core.stats import interval, number, summary
+from trisect.stats.tests import interval, number, summary
 
 MARGIN = 0.02
 

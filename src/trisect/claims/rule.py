@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trisect.core.claim import Part
-from trisect.core.stats import ALPHA, Sides, conjunction, holm, two_sided
+from trisect.stats.tests import ALPHA, Sides, conjunction, holm, two_sided
 
 UNDECIDED = "not decided at the measured spread"
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from trisect.claims.rule import UNDECIDED, Decided, decide, slack
 from trisect.core.claim import Combination, Effect, Part, Source, Statistic
 from trisect.core.files import canonical
-from trisect.core.resampling import interval, sides, spread
-from trisect.core.stats import ALPHA, Sample, Sides, conjunction, number, two_sided
-from trisect.core.stats import sides as student_sides
 from trisect.core.tables import frame
+from trisect.stats.intervals import interval, sides, spread
+from trisect.stats.tests import ALPHA, Sample, Sides, conjunction, number, two_sided
+from trisect.stats.tests import sides as student_sides
 
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
 MOST = 1_000_000

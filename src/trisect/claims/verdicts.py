@@ -14,19 +14,9 @@ from trisect.claims.preconditions import checks
 from trisect.claims.readings import Reading, When, above_unigram, read
 from trisect.claims.rule import UNDECIDED, Decided, decide, slack
 from trisect.core.claim import Part, SiteMean, Source
-from trisect.core.stats import (
-    ALPHA,
-    Sample,
-    Sides,
-    interval,
-    number,
-    seeds_needed,
-    sides,
-    summary,
-    two_sided,
-)
 from trisect.core.tables import frame
 from trisect.papers import SOURCES, tying
+from trisect.stats.tests import ALPHA, Sample, Sides, interval, number, seeds_needed, sides, summary, two_sided
 
 NOT_IN_USE = "attention is not in use here"
 NOT_CHECKED = "whether attention is in use was not measured in this study"

@@ -112,7 +112,7 @@ def check(
 
 def _check_study(out: str) -> None:
     from trisect import door
-    from trisect.lab.check import unfinished
+    from trisect.experiments.study.check import unfinished
 
     found = door.check(out)
     for error in found:

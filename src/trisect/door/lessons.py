@@ -21,7 +21,7 @@ def theory_page(
     quiet: bool = False,
 ) -> Any:
     """The constructions of `trisect.theory` by name, or all eight, at every `beta`: table, figures and interactive page."""
-    from trisect.lab.theory import run_theory
+    from trisect.experiments.theory.run import run_theory
 
     several = (float(beta),) if isinstance(beta, (int, float)) else tuple(beta)
     chosen = (names,) if isinstance(names, str) else tuple(names)
@@ -30,7 +30,7 @@ def theory_page(
 
 def chart(result: Any) -> Any:
     """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
-    from trisect.report.theory_figures import chart as draw
+    from trisect.experiments.theory.figures import chart as draw
 
     return draw(result)
 
@@ -51,7 +51,7 @@ def recall(
     `data` is 'embedded' or a folder of birth places; `recipe` 'embedded', 'small' or 'course', with some `settings`
     changed. Goes on where it stopped; the models are ordinary Hugging Face folders.
     """
-    from trisect.lab.recall import run_recall
+    from trisect.experiments.recall.run import run_recall
 
     chosen = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
     return run_recall(data, free_place(out), chosen, recipe, settings or {}, examples, Machine(device, workers, quiet))
@@ -59,7 +59,7 @@ def recall(
 
 def ask(model: str | Path, question: str, risk: float | None = None) -> Any:
     """Put a question such as 'Where was NAME born?' to a model that `recall` trained; it may abstain."""
-    from trisect.lab.ask import ask as put
+    from trisect.experiments.recall.ask import ask as put
 
     return put(model, question, risk)
 
@@ -78,7 +78,7 @@ def translate_train(
 
     `data` is 'embedded', a folder with train, valid or trial, and test sentences, or two files, source and target.
     """
-    from trisect.lab.translation import run_translation
+    from trisect.experiments.translate.run import run_translation
 
     chosen = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
     return run_translation(data, free_place(out), chosen, recipe, settings or {}, Machine(device, workers, quiet))

@@ -36,7 +36,7 @@ def norms(
 
     `subject` is a model as `load` takes or gives it, `texts` a corpus or texts as `trisect.texts` takes them.
     """
-    from trisect.lab.norms import run_norms
+    from trisect.experiments.norms.run import run_norms
 
     return run_norms(as_subject(subject), given_texts(texts), free_place(out), block, seed=seed, quiet=quiet)
 
@@ -50,7 +50,7 @@ def similarity(
     quiet: bool = False,
 ) -> Any:
     """How alike W_Q, W_K and W_V are, head by head, against random matrices (science D1, D3)."""
-    from trisect.lab.similarity import run_similarity
+    from trisect.experiments.similarity.run import run_similarity
 
     return run_similarity(
         as_subject(subject),
@@ -78,7 +78,7 @@ def ablate(
     `sites` is q, k and v of every layer where null; `how` zero, mean or resample; `per` layer or head; `hold` keeps
     all attention weights as they were, but those of a layer whose q or k is replaced.
     """
-    from trisect.lab.ablation import run_ablation
+    from trisect.experiments.ablate.run import run_ablation
 
     return run_ablation(
         as_subject(subject),
@@ -113,7 +113,7 @@ def erase(
     `corpus` is a text with the label columns; `whose` label a position carries: its 'own' word's or the 'next'. Needs
     the extra `trisect[erase]`.
     """
-    from trisect.lab.erase import run_erase
+    from trisect.experiments.erase.run import run_erase
 
     several = (labels,) if isinstance(labels, str) else tuple(labels)
     return run_erase(
@@ -139,7 +139,7 @@ def align(
     `models` is one, or several that differ by their seed; `gold` has sure and possible links, counted from `base` where
     the file does not say; `trial` are source, target and gold of other pairs, which choose the best layer.
     """
-    from trisect.lab.align import run_align
+    from trisect.experiments.align.run import run_align
 
     return run_align(models, source, target, gold, base, trial, free_place(out), limit, seed=seed, quiet=quiet)
 
@@ -165,7 +165,7 @@ def rewind(
     remote_code: bool = False,
 ) -> Any:
     """Rewind q, k, v between published checkpoints of one model (science A5, A6): revisions, or sub-folders."""
-    from trisect.lab.checkpoints import run_checkpoints
+    from trisect.experiments.checkpoints.run import run_checkpoints
 
     return run_checkpoints(
         model,
@@ -191,13 +191,13 @@ def rewind(
 
 def explore(reading: Any, row: int = 0) -> Any:
     """A view into every head of one row of a Reading, for a notebook."""
-    from trisect.lab.explore import explore as show
+    from trisect.experiments.explore.run import explore as show
 
     return show(reading, row)
 
 
 def explore_page(subject: Any, text: Text, out: str | Path = "explore.html") -> Path:
     """One self-contained page to look into every head with; returns its path."""
-    from trisect.lab.explore import run_explore
+    from trisect.experiments.explore.run import run_explore
 
     return run_explore(as_subject(subject), text, Path(out))

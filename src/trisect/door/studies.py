@@ -11,8 +11,8 @@ from trisect.core.files import inside
 from trisect.core.site import Site
 from trisect.core.spec import Experiment, Machine
 from trisect.door.given import as_seeds, as_tuple, free_place
-from trisect.lab.plan import Plan, choose, make_plan
-from trisect.lab.study import Study, render_report, run_study
+from trisect.experiments.study.plan import Plan, choose, make_plan
+from trisect.experiments.study.run import Study, render_report, run_study
 from trisect.text.corpus import Corpus
 from trisect.text.readers import open_corpus
 
@@ -64,7 +64,7 @@ def render(out: str | Path) -> Study:
 
 def check(out: str | Path) -> list[StudyError]:
     """Read all that a study reads back; an error for each damaged file, saying what to delete. Changes nothing."""
-    from trisect.lab.check import check_study
+    from trisect.experiments.study.check import check_study
 
     return check_study(Path(out))
 
@@ -121,6 +121,6 @@ def dissect(
 
     `seeds` are those of the training study.
     """
-    from trisect.lab.dissect import run_dissect
+    from trisect.experiments.dissect.run import run_dissect
 
     return run_dissect(free_place(out), as_seeds(seeds), Machine(device, workers, quiet))

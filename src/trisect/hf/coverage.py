@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.hf.affine import is_affine
 from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.interface_hook import eager, tape
 from trisect.hf.losses import first_tensor
 from trisect.hf.pieces import Stray, find_pieces
-from trisect.hf.products import follow, following
-from trisect.hf.tape import eager, tape
+from trisect.hf.product_hook import follow, following
 
 Door = Callable[[nn.Module, Edits], AbstractContextManager[list[Call]]]
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trisect.core.errors import ModelError
 from trisect.core.spec import Run, read_run
 from trisect.lab.folder import Folder, is_study
-from trisect.lab.tasks import read_finished, weights
+from trisect.lab.runs import read_finished, weights
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import Corpus
 

@@ -12,10 +12,10 @@ from markupsafe import Markup
 from trisect.claims.rule import UNDECIDED
 from trisect.claims.sampled import MOST, more_helps
 from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
-from trisect.core.stats import MOST_SEEDS
 from trisect.papers import SOURCES
+from trisect.report.format import count, number, several
 from trisect.report.survival import Survival, survivals
-from trisect.report.words import count, number, several
+from trisect.stats.tests import MOST_SEEDS
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
 MIDDLE, FOOT, TIGHT = 11, 22, 30

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import altair as alt
 
-from trisect.report import palette, words
+from trisect.report import format as words
+from trisect.report import palette
 from trisect.report.frames import Frame, around
 from trisect.report.panels import WIDTH, Key, Panel, chart_of, lay
-from trisect.report.rows import order
+from trisect.report.points import order
 
 ROOM = 11  # pixels of a mark with its interval
 AIR = 2.0  # an interval may reach this many spans of the values beyond them before it is cut

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trisect.core import stats
-from trisect.report.rows import Point
+from trisect.report.points import Point
+from trisect.stats import tests as stats
 
 DIGITS = 8  # that count; losses are sums of float32 products, so that the rest is noise
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import polars as pl
 from markupsafe import Markup
 
-from trisect.claims import preconditions
 from trisect.core.errors import TrisectError
-from trisect.report import cards, facts, render, words
+from trisect.report import cards, render
+from trisect.report import format as words
 from trisect.report.cards import Card, PartView
-from trisect.report.rows import Rows
 
 STYLE = Markup("""<style>
 .trisect { max-width: 62rem; line-height: 1.45; font-variant-numeric: tabular-nums; }
@@ -152,33 +150,6 @@ def _part(part: PartView) -> Markup:
     note = Markup(' <span class="soft">{}</span>').format(part.note) if part.note else ""
     said = Markup('<div>{}{}<br><span class="soft">{}</span>{}</div>').format(part.sentence, aside, part.numbers, note)
     return Markup('<div class="part">{}{}</div>').format(said, part.drawing)
-
-
-def study(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], report: Path) -> str:
-    """A study in short: experiment, text, model, runs, the checks before any verdict, verdicts, and where its page is."""
-    rows = Rows.of(tables, about)
-    said, name = facts.study(rows), (about.get("experiment") or {}).get("name", "study")
-    checks = [
-        Markup("{}: {} ({}){}").format(
-            "holds" if c.ok else "does not hold", c.name, _measured(c.effect), Markup("<br>")
-        )
-        for c in preconditions({key: tables[key] for key in ("runs", "metrics", "sites")})
-    ]
-    lines = {
-        "Text": said["corpus"],
-        "Model": said["model"],
-        "Seeds": said["seeds"],
-        "Runs": said["runs"],
-        "Before any verdict": Markup("").join(checks),
-        "Verdicts": words.tally(cards.tally(cards.cards(rows.claims))),
-        "Report": Markup("<code>{}</code>").format(report),
-    }
-    body = Markup("").join(ROW.format(name=key, said=value) for key, value in lines.items())
-    return _framed(Markup("<p><b>Study {}</b></p><table>{}</table>").format(name, body))
-
-
-def _measured(effect: float | None) -> str:
-    return "not measured" if effect is None else f"{words.number(effect, True)} nats"
 
 
 def trouble(error: TrisectError) -> str:

@@ -13,7 +13,7 @@ import altair as alt
 from trisect.report import palette
 from trisect.report.frames import Frame, label_heights, whole_ticks
 from trisect.report.marks import Measure, Series, Stroke, Strokes, mean_of, of_runs
-from trisect.report.rows import Point, by_site, extreme, order, place
+from trisect.report.points import Point, by_site, extreme, order, place
 
 WIDTH, HEIGHT = 246, 176
 LINE_HEIGHT = 12.5

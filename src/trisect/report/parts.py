@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trisect.report import palette, words
+from trisect.report import format as words
+from trisect.report import palette
 from trisect.report.frames import Frame
 from trisect.report.panels import Key, Level
-from trisect.report.rows import Point, by_site, order, place
+from trisect.report.points import Point, by_site, order, place
 
 
 def cut(shown: Iterable[tuple[Frame, Sequence[Point]]]) -> str:

@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trisect.core.files import inside, replace_file
-from trisect.report import cards, drawing, render, words
+from trisect.report import cards, drawing, render
+from trisect.report import format as words
 from trisect.report.panels import Figure
 
 HERE = Path(__file__).parent

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from trisect.claims.controls import CONTROLS, NOT, NOTHING, SURVIVES, UNDECIDED
-from trisect.report import words
-from trisect.report.rows import Mean
+from trisect.report import format as words
+from trisect.report.points import Mean
 
 NAMES = {
     "control": "Control labels",

@@ -1,0 +1,1 @@
+"""One folder an experiment: what is asked, its rows and its page."""

@@ -1,0 +1,1 @@
+"""What breaks when q, k or v of a site is replaced."""

@@ -1,0 +1,1 @@
+"""Word alignment from cross-attention, by weight and by norm."""

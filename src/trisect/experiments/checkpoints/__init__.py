@@ -1,0 +1,1 @@
+"""Rewinding q, k and v between published checkpoints of one model."""

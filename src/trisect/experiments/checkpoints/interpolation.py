@@ -1,0 +1,186 @@
+"""Blending: one site's weights at several revisions put into a model, and what its loss on some texts makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from trisect.core.errors import CorpusError
+from trisect.core.site import Site
+from trisect.core.subject import Batch, Subject, Texts
+from trisect.measure.criticality import criticality, mean_difference
+from trisect.measure.curves import Curves, adaptive_curves, exact_curves
+from trisect.stats.percentiles import percentiles, replicates
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trisect.hf.checkpoints import Cut, Values
+
+Losses = Float[np.ndarray, " N"]  # summed over each text, in nats
+Row = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """A site that is rewound, grown to all that its weights serve, and where these weights are."""
+
+    site: Site
+    cuts: tuple[Cut, ...]
+
+
+class How(NamedTuple):
+    """How a curve is drawn: α on its grid, the share of the final loss that counts as a drop, and the bootstrap's seed."""
+
+    points: int
+    epsilon: float
+    exact: bool
+    seed: int
+
+    @property
+    def grid(self) -> Float[np.ndarray, " A"]:
+        """α from 0 to 1."""
+        return np.arange(self.points) / (self.points - 1)
+
+
+class Bench:
+    """A model and the texts on which every set of weights is tried; the texts are made ready once."""
+
+    def __init__(self, subject: Subject, module: nn.Module, texts: Texts, size: int) -> None:
+        self.subject, self.module = subject, module
+        self.batches: tuple[Batch, ...] = tuple(subject.batches(texts.texts(), size, scored=True))
+        self.tried = 0
+        self._tokens = np.zeros(1 + max((t for b in self.batches for t, _ in b.rows), default=-1))
+        self.final = self._losses()
+        if not self._tokens.sum():
+            known = f"{len(self._tokens)} were read, and in none is a token predicted from others."
+            raise CorpusError(f"The texts {texts.name!r} have no loss.", known, "Give texts of more than one token.")
+        self.kept = self._tokens > 0
+        self.tokens = self._tokens[self.kept]
+        self.final = self.final[self.kept]
+
+    def losses(self, cuts: Sequence[Cut], values: Values) -> Losses:
+        """Of each text that has a loss, with those values in the model."""
+        from trisect.hf.checkpoints import replaced
+
+        with replaced(self.module, cuts, values):
+            return self._losses()[self.kept]
+
+    def _losses(self) -> Losses:
+        self._tokens[:] = 0
+        found = np.zeros_like(self._tokens)
+        with torch.no_grad():
+            for batch in self.batches:
+                scores = self.subject.score(batch)
+                texts = [text for text, _ in batch.rows]
+                np.add.at(found, texts, scores.total.double().cpu().numpy())
+                np.add.at(self._tokens, texts, scores.count.double().cpu().numpy())
+        self.tried += 1
+        return found
+
+
+def rewind(
+    bench: Bench,
+    spots: Sequence[Place],
+    read: Callable[[str], list[Values]],
+    initial: str,
+    stages: Sequence[str],
+    how: How,
+    told: Callable[[int, int], object],
+) -> tuple[list[Row], list[str]]:
+    """The rows of every site, without their subject, and notes.
+
+    `read` gives the values of a revision at every place; of the stages one at a time is held.
+    """
+    from trisect.hf.checkpoints import take
+
+    final = [take(bench.module.state_dict(), spot.cuts) for spot in spots]
+    total, done = len(spots) * (1 + (len(stages) + 1) * bool(stages)), 0
+    rows: list[Row] = []
+    middle: list[list[Losses]] = [[] for _ in spots]
+    same: list[Site] = []
+    for number, revision in enumerate((initial, *stages)):
+        for i, (spot, values) in enumerate(zip(spots, read(revision), strict=True)):
+            if stages:
+                middle[i].append(bench.losses(spot.cuts, values))
+            if not number:
+                same += [spot.site] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
+                rows += _convex(bench, spot, values, final[i], how)
+            done += 1
+            told(done, total)
+    for spot, losses in zip(spots, middle, strict=True):
+        rows += _midstage(bench, spot, [*losses, bench.final], how) if losses else []
+    notes = [f"At {', '.join(map(str, same))} the initial weights are the final ones."] if same else []
+    return rows, notes
+
+
+def _convex(bench: Bench, spot: Place, first: Values, last: Values, how: How) -> list[Row]:
+    from trisect.hf.checkpoints import blend
+
+    sums: dict[float, Losses] = {1.0: bench.final}
+
+    def evaluate(alphas: list[float]) -> Float[np.ndarray, "1 N"]:
+        for alpha in alphas:
+            if alpha not in sums:
+                sums[alpha] = bench.losses(spot.cuts, blend(first, last, alpha))
+        return np.array([[sums[alpha].sum() / bench.tokens.sum() for alpha in alphas]])
+
+    grid = how.grid
+    curves: Curves = exact_curves(evaluate, grid, 1) if how.exact else adaptive_curves(evaluate, grid, 1, how.epsilon)
+    losses = curves.values[0]
+    rows, drawn = _curve(
+        "rewind", spot, grid, losses, curves.mix @ np.stack([sums[x] for x in curves.points]), bench, how
+    )
+    found = criticality(grid, losses, how.epsilon)
+    scores = np.array([[criticality(grid, curve, how.epsilon).score] for curve in drawn])
+    ends = percentiles(scores, len(bench.tokens))
+    named = {"criticality": found.score, "criticality_first": found.first}
+    named |= {"criticality_low": ends.low[0], "criticality_high": ends.high[0]}
+    named |= {
+        "rewind_check_nats": curves.checks[0],
+        "rewind_evaluations": curves.evaluations,
+        "rewind_nodes": curves.nodes,
+    }
+    return _finite([*rows, *(_row(spot, bench, name, value) for name, value in named.items())])
+
+
+def _midstage(bench: Bench, spot: Place, losses: Sequence[Losses], how: How) -> list[Row]:
+    """`at` is the number of the revision, from 0 (initial) on."""
+    sums = np.stack(losses)
+    means = sums.sum(1) / bench.tokens.sum()
+    return _finite(_curve("midstage", spot, np.arange(len(sums), dtype=float), means, sums, bench, how)[0])
+
+
+def _curve(
+    kind: str,
+    spot: Place,
+    at: Float[np.ndarray, " A"],
+    losses: Float[np.ndarray, " A"],
+    sums: Float[np.ndarray, "A N"],
+    bench: Bench,
+    how: How,
+) -> tuple[list[Row], Float[np.ndarray, "R A"]]:
+    """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts."""
+    drawn = replicates(sums.T, bench.tokens, how.seed)
+    rises = drawn - drawn[:, -1:]
+    rise, area = percentiles(rises, len(bench.tokens)), percentiles(rises.mean(1, keepdims=True), len(bench.tokens))
+    columns = {"loss_nats": losses, "rise_low_nats": rise.low, "rise_high_nats": rise.high}
+    rows = [
+        _row(spot, bench, f"{kind}_{name}", value, float(x))
+        for name, values in columns.items()
+        for x, value in zip(at, values, strict=True)
+    ]
+    ends = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
+    return rows + [_row(spot, bench, f"{kind}_{name}", value) for name, value in ends.items()], drawn
+
+
+def _row(spot: Place, bench: Bench, measure: str, value: float, at: float | None = None) -> Row:
+    n = int(bench.tokens.sum())
+    return {"site": str(spot.site), "measure": measure, "at": at, "value": float(value), "n": n}
+
+
+def _finite(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if np.isfinite(row["value"])]  # missing stays missing

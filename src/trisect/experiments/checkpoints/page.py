@@ -1,0 +1,275 @@
+"""The page of rewinding between checkpoints: how far each site can go back before the loss moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import altair as alt
+import polars as pl
+
+from trisect.core.site import Site
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.frames import Frame
+from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
+from trisect.report.panels import Figure, Panel, chart_of, lay
+from trisect.report.points import order, place
+from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.report.subject import FEW_TEXTS, STACKS, corpus, spoken
+
+UNIT = "nats per token"
+TALL, WIDE = 202, 246  # pixels of a heat map
+STEP = 12.0  # pixels that a label needs
+REFERENCES = (
+    "Niladri Chatterji, Behnam Neyshabur, Hanie Sedghi. The Intriguing Role of Module Criticality in the Generalization of Deep "
+    "Networks. ICLR 2020.",
+    "Chiyuan Zhang, Samy Bengio, Yoram Singer. Are All Layers Created Equal? JMLR 2022.",
+    "Jean-Paul Berrut, Lloyd N. Trefethen. Barycentric Lagrange Interpolation. SIAM Review 46, 2004.",
+)
+
+
+class Ranged(NamedTuple):
+    """A number of one site, with its interval's ends or nulls."""
+
+    site: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Cell(NamedTuple):
+    """A loss of one site at one place of a curve."""
+
+    site: str
+    at: float
+    value: float
+
+
+def write(folder: Path, sites: pl.DataFrame, about: Mapping[str, Any]) -> Path:
+    """Write `folder/report.html` and its figures from the table `sites` of a rewinding; returns the page's path."""
+    return write_sheet(folder, make_sheet(sites, about))
+
+
+def make_sheet(sites: pl.DataFrame, about: Mapping[str, Any]) -> Sheet:
+    """The page as data; `about` is what stands in checkpoints.json beside the tables."""
+    lede = (
+        f"Query, key and value weights of {about['subject']} are set back towards revision {about['initial']}, one site at "
+        f"a time and all else final, and the model's own loss on {about['corpus']} is taken. No model is trained for it. "
+        "This speaks of this one model and of these texts."
+    )
+    sections = [_convex(sites, about)]
+    if about["stages"]:
+        sections.append(_midstage(sites, about))
+    sections.append(_numbers(sites, about))
+    title = f"How far back {about['subject']} can go"
+    return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), _facts(about), REFERENCES)
+
+
+def _ranged(sites: pl.DataFrame, measure: str) -> list[Ranged]:
+    """A measure at every site, in the order of layers and components."""
+    found: dict[str, dict[str, float]] = {}
+    for site, name, value in sites.select("site", "measure", "value").iter_rows():
+        found.setdefault(site, {})[name] = value
+    named = sorted(((s, of) for s, of in found.items() if measure in of), key=lambda pair: _order(pair[0]))
+    ends = f"{measure}_low", f"{measure}_high"
+    return [Ranged(s, of[measure], of.get(ends[0]), of.get(ends[1])) for s, of in named]
+
+
+def _cells(sites: pl.DataFrame, measure: str) -> list[Cell]:
+    picked = sites.filter(pl.col("measure") == measure).select("site", "at", "value")
+    return sorted((Cell(*row) for row in picked.iter_rows()), key=lambda c: (_order(c.site), c.at))
+
+
+def _order(site: str) -> tuple[int, Any]:
+    return list(STACKS).index(Site.parse(site).stack or "plain"), order(site)
+
+
+def _stacks(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(Site.parse(name).stack for name in names))
+
+
+def _bars(found: Sequence[Ranged], stack: str) -> list[Bar]:
+    mine = [r for r in found if Site.parse(r.site).stack == stack]
+    return [Bar(place(r.site).group, place(r.site).layers, r.value, r.low, r.high) for r in mine]
+
+
+def findings(sites: pl.DataFrame, about: Mapping[str, Any]) -> tuple[str, ...]:
+    """The final loss, and where the area is largest and smallest, as sentences."""
+    area = _ranged(sites, "rewind_area")
+    final = next(c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 1)
+    most, least = max(area, key=lambda r: r.value), min(area, key=lambda r: r.value)
+    return (
+        f"With its final weights the model's loss is {words.number(final)} {UNIT}.",
+        f"On the straight line from α = 0 (weights of {about['initial']}) to α = 1 (weights of {about['final']}) the mean "
+        f"rise over that loss, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)} nats, and "
+        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)} nats.",
+    )
+
+
+def _convex(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
+    area, score, first = (_ranged(sites, m) for m in ("rewind_area", "criticality", "criticality_first"))
+    said = [
+        " ".join(findings(sites, about)),
+        f"Criticality is the smallest α from which on the loss stays within {100 * about['epsilon']:g} % of the final one; "
+        "the area needs no such line, and is what should be compared.",
+    ]
+    other = {r.site: r.value for r in first}
+    differ = [r.site for r in score if other.get(r.site, r.value) != r.value]
+    if differ:
+        said.append(
+            "The other reading of criticality, the smallest α that is within that line at all, differs at "
+            f"{words.listed(differ)}: there the loss does not fall steadily."
+        )
+    floor = [r.site for r in score if r.value in (0.0, 1.0)]
+    if 2 * len(floor) > len(score):
+        said.append(
+            f"At {words.several(len(floor), 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
+            "floor, and tells these sites apart no further."
+        )
+    return Section("Convex rewinding", tuple(said), (_heat(sites, about), _scores(area, score, about)))
+
+
+def _heat(sites: pl.DataFrame, about: Mapping[str, Any]) -> Figure:
+    cells = _cells(sites, "rewind_loss_nats")
+    heights = [f"{at:g}" for at in sorted({c.at for c in cells}, reverse=True)]
+    named = {c: f"{c.at:g}" for c in cells}
+    caption = (
+        f"The model's loss with one site's weights on the straight line between {about['initial']} (α = 0) and "
+        f"{about['final']} (α = 1), all else final. The same colours in every panel. {_n(about)}"
+    )
+    return _map("checkpoints-convex", "Figure 1", "Loss along the line", caption, named, heights, "α")
+
+
+def _scores(area: Sequence[Ranged], score: Sequence[Ranged], about: Mapping[str, Any]) -> Figure:
+    names = [r.site for r in area]
+    unit = Frame("α", -0.04, 1.04)
+    panels: list[Panel] = []
+    all_bars = [bar for stack in _stacks(names) for bar in _bars(area, stack)]
+    axis = frame_of(all_bars, "nats")
+    for stack in _stacks(names):
+        tail = f", {STACKS[stack]}" if stack else ""
+        panels.append(layer_panel(f"Area{tail}", _bars(area, stack), axis))
+        if mine := _bars(score, stack):
+            panels.append(layer_panel(f"Criticality{tail}", mine, unit, zero=False))
+    caption = (
+        "The area is the mean rise of the loss over α; criticality the smallest α from which on the loss is within "
+        f"{100 * about['epsilon']:g} % of the final one. Bars are 95 % intervals. {_n(about)}{cut(all_bars, axis)}"
+    )
+    key = component_key(all_bars)
+    return Figure("checkpoints-criticality", "Figure 2", "Area and criticality", caption, tuple(panels), key)
+
+
+def _midstage(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
+    revisions = [about["initial"], *about["stages"], about["final"]]
+    names = [f"{name} ({i})" if revisions.count(name) > 1 else name for i, name in enumerate(revisions)]
+    named = {c: names[round(c.at)] for c in _cells(sites, "midstage_loss_nats")}
+    area = _ranged(sites, "midstage_area")
+    most = max(area, key=lambda r: r.value)
+    said = (
+        f"Here a site's weights are those of an earlier revision as it was. The mean rise over all {len(names)} revisions is "
+        f"largest at {most.site}, {spoken(most.value, most.low, most.high)} nats.",
+    )
+    caption = f"The model's loss with one site's weights as they were at each revision, the last on top. {_n(about)}"
+    heat = _map("checkpoints-stages", "Figure 3", "Loss by revision", caption, named, names[::-1], "revision")
+    bars = [bar for stack in _stacks(r.site for r in area) for bar in _bars(area, stack)]
+    axis = frame_of(bars, "nats")
+    panels = tuple(
+        layer_panel(f"Mid-stage area{', ' + STACKS[s] if s else ''}", _bars(area, s), axis)
+        for s in _stacks(r.site for r in area)
+    )
+    caption = f"The mean rise of the loss over all revisions. Bars are 95 % intervals. {_n(about)}{cut(bars, axis)}"
+    second = Figure("checkpoints-stages-area", "Figure 4", "Mid-stage area", caption, panels, component_key(bars))
+    return Section("Mid-stage rewinding", said, (heat, second))
+
+
+def _map(
+    name: str,
+    number: str,
+    title: str,
+    caption: str,
+    cells: Mapping[Cell, str],
+    heights: Sequence[str],
+    down: str,
+) -> Figure:
+    """Heat maps with a panel per component and stack: layers to the right, `heights` downwards."""
+    values = [c.value for c in cells]
+    low, high = min(values), max(values)
+    high = high if high > low else low + (abs(low) or 1.0)
+    panels: list[Panel] = []
+    for stack in _stacks(c.site for c in cells):
+        mine = {c: h for c, h in cells.items() if Site.parse(c.site).stack == stack}
+        for group in component_groups([Bar(place(c.site).group, "", 0.0) for c in mine]):
+            here = {c: h for c, h in mine.items() if place(c.site).group == group}
+            said = words.GROUP.get(group, group) + (f", {STACKS[stack]}" if stack else "")
+            panels.append(_panel(said, here, heights, (low, high), down))
+    return Figure(name, number, title, caption, tuple(panels), (), (low, high, UNIT))
+
+
+def _panel(
+    title: str, cells: Mapping[Cell, str], heights: Sequence[str], ends: tuple[float, float], down: str
+) -> Panel:
+    layers = list(dict.fromkeys(place(c.site).layers for c in cells))
+    rows = [{"layer": place(c.site).layers, "at": h, "value": c.value} for c, h in cells.items()]
+    step = next((s for s in (1, 2, 5, 10, 20, 50) if s * TALL >= STEP * len(heights)), 100)
+    x = alt.X("layer:O", scale=alt.Scale(domain=layers, paddingInner=0.04), title="layer")
+    side = alt.Axis(values=list(heights[::step]), tickCount=len(heights), ticks=False, labelOverlap=False)
+    y = alt.Y("at:O", scale=alt.Scale(domain=list(heights)), title=down, axis=side)
+    colours = alt.Scale(domain=list(ends), range=list(palette.VIRIDIS), interpolate="rgb", clamp=True)
+    drawn = chart_of("cells", rows).mark_rect().encode(x, y, alt.Color("value:Q", scale=colours, title=UNIT))
+    chart = lay(title, drawn, width=max(WIDE, STEP * len(layers)), height=TALL)
+    most = max(cells, key=lambda c: c.value)
+    words_for = f"{title}: heat map over {down} and layer, in {UNIT}. Highest {most.value:.3g} at {most.site}, {down} {cells[most]}."
+    return Panel(title, chart, words_for, (), {})
+
+
+def _numbers(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
+    kinds = [
+        ("rewind_area", "area, nats"),
+        ("criticality", "criticality, α"),
+        ("midstage_area", "mid-stage area, nats"),
+    ]
+    found = {title: {r.site: r for r in _ranged(sites, name)} for name, title in kinds}
+    found = {title: of for title, of in found.items() if of}
+    starts = {c.site: c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 0}
+    names = sorted({site for of in found.values() for site in of}, key=_order)
+    rows = []
+    for site in names:
+        numbers = [of.get(site) for of in found.values()]
+        cells = [spoken(r.value, r.low, r.high, False) if r else "–" for r in numbers]
+        rows.append((site, words.number(starts.get(site)), *cells))
+    said = [
+        f"Intervals are 95 % of a bootstrap over {words.several(about['texts'], 'text')}; every set of weights is tried on the "
+        "same texts. They are not corrected for how many there are."
+    ]
+    if about["texts"] < FEW_TEXTS:
+        said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
+    checks = [c.value for c in (Ranged(s, v, None, None) for s, v in _plain(sites, "rewind_check_nats"))]
+    if not about["exact"] and checks:
+        said.append(
+            f"Of the {about['points']} α of a curve some are tried and the others interpolated; the last two interpolants "
+            f"differ by at most {words.number(max(checks))} nats."
+        )
+    columns = ("site", "loss at α = 0, nats", *found)
+    return Section("Numbers", (*said, *about["notes"]), (), (Table(columns, tuple(rows), "Every site"),))
+
+
+def _plain(sites: pl.DataFrame, measure: str) -> list[tuple[str, float]]:
+    return sites.filter(pl.col("measure") == measure).select("site", "value").rows()
+
+
+def _n(about: Mapping[str, Any]) -> str:
+    return f"n\u00a0=\u00a0{words.several(about['texts'], 'text')}, {words.count(about['tokens'])} predicted tokens."
+
+
+def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Model", f"{about['subject']}, final weights {about['fingerprint']}"),
+        ("Revisions", ", ".join([about["initial"], *about["stages"], about["final"]])),
+        ("Texts", corpus(about)),
+        ("Predicted tokens", words.count(about["tokens"])),
+        ("Curves", f"{about['points']} α, ε {100 * about['epsilon']:g} %, {about['passes']} passes over the texts"),
+        ("Command", about["command"]),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(about["versions"].items()))),
+    )

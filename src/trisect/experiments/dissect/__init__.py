@@ -1,0 +1,1 @@
+"""All four sources at one small size, and the page that answers with everything."""

@@ -1,0 +1,247 @@
+"""Together: q, k and v by every kind of evidence, as one table, one picture and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import altair as alt
+from markupsafe import Markup
+
+from trisect.experiments.study import words as study_words
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.panels import Figure, Key, Panel, chart_of, lay
+from trisect.report.points import Mean, alike
+from trisect.report.sheet import Section, Table
+
+# Every kind of evidence in the order of the table, with the name that a reader knows it by.
+KINDS = {
+    "attack": "Attack",
+    "control": "Attack less its control",
+    "probe": "Removed by the attack",
+    "erasure": "Erasure",
+    "rewinding": "Rewinding",
+    "midstage": "Mid-stage rewinding",
+    "freezing": "Freezing",
+    "tying": "Tying",
+    "ablation": "Ablation",
+    "norms": "Norms",
+    "alignment": "Alignment",
+    "similarity": "Similarity",
+    "recall": "Recall",
+}
+SOURCE = {
+    "submodules": "Xie and Jiang",
+    "recall": "CS 224N, assignment 5",
+    "norms": "Kobayashi et al.",
+    "alignment": "Kobayashi et al.",
+    "matrices": "Stricker's question",
+    "tying": "Stricker's question",
+    "": "no source",
+}
+COMPONENTS = ("q", "k", "v")
+ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its names, of its marks
+
+
+class Line(NamedTuple):
+    """One kind of evidence about one thing: a number for q, for k and for v, null where there is none.
+
+    `kind` is one of KINDS, `source` the key of the source that asks (empty for what no source asks), `what` the number
+    in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals (seed,
+    text, head), one of n in each Mean. A `signed` number is a difference: it ranks by its size. One that is not `ranked`, having
+    one number for q and k together or no intervals, is shown and not counted.
+    `verdicts` are claims that speak of it, as (id, verdict); `words` is what else is to be said; `link` is where the
+    numbers stand, a page or a place on this one; empty is nowhere.
+    """
+
+    kind: str
+    source: str
+    what: str
+    unit: str
+    q: Mean | None
+    k: Mean | None
+    v: Mean | None
+    per: str = "seed"
+    signed: bool = True
+    verdicts: tuple[tuple[str, str], ...] = ()
+    words: str = ""
+    link: str = ""
+    ranked: bool = True
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        """The numbers by component, without those that there are not."""
+        return {name: mean for name, mean in zip(COMPONENTS, (self.q, self.k, self.v), strict=True) if mean is not None}
+
+
+class First(NamedTuple):
+    """Which component has the largest number of a line, and which others are not told apart from it."""
+
+    component: str
+    rivals: tuple[str, ...]
+
+
+def first(line: Line) -> First | None:
+    """The component with the largest number; null where fewer than two have one.
+
+    A rival has the same mean, or a 95 % interval that overlaps that of the largest.
+    """
+    sizes = {name: study_words.Size.of(mean, line.signed) for name, mean in line.means.items()}
+    if len(sizes) < 2 or not line.ranked:
+        return None
+    top = max(sizes, key=lambda name: sizes[name].mean)
+    near = (n for n, s in sizes.items() if n != top and (alike(s.mean, sizes[top].mean) or s.high >= sizes[top].low))
+    return First(top, tuple(near))
+
+
+def ordered(lines: Iterable[Line]) -> list[Line]:
+    """Lines in the order of KINDS, those of one kind as they came."""
+    rank = list(KINDS)
+    return sorted(lines, key=lambda line: rank.index(line.kind))
+
+
+def told(line: Line) -> str:
+    """Which component is first, in words: `v`, `v, not told apart from k`, or a dash where nothing can be ranked."""
+    found = first(line)
+    if found is None:
+        return "–"
+    return (
+        found.component if not found.rivals else f"{found.component}, not told apart from {words.listed(found.rivals)}"
+    )
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """How many lines put which component first, and how many tell none apart; empty where nothing can be ranked."""
+    ranked = [(line, found) for line in ordered(lines) if (found := first(line)) is not None]
+    if not ranked:
+        return ""
+    clear: dict[str, list[str]] = {}
+    for line, found in ranked:
+        if not found.rivals:
+            clear.setdefault(found.component, []).append(KINDS[line.kind].lower())
+    parts = [
+        f"{len(clear[c])} {'puts' if len(clear[c]) == 1 else 'put'} {words.COMPONENT[c]} first ({_counted(clear[c])})"
+        for c in sorted(clear, key=lambda c: (-len(clear[c]), COMPONENTS.index(c)))
+    ]
+    open_ones = len(ranked) - sum(map(len, clear.values()))
+    if open_ones:
+        parts.append(f"{open_ones} {'does' if open_ones == 1 else 'do'} not tell the largest from others")
+    return f"Of {words.several(len(ranked), 'line')} of evidence, {words.listed(parts)}."
+
+
+def _counted(names: Sequence[str]) -> str:
+    counts = {name: names.count(name) for name in names}
+    return ", ".join(name if n == 1 else f"{name} × {n}" for name, n in counts.items())
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """The one table: a row per line, its three numbers with intervals, who is first, and the verdicts that speak of it."""
+    columns = ("evidence", "asked by", "what the number is", "q", "k", "v", "largest", "verdicts")
+    caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
+    return Table(columns, tuple(_row(line) for line in ordered(lines)), caption, prose=True, folded=False)
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    name: str = KINDS[line.kind]
+    if line.link:
+        name = Markup('<a href="{}">{}</a>').format(line.link, name)
+    many = sorted({mean.n for mean in line.means.values()})
+    # with one unit there is no interval to look for, so that the number of units always stands beside the unit
+    counted = f"n\u00a0=\u00a0{words.listed([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
+    what = f"{line.what}, {line.unit}; {counted}" if many else f"{line.what}, {line.unit}"
+    places = words.decimals([mean.mean for mean in line.means.values()])
+    cells = [_cell(line.means.get(c), line.signed, places) for c in COMPONENTS]
+    return name, SOURCE[line.source], what, *cells, told(line), _verdicts(line)
+
+
+def _cell(mean: Mean | None, signed: bool, places: int) -> str:
+    if mean is None:
+        return "–"
+    value = words.number(mean.mean, signed, places)
+    if mean.low is None:
+        return value
+    ends = " to ".join(words.number(end, signed, places) for end in (mean.low, mean.high))
+    return Markup("{}<small>{}</small>").format(value, ends)
+
+
+def _verdicts(line: Line) -> str:
+    said = [f"{claim} {verdict}" for claim, verdict in line.verdicts]
+    return "; ".join([", ".join(said)] * bool(said) + [line.words] * bool(line.words)) or "–"
+
+
+def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
+    """All lines as one picture: each number as a share of the largest of its line; null where nothing can be ranked.
+
+    Intervals are drawn as far as the picture goes: twice the largest number.
+    """
+    kept = [line for line in ordered(lines) if first(line) is not None and _most(line) > 0]
+    if not kept:
+        return None
+    titles = _titles(kept)
+    rows = [
+        {"line": title, "group": c, "value": m.mean / _most(line)} | _ends(m, _most(line))
+        for title, line in zip(titles, kept, strict=True)
+        for c, m in line.means.items()
+    ]
+    chart = _chart(titles, rows)
+    said = "; ".join(f"{title}: {told(line)}" for title, line in zip(titles, kept, strict=True))
+    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
+    caption = (
+        "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
+        "intervals, cut at twice the largest number. Only marks of one line are to be compared."
+    )
+    key = tuple(Key(c, palette.mark(c).colour, palette.mark(c).shape) for c in COMPONENTS)
+    zero = Key("nothing", palette.BASELINE, None, (5, 3))
+    return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
+
+
+def _titles(lines: Sequence[Line]) -> list[str]:
+    """A short name for each line, told apart by number where a kind has several with the same first word."""
+    labelled = ("attack", "control", "probe", "erasure")  # of which there is one for each label
+    names = [f"{KINDS[x.kind]}, {x.what.partition(',')[0]}" if x.kind in labelled else KINDS[x.kind] for x in lines]
+    return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
+
+
+def _most(line: Line) -> float:
+    return max(abs(mean.mean) for mean in line.means.values())
+
+
+def _ends(mean: Mean, most: float) -> dict[str, float | None]:
+    if mean.low is None or mean.high is None:
+        return {"low": None, "high": None}
+    return {"low": max(-2.0, mean.low / most), "high": min(2.0, mean.high / most)}
+
+
+def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.LayerChart:
+    marks = [palette.mark(c) for c in COMPONENTS]
+    colour = alt.Color("group:N", scale=alt.Scale(domain=list(COMPONENTS), range=[m.colour for m in marks]), title=None)
+    shape = alt.Shape("group:N", scale=alt.Scale(domain=list(COMPONENTS), range=[m.shape for m in marks]), title=None)
+    axis = alt.Axis(domain=False, ticks=False, labelLimit=NAMES, grid=True)
+    y = alt.Y(
+        "line:N", sort=list(titles), scale=alt.Scale(domain=list(titles), paddingInner=0.25), title=None, axis=axis
+    )
+    offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
+    reach = [float(str(row[end])) for row in rows for end in ("low", "high", "value") if row[end] is not None]
+    scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
+    x = alt.X("value:Q", scale=scale, title="share of the line's largest number", axis=alt.Axis(grid=False))
+    layers = [chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])]
+    layers[0] = layers[0].encode(alt.X("level:Q", scale=scale))
+    if ranged := [row for row in rows if row["low"] is not None]:
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
+        layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
+    layers.append(
+        chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
+    )
+    return lay("", *layers, width=PLOT, height=ROW * len(titles))
+
+
+def section(lines: Sequence[Line], number: str = "") -> Section:
+    """The picture, the sentence and the table as a section of a page."""
+    drawn = figure(lines, number)
+    rule = (
+        "The largest of three numbers counts as first only where its 95 % interval is clear of those of the others; differences "
+        "rank by their size. Lines are of different units and models, so they are counted and not added up."
+    )
+    said = tuple(text for text in (summary(lines), rule) if text)
+    return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines),))

@@ -1,0 +1,248 @@
+"""Dissect: all four sources at one small size — trained, read and judged — and the one page that answers with everything."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from trisect.core.errors import StudyError
+from trisect.core.files import read_json, replace_file, write_json
+from trisect.core.spec import Experiment, Machine
+from trisect.experiments.ablate.run import AblationResult, run_ablation
+from trisect.experiments.align.run import AlignResult, align_bitext
+from trisect.experiments.dissect import model_evidence as heard
+from trisect.experiments.dissect import page
+from trisect.experiments.dissect.evidence import Line
+from trisect.experiments.dissect.page import Asked
+from trisect.experiments.dissect.study_evidence import study_lines
+from trisect.experiments.norms.run import NormsResult, run_norms
+from trisect.experiments.recall.run import RecallResult, check_recall_folder, run_recall
+from trisect.experiments.similarity.run import SimilarityResult, run_similarity
+from trisect.experiments.study.findings import answer as study_words
+from trisect.experiments.study.plan import choose
+from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.run import Study, check_study_folder, read_about, run_study
+from trisect.experiments.theory.run import TheoryResult, run_theory
+from trisect.experiments.translate.run import check_translation_folder, run_translation
+from trisect.lab.folder import Folder
+from trisect.lab.subject import load
+from trisect.lab.versions import versions
+from trisect.papers import SOURCES
+from trisect.text.phrases import generated
+from trisect.text.raw import first_texts, open_texts
+
+NONE: Mapping[str, Any] = {}
+TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
+RECALLED = (1,)  # seeds of the models that recall
+TRANSLATED = (1, 2)  # seeds of the translation models
+HOW = "mean"  # what an ablated component is replaced by
+# the words of a command line that name the embedded pairs, as run_translation leaves them
+PAIRS = (
+    "--source",
+    "translation/pairs/test.source",
+    "--target",
+    "translation/pairs/test.target",
+    "--gold",
+    "translation/pairs/test.pharaoh",
+    "--trial",
+    "translation/pairs/trial.source",
+    "translation/pairs/trial.target",
+    "translation/pairs/trial.pharaoh",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Dissection:
+    """What was found: the folder, the tables claims and evidence, the page, the lines, and a few sentences."""
+
+    folder: Path
+    tables: Mapping[str, pl.DataFrame]
+    report: Path
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+    findings: tuple[str, ...]
+
+
+def run_dissect(
+    out: Path,
+    seeds: int | tuple[int, ...] | None,
+    machine: Machine,
+    experiment: str | Experiment = "quick",
+    recall: Mapping[str, Any] = NONE,
+    translation: Mapping[str, Any] = NONE,
+) -> Dissection:
+    """Ask all four sources on embedded data and write one page about them into `out`; goes on where it stopped.
+
+    The training study, recall and translation lie in folders of their own, with pages of their own. `seeds` are those of
+    the training study, which is `experiment`; `recall` and `translation` are other values for settings of their recipes.
+    Raises TrisectError.
+    """
+    path, experiments, began = out / "dissect.json", choose(experiment, seeds=seeds), time.monotonic()
+
+    def check() -> None:
+        if not path.exists():
+            Folder(out).check_empty("dissection")
+        _spent(path)
+        check_study_folder(experiments, out / "training", machine)
+        check_recall_folder("embedded", out / "recall", RECALLED, None, recall, machine)
+        check_translation_folder("embedded", out / "translation", TRANSLATED, None, translation, machine)
+
+    with Folder(out).locked(check, lambda: _own(out)):
+        before = _spent(path)
+        write_json(path, {"seconds": before})
+        try:
+            return _dissect(out, experiments, machine, before, recall, translation)
+        finally:
+            with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+                write_json(path, {"seconds": before + time.monotonic() - began})
+
+
+def _spent(path: Path) -> float:
+    """Seconds of all calls before; raises DamagedFileError where the file no longer says."""
+    return read_json(path, f"Delete {path}: nothing else is lost.")["seconds"] if path.exists() else 0.0
+
+
+def _own(out: Path) -> list[Path]:
+    """Every folder that is written here by no experiment with a lock of its own."""
+    reads = [path for path in sorted((out / "reading").glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
+    whole = [out, out / "theory", out / "alignment"]
+    whole += [read / name for read in reads for name in ("norms", "similarity", "ablation")]
+    return [*whole, *(place / name for place in whole for name in ("tables", "figures", "links"))]
+
+
+class Reads(NamedTuple):
+    """What one trained model was read for."""
+
+    norms: NormsResult
+    similarity: SimilarityResult
+    ablation: AblationResult
+
+
+def _dissect(
+    out: Path,
+    experiments: tuple[Experiment, ...],
+    machine: Machine,
+    before: float,
+    remembering: Mapping[str, Any],
+    translating: Mapping[str, Any],
+) -> Dissection:
+    began = time.monotonic()
+    study = run_study(experiments, out / "training", machine)
+    theory = run_theory(out=out / "theory", quiet=machine.quiet)
+    recall = run_recall("embedded", out / "recall", RECALLED, None, remembering, True, machine)
+    trained = run_translation("embedded", out / "translation", TRANSLATED, None, translating, machine)
+    aligned = align_bitext(trained.models, generated(), out / "alignment", quiet=machine.quiet, words=PAIRS)
+    reads = {seed: _read(model, out / "reading" / f"seed-{seed}", machine.quiet) for seed, model in _baselines(study)}
+    first = f"reading/seed-{next(iter(reads))}"
+    asked = (
+        _submodules(study),
+        _by_hand(theory, recall),
+        _norms(next(iter(reads.values())).norms, aligned, first),
+        _matrices(study, next(iter(reads.values())).similarity, first),
+    )
+    verdicts = {row["claim"]: row["verdict"] for row in page.wholes(asked)}
+    lines = _lines(study, recall, aligned, list(reads.values()), verdicts, first)
+    tables = {"claims": page.all_claims(asked), "evidence": page.evidence(lines)}
+    for name, table in tables.items():
+        replace_file(out / "tables" / f"{name}.parquet", lambda scratch, table=table: table.write_parquet(scratch))
+    report = page.write(out, asked, lines, _about(study, before + time.monotonic() - began))
+    notes = tuple(dict.fromkeys((*recall.notes, *aligned.notes)))
+    return Dissection(out, tables, report, tuple(lines), notes, page.findings(asked, lines))
+
+
+def _baselines(study: Study) -> Iterator[tuple[int, Path]]:
+    """Seed and folder of every baseline that did not diverge, by seed."""
+    runs = study.tables["runs"].filter(edit="none", status="finished").sort("seed")
+    if runs.is_empty():
+        known = "Every baseline of the training study diverged."
+        raise StudyError(f"{study.folder} has no model to read.", known, "Run it with other seeds: --seeds 4,5,6.")
+    for run, seed in runs.select("run", "seed").iter_rows():
+        yield seed, Folder(study.folder).run(run).parent
+
+
+def _read(model: Path, out: Path, quiet: bool) -> Reads:
+    subject, texts = load(model), first_texts(open_texts("embedded", "test"), TEXTS)
+    return Reads(
+        run_norms(subject, texts, out / "norms", quiet=quiet),
+        run_similarity(subject, texts, out / "similarity", quiet=quiet),
+        run_ablation(subject, texts, out / "ablation", how=HOW, quiet=quiet),
+    )
+
+
+def _submodules(study: Study) -> Asked:
+    claims = study.tables["claims"].filter(source="submodules")
+    found = [f"{name}: {sentence}" for name, sentence in study_words(_rows(study)) if sentence and name != "Tying"]
+    question = "What happens in training when q, k or v of a layer is attacked, rewound or frozen, and does that survive controls?"
+    return Asked(
+        "Attack, rewinding, freezing", question, tuple(found), claims, (("the training study", "training/report.html"),)
+    )
+
+
+def _by_hand(theory: TheoryResult, recall: RecallResult) -> Asked:
+    question = "What can attention do when worked by hand, and what does pretraining add to what a model can answer?"
+    bounded = [one for one in theory.results if one.relation == "at most"]
+    held = sum(one.error <= one.expected for one in bounded)
+    said = (
+        f"{len(theory.results)} constructions are computed beside the laws derived for them: of {len(bounded)} bounds {held} "
+        "hold."
+    )
+    found = (said, *recall.findings)
+    links = (("constructions to move by hand", "theory/theory.html"), ("recall", "recall/report.html"))
+    return Asked("By hand, and from memory", question, found, recall.tables["claims"], links)
+
+
+def _norms(norms: NormsResult, aligned: AlignResult, first: str) -> Asked:
+    question = "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?"
+    links = (("norms", f"{first}/norms/report.html"), ("word alignment", "alignment/report.html"))
+    claims = pl.concat([norms.tables["claims"], aligned.tables["claims"]])
+    return Asked("Norms", question, (*norms.findings, *aligned.findings), claims, links)
+
+
+def _matrices(study: Study, similarity: SimilarityResult, first: str) -> Asked:
+    question = "Why three matrices: how alike are they, and does a model with fewer learn as well?"
+    links = (("similarity", f"{first}/similarity/report.html"), ("tying", "training/report.html"))
+    tied = [f"{name}: {sentence}" for name, sentence in study_words(_rows(study)) if sentence and name == "Tying"]
+    claims = pl.concat([similarity.claims, study.tables["claims"].filter(source="tying")])
+    return Asked("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
+
+
+def _rows(study: Study) -> Rows:
+    return Rows.of(study.tables, read_about(Folder(study.folder)))
+
+
+def _lines(
+    study: Study,
+    recall: RecallResult,
+    aligned: AlignResult,
+    reads: list[Reads],
+    verdicts: Mapping[str, str],
+    first: str,
+) -> list[Line]:
+    """Every line of evidence that there are numbers for."""
+    found = [
+        *study_lines(_rows(study), "training/report.html"),
+        heard.ablation_line([r.ablation.tables["measures"] for r in reads], HOW, f"{first}/ablation/report.html"),
+        heard.norms_line([r.norms.tables["measures"] for r in reads], verdicts, f"{first}/norms/report.html"),
+        heard.similarity_line([r.similarity.measures for r in reads], verdicts, f"{first}/similarity/report.html"),
+        heard.recall_line(recall.tables["measures"], verdicts, "recall/report.html"),
+        heard.alignment_line(aligned.tables["measures"], verdicts, "alignment/report.html"),
+    ]
+    return [line for line in found if line is not None]
+
+
+def _about(study: Study, seconds: float) -> dict[str, Any]:
+    seeds = sorted(study.tables["runs"]["seed"].unique().to_list())
+    return {
+        "command": "trisect dissect --seeds " + ",".join(map(str, seeds)) + "," * (len(seeds) == 1),
+        "seconds": seconds,
+        "models": f"{len(study.tables['runs'])} language models of the training study, those of recall and of translation",
+        "versions": versions("transformers", "scikit-learn"),
+        "citations": tuple(dict.fromkeys(source.citation for source in SOURCES)),
+    }

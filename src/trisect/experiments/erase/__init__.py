@@ -1,0 +1,1 @@
+"""What a model loses when a label is erased linearly from q, k or v (LEACE)."""

@@ -1,0 +1,130 @@
+"""Erasers of a given model: fitted where its attention reads words, and put in the way of q, k or v at those words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trisect.core.errors import CorpusError
+from trisect.core.subject import Batch, Parts, Scores, Subject, Writer
+from trisect.core.trace import Address
+from trisect.experiments.erase.labels import WordLabels, fitting, ordinary
+from trisect.lab.passes import Edit
+from trisect.measure.erasure import Eraser, Moments
+from trisect.text.labelled import LabelledTexts
+
+
+class Place(NamedTuple):
+    """An edit's site and a label column: the statistics of both, and once these are read the erasers."""
+
+    edit: Edit
+    label: str
+    erasers: tuple[Eraser, ...] = ()  # LEACE, then the random ones
+    fitted: int = 0
+    explained: float = 0.0
+
+
+def fit_erasers(
+    marker: WordLabels,
+    texts: LabelledTexts,
+    edits: Sequence[Edit],
+    tokens: int,
+    size: int,
+    draws: int,
+    seed: int,
+    told: Callable[[int], object],
+) -> list[Place]:
+    """Read the train texts until so many positions are labelled, and make every place's erasers."""
+    moments: dict[tuple[int, str], Moments] = {}
+    for batch in marker.batches(texts.texts(), size):
+        listening: dict[Address, list[int]] = {}
+        for i, edit in enumerate(edits):
+            listening.setdefault(edit.address, []).append(i)
+
+        def listener(here: Sequence[int], batch: Batch = batch) -> Writer:
+            def write(parts: Parts) -> Parts:
+                for i in here:
+                    _count(marker, batch, edits[i], i, parts, moments)
+                return parts
+
+            return write
+
+        with torch.no_grad():
+            marker.subject.score(batch, {address: listener(here) for address, here in listening.items()})
+        done = min(found.count for found in moments.values())
+        told(done)
+        if done >= tokens:
+            break
+    return [_place(texts, edits[i], label, found, draws, seed) for (i, label), found in moments.items()]
+
+
+def _count(
+    marker: WordLabels, batch: Batch, edit: Edit, i: int, parts: Parts, moments: dict[tuple[int, str], Moments]
+) -> None:
+    """Add one batch to the statistics of an edit's site, for every label column."""
+    x = gather(edit, parts)
+    component = edit.targets[0].component
+    fitting(batch, edit.address, component, x.shape[1])
+    for label, classes in marker.classes.items():
+        y = marker.at(batch, edit.address, component, label).to(x.device)
+        if (i, label) not in moments:
+            moments[i, label] = Moments(x.shape[2], len(classes), x.device)
+        moments[i, label].add(x[y >= 0], y[y >= 0])
+
+
+def _place(texts: LabelledTexts, edit: Edit, label: str, moments: Moments, draws: int, seed: int) -> Place:
+    if moments.count < 2:
+        known = f"Of the positions that are read {moments.count} carry one."
+        raise CorpusError(f"Too few labels '{label}' in {texts.name}.", known, "Use another column or a longer text.")
+    leace = moments.leace()
+    key = np.random.default_rng([seed, *f"{edit.site}/{label}".encode()]).integers(2**62)
+    draw = torch.Generator().manual_seed(int(key))
+    randoms = (moments.random(leace.rank, draw) for _ in range(draws))
+    return Place(edit, label, (leace, *randoms), moments.count, moments.explained())
+
+
+def gather(edit: Edit, parts: Parts) -> Float[Tensor, "B T I"]:
+    """What a site of one layer holds: its components and heads side by side, a row a position."""
+    found = []
+    for target in edit.targets:
+        there: Tensor = getattr(parts, target.component)
+        chosen = there if target.heads is None else there[:, [h - 1 for h in target.heads]]
+        found.append(chosen.transpose(1, 2).flatten(2))
+    return torch.cat(found, 2)
+
+
+def scatter(edit: Edit, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
+    """The parts with the site's own replaced by x, which is laid out as `gather` gives it."""
+    new, start = parts._asdict(), 0
+    for target in edit.targets:
+        there: Tensor = new[target.component].clone()
+        heads = list(range(there.shape[1])) if target.heads is None else [h - 1 for h in target.heads]
+        width = len(heads) * there.shape[3]
+        own = x[..., start : start + width].unflatten(2, (len(heads), -1)).transpose(1, 2)
+        there[:, heads] = own.to(there)
+        new[target.component], start = there, start + width
+    return Parts(**new)
+
+
+def make_writer(batch: Batch, edit: Edit, eraser: Eraser) -> Writer:
+    """What erases at a site wherever neither padding nor a special token stands; the rest stays bit for bit."""
+
+    def write(parts: Parts) -> Parts:
+        x = gather(edit, parts)
+        side = fitting(batch, edit.address, edit.targets[0].component, x.shape[1])
+        return scatter(edit, parts, torch.where(ordinary(side).to(x.device)[..., None], eraser(x), x))
+
+    return write
+
+
+@torch.no_grad()
+def passes(subject: Subject, batch: Batch, places: Sequence[Place]) -> tuple[Scores, list[Scores]]:
+    """The unedited pass over one batch, and one for each eraser of each place."""
+    clean = subject.score(batch)
+    edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
+    return clean, [subject.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]

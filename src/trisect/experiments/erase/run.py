@@ -1,0 +1,231 @@
+"""Erasing labels from a given model: what its own loss rises by where q, k or v of a site loses all linear trace of one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+
+from trisect.core.errors import CorpusError, SiteError, SpecError
+from trisect.core.extras import need_extra
+from trisect.core.files import write_json
+from trisect.core.site import Site
+from trisect.core.subject import Subject
+from trisect.core.tables import frame, write_table
+from trisect.experiments.erase.erasers import Place, fit_erasers, passes
+from trisect.experiments.erase.labels import WordLabels
+from trisect.lab.live import bar
+from trisect.lab.passes import Edit, Tally, every_site, plan_edits
+from trisect.lab.versions import versions
+from trisect.stats.percentiles import percentiles, ratios, replicates
+from trisect.stats.tests import number
+from trisect.text.labelled import LabelledTexts, open_labelled
+
+WHOSE = ("own", "next")
+FITTED = 20_000  # labelled positions of the train split that erasers are fitted to, about
+
+
+@dataclass(frozen=True, eq=False)
+class EraseResult:
+    """What was found: the table measures, the page, notes on the way, and a few sentences for a terminal."""
+
+    folder: Path
+    tables: Mapping[str, pl.DataFrame]
+    report: Path
+    notes: tuple[str, ...]
+    findings: tuple[str, ...]
+
+
+def run_erase(
+    subject: Subject,
+    corpus: str | Path,
+    labels: Sequence[str],
+    out: Path,
+    sites: Sequence[Site | str] | None = None,
+    draws: int = 10,
+    split: str = "test",
+    limit: int | None = None,
+    reader: str | None = None,
+    whose: str | None = None,
+    per: str = "layer",
+    tokens: int = FITTED,
+    batch: int = 8,
+    seed: int = 0,
+    quiet: bool = False,
+) -> EraseResult:
+    """Erase each label column at each site, one pass each, and write table, figures and page into `out`.
+
+    LEACE is fitted to about `tokens` labelled positions of the corpus's train split and applied to the (first `limit`)
+    texts of `split`, wherever no special token stands; its control takes out `draws` random subspaces of the same rank
+    from the same whitened space. Every piece of a word carries the word's label; with `whose` 'next' a position carries
+    that of the piece after it, with 'own' its own (null: 'next' for causal models, as in studies). `sites` is q, k
+    and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over texts. Raises
+    TrisectError.
+    """
+    _check(labels, draws, whose, tokens, limit, batch)
+    need_extra("concept_erasure", "erase", "Erasing a label")
+    whose = whose or ("next" if subject.objective == "causal" else "own")
+    edits = plan_edits(subject.shape, every_site(subject.shape) if sites is None else sites, per)
+    refuse_two_sides(edits)
+    fit, read = open_labelled(corpus, "train", reader), open_labelled(corpus, split, reader)
+    classes = {label: _classes(fit, label) for label in dict.fromkeys(labels)}
+    marker = WordLabels(subject, classes, whose == "next")
+    with bar(f"{', '.join(classes)} at {len(edits)} places", quiet) as told:
+        places = fit_erasers(marker, fit, edits, tokens, batch, draws, seed, lambda n: told(min(n, tokens), 2 * tokens))
+        texts = list(islice(read.texts(), limit))
+        tally, notes = Tally(), dict.fromkeys((*read.notes, *_said(whose)))
+        for one in marker.batches(texts, batch):
+            notes |= dict.fromkeys(one.notes)
+            tally.add(one, *passes(subject, one, places))
+            told(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
+    table = tally.table(read.name)
+    if dropped := len(tally.texts) - len(table):
+        notes[f"Texts without a token to predict were left out: {dropped} of {len(tally.texts)}."] = None
+    if limit is not None:
+        notes[f"Only the first {limit:,} texts are read."] = None
+    measures = frame("measures", _rows(subject, table, places, draws, seed))
+    about = _about(subject, read, table, places, tuple(notes)) | {
+        "labels": list(classes),
+        "sites": None if sites is None else [str(s) for s in sites],
+        "draws": draws,
+        "whose": whose,
+        "per": per,
+        "seed": seed,
+        "limit": limit,
+    }
+    return _write(out, measures, about | {"command": _command(subject, read, about)})
+
+
+def _said(whose: str) -> tuple[str, ...]:
+    what = "the label of the piece after it" if whose == "next" else "the label of the word that it belongs to"
+    return (f"A position carries {what}; special tokens carry none and are left as they are.",)
+
+
+def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
+    """The classes of a column that occur in train; raises CorpusError without at least two."""
+    if label not in texts.columns:
+        known = f"It has {', '.join(sorted(texts.columns))}."
+        raise CorpusError(f"{texts.name} has no label column '{label}'.", known, "Use a column that there is.")
+    found = sorted({name for one in texts.texts() for name in one.labels[label] if name is not None})
+    if len(found) < 2:
+        known = f"Its words carry {found[0]!r} alone." if found else "None of its words carries one."
+        todo = "Use a column with at least two classes: there is nothing to tell apart."
+        raise CorpusError(f"The label column '{label}' of {texts.name} has fewer than two classes.", known, todo)
+    return {name: i for i, name in enumerate(found)}
+
+
+def refuse_two_sides(edits: Sequence[Edit]) -> None:
+    """Raise SiteError where a site joins queries with keys or values of another text."""
+    for edit in edits:
+        components = {t.component for t in edit.targets}
+        if edit.address.stack == "cross" and "q" in components and len(components) > 1:
+            known = "In cross-attention queries are of the target's tokens, keys and values of the source's."
+            raise SiteError(f"The site '{edit.site}' joins them.", known, "Give them as sites of their own.")
+
+
+def _rows(
+    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[Place], draws: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean."""
+    counts, sums = table[:, 0], table[:, 1:]
+    edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
+    beyond = edited[:, :, 0] - edited[:, :, 1:].mean(2)
+    sums = np.concatenate([sums, beyond], 1)
+    values, ends = ratios(sums, counts), percentiles(replicates(sums, counts, seed), len(table))
+    unit = "share" if subject.objective == "output" else "nats"
+
+    def row(column: int, measure: str, interval: bool = True, **more: Any) -> dict[str, Any]:
+        named = {"value": values[column]} | ({"low": ends.low[column], "high": ends.high[column]} if interval else {})
+        known = {name: number(v) if np.isfinite(v) else None for name, v in named.items()}
+        return {"subject": subject.name, "measure": measure, "n": len(table)} | known | more
+
+    if unit == "nats":
+        yield row(0, "loss_nats")
+    for i, place in enumerate(places):
+        heads = place.edit.site.heads
+        single = heads is not None and len(heads) == 1
+        some = "" if heads is None or single else f", heads {str(place.edit.site).rpartition('.h')[2]}"
+        where = {
+            "stack": place.edit.address.stack,
+            "layer": place.edit.address.layer,
+            "head": heads[0] if heads and single else None,
+            "component": "+".join(place.edit.site.components),
+            "group": f"{place.label}{some}",
+        }
+        first = 1 + i * (1 + draws)
+        yield row(first, f"erase_rise_{unit}", **where)
+        yield row(1 + len(places) * (1 + draws) + i, f"erase_excess_{unit}", **where)
+        for n in range(1, draws + 1):
+            yield row(first + n, f"erase_random_rise_{unit}", False, at=float(n), **where)
+        shared = {"subject": subject.name, "n": place.fitted} | where
+        yield shared | {"measure": "erase_rank", "value": float(place.erasers[0].rank)}
+        yield shared | {"measure": "erase_explained", "value": place.explained}
+
+
+def _about(
+    subject: Subject,
+    texts: LabelledTexts,
+    table: Float[np.ndarray, "N C"],
+    places: Sequence[Place],
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    return {
+        "subject": subject.name,
+        "fingerprint": subject.fingerprint,
+        "objective": subject.objective,
+        "corpus": texts.name,
+        "corpus_fingerprint": texts.fingerprint,
+        "texts": len(table),
+        "tokens": int(table[:, 0].sum()),
+        "fitted": min(place.fitted for place in places),
+        "notes": list(notes),
+        "versions": versions("transformers", "concept-erasure"),
+    }
+
+
+def _command(subject: Subject, texts: LabelledTexts, about: Mapping[str, Any]) -> str:
+    words = [
+        "trisect",
+        "erase",
+        *subject.options,
+        *texts.options,
+        *(w for c in about["labels"] for w in ("--label", c)),
+    ]
+    words += ["--sites", " ".join(about["sites"])] if about["sites"] else []
+    words += ["--limit", str(about["limit"])] if about["limit"] is not None else []
+    words += ["--draws", str(about["draws"]), "--whose", about["whose"], "--per", about["per"]]
+    return shlex.join([*words, "--seed", str(about["seed"])])
+
+
+def _write(out: Path, measures: pl.DataFrame, about: dict[str, Any]) -> EraseResult:
+    from trisect.experiments.erase import page
+
+    write_table(out / "tables", "measures", measures)
+    write_json(out / "erasure.json", about)
+    report = page.write(out, measures, about)
+    return EraseResult(out, {"measures": measures}, report, tuple(about["notes"]), page.findings(measures, about))
+
+
+def _check(labels: Sequence[str], draws: int, whose: str | None, tokens: int, limit: int | None, batch: int) -> None:
+    if whose is not None and whose not in WHOSE:
+        known = f"There is {' and '.join(WHOSE)}."
+        raise SpecError(f"{whose!r} is not whose label a position carries.", known, "Use one of them.")
+    if not labels:
+        raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
+    least = {
+        "draws": (draws, 1),
+        "tokens": (tokens, 2),
+        "limit": (1 if limit is None else limit, 1),
+        "batch": (batch, 1),
+    }
+    for name, (given, fewest) in least.items():
+        if given < fewest:
+            known = f"It is a whole number, {fewest} or more."
+            raise SpecError(f"{name} is {given!r}.", known, f"Give {name} as {fewest} or more.")

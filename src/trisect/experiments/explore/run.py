@@ -1,0 +1,141 @@
+"""Explore: from one reading to the explorer, as a page or in a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trisect.core.errors import CorpusError, TrisectError
+from trisect.core.trace import Reading, Side, Trace
+from trisect.experiments.explore.picture import Layer, Picture, Words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trisect.core.subject import Subject, Text
+
+# Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
+FLAT = 0.02
+
+
+def run_explore(subject: Subject, text: Text, out: Path) -> Path:
+    """Read `text` and write the explorer's page; returns its path.
+
+    `out` is the page, or a folder to put `explorer.html` in. Of a text longer than the model's window the first
+    window is shown, and the page says so. Raises CorpusError for a text without tokens or too long for a page.
+    """
+    from trisect.experiments.explore.page import write_page
+
+    batch = next(iter(subject.batches([text], size=1)), None)
+    if batch is None:
+        raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
+    more = len(list(_rows_after(subject, text)))
+    picture = take_picture(subject.trace(batch))
+    if more:
+        note = f"The text has {more + 1} windows; this is the first."
+        picture = replace(picture, notes=(*picture.notes, note))
+    picture = replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
+    return write_page(out / "explorer.html" if out.is_dir() or not out.suffix else out, picture)
+
+
+def _rows_after(subject: Subject, text: Text) -> list[tuple[int, int]]:
+    return [row for batch in subject.batches([text], size=8) for row in batch.rows][1:]
+
+
+def explore(reading: Reading, row: int = 0) -> Any:
+    """The explorer of one row of a reading, for a notebook: an anywidget, or without that package an object with HTML.
+
+    `row` counts from 0. Raises CorpusError when the reading has no such row.
+    """
+    from trisect.experiments.explore.widget import show
+
+    return show(take_picture(reading, row))
+
+
+def take_picture(reading: Reading, row: int = 0) -> Picture:
+    """One row of a reading, less its padding, as the explorer takes it. Raises CorpusError for a row that is not there."""
+    rows = len(reading.source.tokens)
+    if not 0 <= row < rows:
+        raise CorpusError(
+            f"Row {row} was asked for.", f"The reading has {rows}, counted from 0.", "Choose one of them."
+        )
+    facts = (("Model", reading.model), *((k.capitalize(), v) for k, v in reading.facts.items() if k != "model"))
+    layers = tuple(_layer(_row(trace, row), reading.model) for trace in reading.traces)
+    target = None if reading.target is None else _words(reading.target, row)
+    notes = reading.notes
+    if rows > 1:
+        notes = (*notes, f"The reading has {rows} rows; this is row {row}, counted from 0.")
+    return Picture(reading.model, layers, _words(reading.source, row), target, notes, facts)
+
+
+def _words(side: Side, row: int) -> Words:
+    kept = [i for i, real in enumerate(side.real[row].tolist()) if real]
+    special = side.special[row].tolist()
+    return Words(tuple(side.tokens[row][i] for i in kept), tuple(bool(special[i]) for i in kept))
+
+
+def _row(trace: Trace, row: int) -> Trace:
+    """One row of a trace without its padding; the block is left out, since no map needs it."""
+    queries, keys = trace.query_real[row].bool(), trace.key_real[row].bool()
+    projections = trace.projections
+
+    def kept(values: Tensor, real: Tensor) -> Tensor:
+        return values[row : row + 1, :, real].detach().float().cpu()
+
+    return replace(
+        trace,
+        q=kept(trace.q, queries),
+        k=kept(trace.k, keys),
+        v=kept(trace.v, keys),
+        output=kept(trace.output, queries),
+        weights=kept(trace.weights, queries)[..., keys.cpu()],
+        query_real=queries[queries][None].cpu(),
+        key_real=keys[keys][None].cpu(),
+        projections=replace(
+            projections, w_o=None if projections.w_o is None else projections.w_o.detach().float().cpu()
+        ),
+        block=None,
+    )
+
+
+def _layer(trace: Trace, model: str) -> Layer:
+    from trisect.measure.norms import per_layer, transformed_norms
+
+    if not bool(trace.weights.isfinite().all()):
+        known = f"The weights of {trace.address} hold values that are not finite."
+        raise TrisectError(f"{model!r} cannot be shown.", known, "Load the model in float32, or look at its weights.")
+    norms = summed = None
+    lacking = ""
+    if trace.w_o is None:
+        origin = trace.projections.origins.get("o")
+        lacking = origin.words if origin is not None else "the output's map was not found"
+    else:
+        norms = transformed_norms(trace)[0].float().numpy()
+        summed = per_layer(trace)[0].float().numpy()
+    return Layer(
+        trace.stack,
+        trace.layer,
+        trace.weights[0].numpy(),
+        trace.q[0].numpy(),
+        trace.k[0].numpy(),
+        norms,
+        summed,
+        trace.scale,
+        _is_plain(trace),
+        lacking,
+    )
+
+
+def _is_plain(trace: Trace) -> bool:
+    """Whether log a - scale·q·k is one number along each row, as where the softmax of scale·q·k is the weights."""
+    if trace.scale is None:
+        return False
+    scores = (trace.q @ trace.keys.transpose(-1, -2)) * trace.scale
+    rest = (trace.weights.clamp_min(1e-30).log() - scores).numpy()
+    counted = trace.weights.numpy() > 1e-6
+    high = np.where(counted, rest, -np.inf).max(axis=-1)
+    low = np.where(counted, rest, np.inf).min(axis=-1)
+    return bool(((high - low)[counted.any(axis=-1)] < FLAT).all())

@@ -1,0 +1,1 @@
+"""Norm-based analysis of attention beside its weights."""

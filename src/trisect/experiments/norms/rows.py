@@ -1,0 +1,209 @@
+"""Rows of the norm analysis: a stack's tallies into the table `measures`, and the statistics that claims speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+from trisect.core.trace import Address
+from trisect.measure.categories import CATEGORIES, MARKED
+from trisect.measure.tally import FEWER, GROUPS, Layer, Model
+from trisect.stats.intervals import interval
+from trisect.stats.sums import DRAWS, Estimate, Sums, draw_groups, variation
+
+SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
+KINDS = ("weight", "norm")
+
+
+@dataclass
+class StackTally:
+    """The tallies of one stack: of every layer, and of what is pooled over them."""
+
+    stack: str
+    layers: dict[Address, Layer]
+    model: Model = field(default_factory=Model)
+
+
+class Resampled:
+    """Values and intervals of numbers from `n` texts; every number meets the same draws."""
+
+    def __init__(self, n: int, seed: int, draws: int = DRAWS) -> None:
+        self.n = n
+        self.times = draw_groups(min(n, GROUPS), seed, draws)
+        self.fewer = draw_groups(min(n, FEWER), seed, draws)
+
+    def sums(self, sums: Sums) -> Estimate:
+        """A tally's sums, on all texts and in every draw."""
+        return Estimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
+
+    def row(self, estimate: Estimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, Any]:
+        """Columns value, low, high, n of one number of an estimate; null where it is no number.
+
+        Degrees of freedom are of the groups that were drawn: `fewer` where those were.
+        """
+        value, drawn = estimate.value[place], estimate.draws[(slice(None), *place)]
+        low, high = interval(drawn, (self.fewer if fewer else self.times).shape[1])
+        known = {"value": value, "low": low, "high": high}
+        return {name: float(v) if np.isfinite(v) else None for name, v in known.items()} | {"n": self.n}
+
+
+def each(function: Any, *estimates: Estimate) -> Estimate:
+    """A function of sums, on all texts and in every draw; where it divides by nothing the result is NaN."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Estimate(function(*(e.value for e in estimates)), function(*(e.draws for e in estimates)))
+
+
+def mean_of(parts: list[Estimate]) -> Estimate:
+    """The mean of several numbers."""
+    return Estimate(np.mean([p.value for p in parts], 0), np.mean([p.draws for p in parts], 0))
+
+
+def stack_rows(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+    """Every row of a stack; fills `statistics` with what the claims of papers.norms speak of."""
+    for part in (_dispersion, _shares, _cancelling, _frequency, _mixing):
+        for row in part(tally, drawn, statistics):
+            yield {"stack": tally.stack} | row
+
+
+def _dispersion(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+    for name in ("x", "f", "a", "af"):
+        found = []
+        for address, layer in tally.layers.items():
+            heads = each(variation, drawn.sums(getattr(layer, name)))
+            own = {"layer": address.layer, "measure": f"cv_{name}"}
+            if heads.value.ndim:
+                yield from (own | {"head": h + 1} | drawn.row(heads, (h,)) for h in range(len(heads.value)))
+            whole = each(lambda v: v.mean(-1), heads) if heads.value.ndim else heads
+            if np.isfinite(whole.value):
+                found.append(whole)
+                yield own | drawn.row(whole)
+        if found:
+            mean = mean_of(found)
+            yield {"measure": f"cv_{name}"} | drawn.row(mean)
+            statistics[f"cv_{name}"] = mean
+
+
+def _shares(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+    present = _present(tally)
+    views = next(iter(tally.layers.values())).views
+    whole: dict[str, list[Estimate]] = {kind: [] for kind in (*views, "norm_heads")}
+    for address, layer in tally.layers.items():
+        queries, sums, heads = (drawn.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
+        own = {"layer": address.layer}
+        layered = each(lambda s, q: s / q[..., None, None], sums, queries)
+        headed = each(lambda s, q: s / q[..., None, None, None], heads, queries)
+        shares = each(_shared, sums)
+        whole["norm_heads"].append(each(lambda s: _shared(s[..., 1, :, :].mean(-2)), heads))
+        for k, kind in enumerate(views):
+            whole[kind].append(Estimate(shares.value[k], shares.draws[:, k]))
+            for c in present:
+                group = {"group": CATEGORIES[c]}
+                yield own | group | {"measure": f"{kind}_sum"} | drawn.row(layered, (k, c))
+                yield own | group | {"measure": f"{kind}_share"} | drawn.row(shares, (k, c))
+                for h in range(headed.value.shape[1] if kind in KINDS else 0):
+                    yield own | group | {"measure": f"{kind}_sum", "head": h + 1} | drawn.row(headed, (k, h, c))
+    for kind, parts in whole.items():
+        mean = mean_of(parts)
+        for c in present:
+            yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | drawn.row(mean, (c,))
+        if set(present) & set(MARKED):
+            statistics[f"special_share_{kind}"] = each(lambda v: v[..., list(MARKED)].sum(-1), mean)
+        if FIRST in present:
+            statistics[f"first_share_{kind}"] = each(lambda v: v[..., FIRST], mean)
+
+
+def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+    over: list[Estimate] = []
+    for address, layer in tally.layers.items():
+        sums, tokens = drawn.sums(layer.means), drawn.sums(layer.tokens)
+        heads = each(lambda s, t: s / t[..., None, None, :], sums, tokens)
+        means = each(lambda v: v.mean(-2), heads)
+        over.append(means)
+        for c in _present(tally):
+            own = {"layer": address.layer, "group": CATEGORIES[c]}
+            rho = layer.cancel.ranks[c].estimate(drawn.fewer, drawn.fewer.shape[1])
+            yield own | {"measure": "spearman_a_f"} | drawn.row(rho, (0,), fewer=True)
+            each_head = layer.head_cancel.ranks[c].estimate()
+            for h in range(heads.value.shape[1]):
+                known = {"value": _finite(each_head.value[h]), "n": drawn.n}
+                yield own | {"measure": "spearman_a_f", "head": h + 1} | known
+            for k, name in enumerate(("mean_a", "mean_f")):
+                yield own | {"measure": name} | drawn.row(means, (k, c))
+                for h in range(heads.value.shape[1]):
+                    yield own | {"measure": name, "head": h + 1} | drawn.row(heads, (k, h, c))
+    for c in _present(tally):
+        group = CATEGORIES[c]
+        rho = tally.model.cancel.ranks[c].estimate(drawn.times, drawn.times.shape[1])
+        rho = Estimate(rho.value[0], rho.draws[:, 0])
+        layers = Estimate(
+            _spearman(np.stack([e.value[:, c] for e in over], -1)),
+            _spearman(np.stack([e.draws[:, :, c] for e in over], -1)),
+        )
+        yield {"measure": "spearman_a_f", "group": group} | drawn.row(rho)
+        yield {"measure": "spearman_a_f_layers", "group": group} | drawn.row(layers)
+        if c == SEP:
+            statistics |= {"spearman_sep": rho, "spearman_sep_layers": layers}
+
+
+def _frequency(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+    for name in ("f", "a"):
+        for tail, ranks in (("", tally.model.frequency), ("_words", tally.model.words)):
+            rho = ranks[name].estimate(drawn.times, drawn.times.shape[1])
+            if np.isfinite(rho.value[0]):
+                statistics[f"spearman_rank_{name}{tail}"] = Estimate(rho.value[0], rho.draws[:, 0])
+                yield {"measure": f"spearman_rank_{name}{tail}"} | drawn.row(rho, (0,))
+        measure = {"measure": f"spearman_rank_{name}"}
+        for address, layer in tally.layers.items():
+            own = measure | {"layer": address.layer}
+            yield own | drawn.row(layer.frequency[name].estimate(drawn.fewer, drawn.fewer.shape[1]), (0,), fewer=True)
+            heads = layer.head_frequency[name].estimate().value
+            yield from (own | {"head": h + 1, "value": _finite(v), "n": drawn.n} for h, v in enumerate(heads))
+
+
+def _mixing(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+    if tally.stack == "cross":
+        return
+    found = []
+    for address, layer in tally.layers.items():
+        ratio = each(lambda s, q: s / q[..., None], drawn.sums(layer.mixing), drawn.sums(layer.queries))
+        found.append(ratio)
+        for k, kind in enumerate(KINDS):
+            yield {"layer": address.layer, "measure": "mixing_ratio", "group": kind} | drawn.row(ratio, (k,))
+    mean = mean_of(found)
+    for k, kind in enumerate(KINDS):
+        yield {"measure": "mixing_ratio", "group": kind} | drawn.row(mean, (k,))
+
+
+def _shared(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
+    return sums / sums.sum(-1, keepdims=True)
+
+
+def _present(tally: StackTally) -> list[int]:
+    """The categories of which there is at least one token."""
+    tokens = sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())
+    return [c for c in range(len(CATEGORIES)) if np.asarray(tokens)[c] > 0]
+
+
+def _spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
+    """Spearman's ρ of two rows of L numbers; NaN with fewer than three, or where a row has one value only."""
+    if pair.shape[-1] < 3:
+        return np.full(pair.shape[:-2], np.nan)
+    ranks = rankdata(pair, axis=-1)
+    ranks -= ranks.mean(-1, keepdims=True)
+    across, spread = ranks.prod(-2).sum(-1), (ranks**2).sum(-1).prod(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.isfinite(pair).all((-1, -2)) & (spread > 0), across / np.sqrt(spread), np.nan)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def judged(statistics: Mapping[str, Estimate]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Replicates and estimates by name, as claims.judge_sampled takes them."""
+    return {k: e.draws for k, e in statistics.items()}, {k: float(e.value) for k, e in statistics.items()}

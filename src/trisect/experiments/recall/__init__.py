@@ -1,0 +1,1 @@
+"""What pretraining adds: small models asked where people were born."""

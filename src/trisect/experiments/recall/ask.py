@@ -1,0 +1,231 @@
+"""Ask: one question about a birth place put to a trained model, with how sure it is and what it can have read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from trisect.core.errors import DamagedFileError, ModelError, SpecError
+from trisect.core.files import read_json
+from trisect.measure.names import nearest_by_characters
+from trisect.text.people import QUESTION, name_in
+
+CARD = "recall.json"
+NEAREST = 3
+CERTAIN = 1.0  # the risk at which nothing is held back
+SEEN = {
+    (True, True): "pretraining and fine-tuning",
+    (True, False): "pretraining only",
+    (False, True): "fine-tuning only",
+    (False, False): "neither",
+}
+TRAINED = "Give the folder of a model that 'trisect recall' trained."
+MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card anew."
+
+
+class Answer(Protocol):
+    """What a model writes after a question, with its natural logarithms of probabilities; `unknown` characters were not its own."""
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        ...
+
+    @property
+    def log_probability(self) -> float:
+        """Of the whole answer and the mark that ends it, nats."""
+        ...
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Characters of the question that the vocabulary does not have."""
+        ...
+
+
+class Answering(Protocol):
+    """A model that answers questions."""
+
+    def answer(self, questions: Sequence[str]) -> Sequence[Answer]:
+        """An answer for each question."""
+        ...
+
+
+class Near(NamedTuple):
+    """A known name, how alike it is (cosine of weighted character n-grams, 0 to 1), and its place where a text of questions says it."""
+
+    name: str
+    similarity: float
+    place: str | None
+
+
+class Threshold(NamedTuple):
+    """From which probability on the model answers, for a share of wrong answers of at most `risk`; null: never.
+
+    Set on `n` held-out questions, of which it answers the share `coverage`.
+    """
+
+    risk: float
+    threshold: float | None
+    coverage: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model says to one question; `answer` is null where it abstains, and `guess` is what it would have said.
+
+    `probability` is that of the whole guess. `threshold` is null where nothing is held back. `seen` says in which text the
+    name was when the model was trained.
+    """
+
+    question: str
+    name: str
+    answer: str | None
+    guess: str
+    probability: float
+    threshold: Threshold | None
+    seen: str
+    nearest: tuple[Near, ...]
+    notes: tuple[str, ...]
+
+    def words(self) -> tuple[str, ...]:
+        """The reply as lines for a terminal."""
+        told = "I do not say." if self.answer is None else self.answer if self.answer.strip() else repr(self.answer)
+        said = [f"{told}  (probability {self.probability:.3f})"]
+        if self.threshold is not None:
+            said.append(_rule(self.threshold))
+        where = "in no text that the model read" if self.seen == "neither" else f"read in {self.seen}"
+        said.append(f"The name {self.name!r} was {where}.")
+        if self.nearest:
+            near = (f"{n.name} ({n.similarity:.2f}{f', {n.place}' if n.place else ''})" for n in self.nearest)
+            said.append(f"Nearest known names: {'; '.join(near)}.")
+        else:
+            said.append("No other known name shares a piece with it.")
+        return (*said, *self.notes)
+
+
+def ask(model: str | Path, question: str, risk: float | None = None, answerer: Answering | None = None) -> Reply:
+    """Put a question such as 'Where was NAME born?' to the model in a folder that `trisect recall` wrote.
+
+    It abstains where the probability of its answer is below the threshold that was set on held-out questions for `risk`, a
+    share of wrong answers among those given (null: the largest that was set and can be kept; 1: it always answers). `answerer`
+    stands in for the folder's model. Raises CorpusError for a question about no name, or one that the model cannot read at
+    once, SpecError for a risk without a threshold, ModelError for a folder without recall.json or a model that can be read,
+    DamagedFileError for a recall.json that is not what was written.
+    """
+    name = name_in(question)
+    folder = Path(model)
+    card = _card(folder)
+    rule = _threshold([Threshold(**row) for row in card["thresholds"]], risk)
+    found = (answerer or _open(folder)).answer([question.strip()])[0]
+    probability = exp(found.log_probability)
+    names: Mapping[str, Any] = card["names"]
+    pretrained, tuned, _ = names.get(name, (False, False, None))
+    seen = SEEN[bool(pretrained), bool(tuned)]
+    held = rule is not None and (rule.threshold is None or probability < rule.threshold)
+    known = {other: row for other, row in names.items() if (row[0] or row[1]) and other != name}
+    return Reply(
+        question.strip(),
+        name,
+        None if held else found.text,
+        found.text,
+        probability,
+        rule,
+        seen,
+        tuple(Near(n, s, known[n][2]) for n, s in find_nearest(name, list(known))),
+        tuple(_notes(found.unknown, seen == "neither" and any(row[0] for row in names.values()), rule)),
+    )
+
+
+def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[tuple[str, float]]:
+    """The most alike of the known names, by character n-grams (measure.names), and how alike; none that shares nothing."""
+    found = nearest_by_characters([name], known, count)
+    pairs = zip(found.nearest[0], found.similarity[0], strict=True)
+    return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """What recall.json holds."""
+    if not (folder / CARD).is_file():
+        what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
+        known = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
+        raise ModelError(f"{folder} cannot be asked.", known, TRAINED)
+    card = _read(folder / CARD)
+    if "recipe" in card and "names" not in card:
+        known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
+        raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
+    try:
+        rows = [Threshold(**row) for row in card["thresholds"]]
+        sound = all(len(row) == 3 for row in card["names"].values()) and all(isinstance(r.n, int) for r in rows)
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        known = "It holds something else than names and thresholds."
+        raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN)
+    return card
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The card as it was written, whatever it holds."""
+    try:
+        body = read_json(path, MADE_AGAIN)
+    except DamagedFileError as error:
+        if isinstance(error.__cause__, KeyError | TypeError):
+            known = "It has no checksum: 'trisect recall' did not write it as it is."
+            raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
+        raise
+    return body if isinstance(body, dict) else {}
+
+
+def _open(folder: Path) -> Answering:
+    """The model in a folder that has its card."""
+    from trisect.hf.small.answers import Answerer
+
+    try:
+        return Answerer.open(folder)
+    except ModelError as error:
+        todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made anew."
+        raise ModelError(error.given, error.known, todo) from error
+
+
+def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
+    """The threshold of a risk; null where nothing is to be held back."""
+    if risk == CERTAIN or (risk is None and not thresholds):
+        return None
+    if risk is None:
+        return max(thresholds, key=lambda t: (t.threshold is not None, t.risk))
+    found = [t for t in thresholds if abs(t.risk - risk) < 1e-9]
+    if not found:
+        there = ", ".join(f"{t.risk:g}" for t in thresholds) or "none"
+        known = f"Thresholds were set on held-out questions for these risks: {there}."
+        raise SpecError(f"A risk of {risk:g}.", known, f"Give one of them, or {CERTAIN:g} to hear every answer.")
+    return found[0]
+
+
+def _rule(rule: Threshold) -> str:
+    share = f"{100 * rule.risk:g} % of its answers wrong"
+    if rule.threshold is None:
+        return f"It abstains always: on {rule.n} held-out questions no threshold kept to at most {share}."
+    return (
+        f"It abstains below {rule.threshold:.3f}, for at most {share}: set on {rule.n} held-out questions, "
+        f"{100 * rule.coverage:.0f} % of them answered."
+    )
+
+
+def _notes(unknown: Sequence[str], unread: bool, rule: Threshold | None) -> list[str]:
+    """What a reader has to know; `unread` says that the name is in no text, and the threshold was set on names that are."""
+    notes = []
+    if unknown:
+        count = Counter(unknown)
+        named = ", ".join(f"{c!r}{f' ({n} times)' if n > 1 else ''}" for c, n in count.items())
+        many = f"{len(unknown)} character{'s'[: len(unknown) > 1]}"
+        notes.append(f"{many} of the question not in the vocabulary, read as unknown: {named}.")
+    if unread and rule is not None and rule.threshold is not None:
+        notes.append(
+            "The threshold was set on names that the model has read; for this one the stated risk is not kept."
+        )
+    return notes

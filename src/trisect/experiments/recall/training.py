@@ -1,0 +1,206 @@
+"""Lessons: one model of a recall experiment from random weights to its answers, each step done once and kept."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from trisect.core.files import inside, write_json
+from trisect.engine.worker import Emit
+from trisect.experiments.recall.answers import neighbours
+from trisect.experiments.recall.settings import Recipe
+from trisect.experiments.recall.survival import survived
+from trisect.hf.small.answers import Answerer
+from trisect.hf.small.gpt import ids_of, is_model, load_weights, make_model, make_tokenizer, save
+from trisect.hf.small.training import Practice
+from trisect.text.corruption import Example, draw_span, pretraining_example, question_example
+from trisect.text.people import People, ask
+
+MODELS = ("plain", "pretrained", "left-out")
+SPLITS = ("train", "valid", "test", "invented")
+STAGES = ("pretraining", "fine-tuning")
+CATEGORIES = {
+    (True, True): "pretraining and fine-tuning",
+    (True, False): "pretraining only",
+    (False, True): "fine-tuning only",
+    (False, False): "neither",
+}
+ANSWERING = 0.05  # of the time that a lesson takes, the share of its questions
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One model of one seed: 'plain' is fine-tuned only, 'pretrained' read all lines, 'left-out' not those of some names."""
+
+    model: str
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """What a progress line, and a folder, calls it."""
+        return f"{self.model}-{self.seed}"
+
+    @property
+    def seconds(self) -> float:
+        """What it takes, against other lessons."""
+        return 1.0 if self.model == "plain" else 10.0
+
+    def world(self, people: People) -> People:
+        """What this model may read of all there is."""
+        return people.without(people.left_out) if self.model == "left-out" else people
+
+    def data(self) -> dict[str, Any]:
+        """As a worker reads it."""
+        return asdict(self)
+
+    def ready(self) -> bool:
+        """Whether it may start: lessons wait for nothing."""
+        return True
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a recall experiment lie."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        """The recipe, the seeds, and the people."""
+        return self.path / "recall.json"
+
+    @property
+    def people(self) -> Path:
+        """Texts and questions, as every worker reads them."""
+        return self.path / "people.json"
+
+    def model(self, lesson: Lesson) -> Path:
+        """A fine-tuned model, an ordinary Hugging Face folder."""
+        return inside(self.path, "models", lesson.title)
+
+    def base(self, lesson: Lesson) -> Path:
+        """The same model before it was fine-tuned."""
+        return inside(self.path, "models", f"{lesson.title}-base")
+
+    def state(self, lesson: Lesson, stage: str) -> Path:
+        """Where an unfinished training goes on from."""
+        return inside(self.path, "state", f"{lesson.title}-{stage}.safetensors")
+
+    def losses(self, lesson: Lesson, stage: str) -> Path:
+        """The loss of every epoch of a training."""
+        return inside(self.path, "losses", f"{lesson.title}-{stage}.json")
+
+    def answers(self, lesson: Lesson) -> Path:
+        """What a model answered, and what of it survives without q, k or v."""
+        return inside(self.path, "answers", f"{lesson.title}.json")
+
+    def own(self) -> list[Path]:
+        """Every folder that a recall experiment writes into."""
+        ours = re.compile(rf"({'|'.join(MODELS)})-[0-9]+(-base)?")
+        models = [path for path in sorted((self.path / "models").glob("*")) if ours.fullmatch(path.name)]
+        return [self.path, *(self.path / name for name in ("answers", "figures", "losses", "state", "tables")), *models]
+
+
+def take(lesson: Lesson, place: Place, recipe: Recipe, people: People, device: str, emit: Emit) -> None:
+    """Do of a lesson what is not done yet: pretrain, fine-tune, answer. What is done is on the disk, whole."""
+    world = lesson.world(people)
+    if not is_model(place.model(lesson)):
+        _train(lesson, place, recipe, people, world, device, emit)
+    if not place.answers(lesson).exists():
+        emit(1 - ANSWERING, "answering")
+        answerer = Answerer.open(place.model(lesson), device)
+        rows, nearest = answer(lesson, answerer, world)
+        body = {"answers": rows, "nearest": nearest, "survival": survived(answerer, rows)}
+        write_json(place.answers(lesson), body)
+
+
+def _train(
+    lesson: Lesson, place: Place, recipe: Recipe, people: People, world: People, device: str, emit: Emit
+) -> None:
+    """From random weights to a fine-tuned model in its folder."""
+    tokenizer = make_tokenizer(people.characters(), recipe.block)
+    model = make_model(recipe.architecture(), tokenizer, lesson.seed).to(device)
+    mask, padding, pretrained = tokenizer.mask_token_id, tokenizer.pad_token_id, lesson.model != "plain"
+    # every schedule counts the lines of the whole text, so that leaving some out changes nothing else
+    lines = len(people.lines)
+    if pretrained and is_model(place.base(lesson)):
+        load_weights(model, place.base(lesson))
+    elif pretrained:
+        texts = [ids_of(line.text, tokenizer) for line in world.lines]
+
+        def spans(number: int, draw: np.random.Generator) -> list[Example]:
+            cut = (recipe.shortest_text, recipe.longest_text, recipe.span)
+            return [pretraining_example(ids, draw_span(len(ids), recipe.block, draw, *cut), mask) for ids in texts]
+
+        practice = Practice(spans, recipe.pretraining(lines), recipe.block, padding, lesson.seed)
+        _practise(practice, model, place, lesson, "pretraining", emit)
+        save(model, tokenizer, place.base(lesson))
+        place.state(lesson, "pretraining").unlink(missing_ok=True)
+    asked = [
+        question_example(ids_of(a.question, tokenizer), ids_of(a.place or "", tokenizer), mask) for a in world.train
+    ]
+    schedule = recipe.fine_tuning(lines, pretrained)
+    practice = Practice(lambda number, draw: asked, schedule, recipe.block, padding, lesson.seed)
+    _practise(practice, model, place, lesson, "fine-tuning", emit)
+    save(model, tokenizer, place.model(lesson))
+    place.state(lesson, "fine-tuning").unlink(missing_ok=True)
+
+
+def _practise(practice: Practice, model: nn.Module, place: Place, lesson: Lesson, stage: str, emit: Emit) -> None:
+    """One training, with its losses kept beside the models."""
+    epochs = practice.schedule.epochs * practice.schedule.cycles
+    share = (0.0, 0.9) if stage == "pretraining" else (0.9 if lesson.model != "plain" else 0.0, 1 - ANSWERING)
+
+    def told(epoch: int, loss: float) -> None:
+        done = share[0] + (share[1] - share[0]) * epoch / epochs
+        emit(done, f"{stage}, epoch {epoch} of {epochs}, {loss:.3f} nats")
+
+    losses = practice.run(model, place.state(lesson, stage), told)
+    write_json(place.losses(lesson, stage), list(losses))
+
+
+def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of the table `answers` for every question, and the nearest known names of names that the model met nowhere.
+
+    Known are names that the model met in a text, and whose place a question says.
+    """
+    asked = [(split, a) for split in SPLITS for a in dict.fromkeys(getattr(world, split))]
+    answers = answerer.answer([a.question for _, a in asked])
+    told = {line.name for line in world.lines} if lesson.model != "plain" else set[str]()
+    trained = {a.name for a in world.train}
+    counts = Counter(a.place for a in world.train)
+    known = {a.name: a.place for _, a in asked if a.place is not None and a.name in told | trained}
+    unmet = list(dict.fromkeys(a.name for _, a in asked if a.name not in told | trained))
+    questions = [ask(name) for name in (*unmet, *known)]
+    vectors = dict(zip((*unmet, *known), answerer.represent(questions), strict=True))
+    near = neighbours(unmet, known, vectors, lesson.model, lesson.seed)
+    first = {row["name"]: row for row in near.filter(match="n-grams").iter_rows(named=True)}
+    rows = [
+        {
+            "model": lesson.model,
+            "seed": lesson.seed,
+            "name": a.name,
+            "split": split,
+            "category": CATEGORIES[a.name in told, a.name in trained],
+            "question": a.question,
+            "gold": a.place,
+            "answer": found.text,
+            "correct": None if a.place is None else found.text == a.place,
+            "log_probability": found.log_probability,
+            "mean_log_probability": found.mean_log_probability,
+            "entropy": found.entropy,
+            "margin": found.margin,
+            "known_place": found.text in counts,
+            "place_count": counts.get(found.text, 0),
+            "nearest": first[a.name]["nearest"] if a.name in first else None,
+            "nearest_place": first[a.name]["place"] if a.name in first else None,
+        }
+        for (split, a), found in zip(asked, answers, strict=True)
+    ]
+    return rows, near.to_dicts()

@@ -1,0 +1,1 @@
+"""How alike W_Q, W_K and W_V are, head by head, against random matrices."""

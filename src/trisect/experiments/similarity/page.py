@@ -1,0 +1,378 @@
+"""Similarity's page: how alike the three matrices of every head are, against random ones, and what scores do on texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from trisect.papers import matrices
+from trisect.report import format as words
+from trisect.report.grids import grid
+from trisect.report.panels import Figure
+from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.stats.tests import ALPHA
+
+PAIRS = ("q-k", "k-v", "q-v")
+RANKS = ("q", "k", "v", "q-k", "v-o")
+CORPUS, AFFINE, ELSEWHERE = "corpus", "with biases", "queries from elsewhere"
+STACKS = {"plain": "", "enc": "encoder, ", "dec": "decoder, ", "cross": "cross-attention, "}
+PRODUCTS = {"q-k": "W_Q W_Kᵀ", "v-o": "W_V W_O", "q": "W_Q", "k": "W_K", "v": "W_V"}
+NAMES = {
+    "overlap": "overlap of what is read",
+    "least_angle_degrees": "least angle (degrees)",
+    "symmetric_share": "symmetric share",
+    "cosine": "cosine of the flattened matrices",
+    "cka": "linear CKA, inputs of unit covariance",
+    "effective_rank": "effective rank",
+}
+REFERENCES = (
+    matrices.SOURCE.citation,
+    "Åke Björck, Gene Golub. Numerical Methods for Computing Angles Between Linear Subspaces. Mathematics of Computation 27, 1973.",
+    "Alan Edelman, Brian Sutton. The Beta-Jacobi Matrix Model, the CS Decomposition, and Generalized Singular Value Problems. "
+    "Foundations of Computational Mathematics 8, 2008.",
+    "Simon Kornblith et al. Similarity of Neural Network Representations Revisited. ICML 2019.",
+    "Olivier Roy, Martin Vetterli. The Effective Rank: a Measure of Effective Dimensionality. EUSIPCO 2007.",
+    "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
+)
+
+
+class Head(NamedTuple):
+    """One head's number of one measure, with its z and its p after Holm where it has a null."""
+
+    stack: str
+    layer: int
+    head: int
+    value: float
+    z: float | None
+    p: float | None
+
+    @property
+    def side(self) -> int:
+        """1 where it lies above random matrices after Holm's correction, −1 below, else 0."""
+        if self.p is None or self.p >= ALPHA or not self.z:
+            return 0
+        return 1 if self.z > 0 else -1
+
+
+class Numbers(NamedTuple):
+    """The table `measures`, found by measure, component and group."""
+
+    heads: Mapping[tuple[str, str, str | None], list[Head]]
+    nulls: Mapping[tuple[str, str, str | None], float]
+
+    @classmethod
+    def of(cls, measures: pl.DataFrame) -> Numbers:
+        """Read the rows once."""
+        found: dict[tuple[Any, ...], float | None] = {}
+        nulls: dict[tuple[str, str, str | None], list[float]] = {}
+        columns = ("measure", "component", "group", "stack", "layer", "head", "value")
+        for measure, component, group, stack, layer, head, value in measures.select(columns).iter_rows():
+            if measure.endswith("_null"):
+                nulls.setdefault((measure.removesuffix("_null"), component, group), []).append(value)
+            else:
+                found[measure, component, group, stack, layer, head] = value
+        heads: dict[tuple[str, str, str | None], list[Head]] = {}
+        for (measure, *where), value in found.items():
+            if measure.endswith(("_z", "_p", "_p_holm")) or value is None:
+                continue
+            component, group, stack, layer, head = where
+            z, p = (found.get((f"{measure}_{suffix}", *where)) for suffix in ("z", "p_holm"))
+            heads.setdefault((measure, component, group), []).append(Head(stack, layer, head, value, z, p))
+        means = {key: sum(values) / len(values) for key, values in nulls.items()}
+        return cls(heads, means)
+
+    def get(self, measure: str, component: str, group: str | None = None) -> list[Head]:
+        """Every head's number; none where it was not measured."""
+        return self.heads.get((measure, component, group), [])
+
+    def null(self, measure: str, component: str, group: str | None = None) -> float | None:
+        """The mean of random matrices, averaged over the shapes there are."""
+        return self.nulls.get((measure, component, group))
+
+
+def write(folder: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: Mapping[str, Any]) -> Path:
+    """Write `folder/report.html` and its figures from the tables `measures` and `claims`; returns the page's path."""
+    return write_sheet(folder, make_sheet(measures, claims, about))
+
+
+def make_sheet(measures: pl.DataFrame, claims: pl.DataFrame, about: Mapping[str, Any]) -> Sheet:
+    """The page as data; `about` is what stands in similarity.json beside the tables."""
+    numbers = Numbers.of(measures)
+    texts = f", and its scores on {about['corpus']}" if about["corpus"] else ""
+    lede = (
+        f"The query, key and value matrices of every head of {about['subject']}{texts}. This speaks of this one model."
+    )
+    sections = [
+        _alike(numbers),
+        Section("What the claims come to", (_rule(about),), cards=claims),
+        _score(numbers, about),
+        _ranks(numbers),
+        _described(numbers, about),
+        *_elsewhere(numbers),
+        _compared(numbers, about),
+    ]
+    if about["notes"]:
+        sections.append(Section("Notes", tuple(about["notes"])))
+    return Sheet(
+        f"Why three matrices? {about['subject']}", "Similarity", lede, tuple(sections), _facts(about), REFERENCES
+    )
+
+
+def findings(measures: pl.DataFrame, claims: pl.DataFrame) -> tuple[str, ...]:
+    """What a terminal shows: how alike each pair is, how symmetric the score, and every verdict with its reason."""
+    numbers = Numbers.of(measures)
+    said = [f"Overlap of {_overlaps(numbers, pair)}" for pair in PAIRS if numbers.get("overlap", pair)]
+    if numbers.get("symmetric_share", "q-k"):
+        said.append(f"Symmetric share of the score: {_against_null(numbers, 'symmetric_share', 'q-k')} on average.")
+    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
+        why = f" ({row['reason']})" if row["reason"] else ""
+        said.append(f"{row['claim']} {row['verdict']}{why}: {row['sentence']}")
+    return tuple(said)
+
+
+def _alike(numbers: Numbers) -> Section:
+    said = [
+        "A head's matrix reads a part of its input, as many directions as the head is wide. The overlap of two matrices is the "
+        "mean squared cosine of the principal angles between what they read: 1 where they read the same, 0 where one reads "
+        "only what the other is blind to. It stays what it is when a head is rewritten as (W_Q G, W_K G⁻ᵀ), which is the same head."
+    ]
+    said += [_overlaps(numbers, pair) for pair in PAIRS if numbers.get("overlap", pair)]
+    figures = [
+        *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP)
+    ]
+    return Section("Do two matrices of a head read the same?", tuple(said), tuple(figures))
+
+
+_OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 the same."
+
+_CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
+
+
+def _overlaps(numbers: Numbers, pair: str) -> str:
+    heads = numbers.get("overlap", pair)
+    null = numbers.null("overlap", pair)
+    said = f"{_dash(pair)}: {words.number(_mean(heads))} on average over {words.several(len(heads), 'head')}"
+    if null is not None:
+        above, below = (sum(h.side == side for h in heads) for side in (1, -1))
+        said += f", random matrices of the shape {words.number(null)}; {above} heads above them and {below} below, after Holm"
+    most = max(heads, key=lambda h: h.value)
+    return f"{said}. Most: {words.number(most.value)} at {STACKS[most.stack]}layer {most.layer} head {most.head}."
+
+
+def _rule(about: Mapping[str, Any]) -> str:
+    return (
+        "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
+        f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
+        f"those of {words.count(about['draws_made'])} random matrices. D-3 draws heads anew with replacement, and texts too where they "
+        "are behind the number. Both speak of this one model."
+    )
+
+
+def _score(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+    shares = numbers.get("symmetric_share", "q-k")
+    said, figures = [], []
+    if shares:
+        null = numbers.null("symmetric_share", "q-k")
+        above, below = (sum(h.side == side for h in shares) for side in (1, -1))
+        said.append(
+            "The score of two inputs is x W_Q W_Kᵀ y. Its symmetric part is the same both ways round, its antisymmetric part turns "
+            f"its sign. By squared size {words.number(_mean(shares))} of it is symmetric, averaged over heads (random matrices: "
+            f"{words.number(null)}); {above} heads are more symmetric than random matrices and {below} less, after Holm."
+        )
+        caption = (
+            "Share of W_Q W_Kᵀ that is symmetric, by squared size: 1 a similarity, 0 its opposite, random matrices ½."
+        )
+        figures += _grids(
+            numbers, "symmetric_share", ("q-k",), "share", "Figure 2", "How symmetric the score is", caption
+        )
+    if about["corpus"]:
+        said += _on_texts(numbers, about)
+        named = (
+            (
+                "score_correlation",
+                "correlation",
+                "A score and its reverse",
+                "Correlation of s_ij and s_ji over pairs of tokens: 1 a symmetric score, 0 unrelated.",
+            ),
+            (
+                "self_first_share",
+                "share",
+                "Does a token score highest with itself?",
+                "Share of queries for which no other key scores as high as their own.",
+            ),
+            (
+                "self_ahead_share",
+                "share",
+                "A token's score with itself among others",
+                "Mean share of other keys that score lower than the query's own; ½ by chance.",
+            ),
+        )
+        for i, (measure, unit, title, caption) in enumerate(named):
+            sign = measure == "score_correlation"
+            tail = f" Before the mask; n\u00a0=\u00a0{words.several(about['texts'], 'text')} of {about['corpus']}."
+            figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {3 + i}", title, caption + tail, CORPUS, sign)
+    else:
+        said.append("Whether a token scores highest with itself was not measured: that needs texts.")
+    return Section("Is the score a similarity?", tuple(said), tuple(figures))
+
+
+def _on_texts(numbers: Numbers, about: Mapping[str, Any]) -> list[str]:
+    found = {
+        m: numbers.get(m, "q-k", CORPUS)
+        for m in ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
+    }
+    if not found["score_unequal_share"]:
+        return [
+            "On the texts no score was compared: queries and keys are never of one sequence, or texts have one token."
+        ]
+    mean = {name: words.number(_mean(heads)) for name, heads in found.items() if heads}
+    said = (
+        f"On {words.several(about['texts'], 'text')} of {about['corpus']}, before the mask and before any position bias, s_ij "
+        f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
+        f"their correlation is {mean.get('score_correlation', '–')}. A token scores highest with itself for "
+        f"{mean['self_first_share']} of the queries, and above {mean['self_ahead_share']} of the other keys (by chance ½). With "
+        "rotary positions the scores are those of the turned vectors."
+    )
+    return [said]
+
+
+def _ranks(numbers: Numbers) -> Section:
+    said = (
+        "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
+        "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
+    )
+    have = tuple(c for c in RANKS if numbers.get("effective_rank", c))
+    lines = [f"{PRODUCTS[c]} {_against_null(numbers, 'effective_rank', c)}" for c in have]
+    figures = _grids(
+        numbers,
+        "effective_rank",
+        have[3:] or have,
+        "directions",
+        "Figure 6",
+        "Directions that a head uses",
+        "Effective rank of a head's products.",
+    )
+    return Section("How many directions does a head use?", (said, f"{'; '.join(lines)}."), tuple(figures))
+
+
+def _described(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+    said = (
+        "The cosine of two flattened matrices and linear CKA change when a head is rewritten in another basis, so that no verdict "
+        "rests on them. They say how alike the weights and the representations are as this model happens to hold them."
+    )
+    texts = f"Linear CKA of q, k and v over the tokens of {about['corpus']}, as attention used them."
+    title, flat = "Cosine of the flattened matrices", "Cosine of two matrices of a head."
+    figures = [
+        *_grids(numbers, "cosine", PAIRS, "cosine", "Figure 7", title, flat, None, True),
+        *_grids(numbers, "cka", PAIRS, "CKA", "Figure 8", "Linear CKA from weights", _CKA),
+        *_grids(numbers, "cka", PAIRS, "CKA", "Figure 9", "Linear CKA on texts", texts, CORPUS),
+    ]
+    return Section("Described, not judged", (said,), tuple(figures))
+
+
+def _elsewhere(numbers: Numbers) -> Iterable[Section]:
+    """How attention to another sequence differs from attention to its own; nothing where there is none."""
+    if not numbers.get("overlap", "q-k", ELSEWHERE):
+        return
+    named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
+    lines = []
+    for measure, component in named:
+        heads = [*numbers.get(measure, component), *numbers.get(measure, component, ELSEWHERE)]
+        means = [[h.value for h in heads if h.stack == stack] for stack in ("enc", "dec", "cross")]
+        cells = (words.number(sum(some) / len(some)) if some else "–" for some in means)
+        null = numbers.null(measure, component)
+        null = numbers.null(measure, component, ELSEWHERE) if null is None else null
+        lines.append((f"{NAMES[measure]}: {_dash(component)}", *cells, words.number(null)))
+    said = (
+        "In cross-attention the queries are made of the decoder's vectors, the keys and values of the encoder's. What W_Q reads "
+        "there is compared with what W_K and W_V read as if both were of one space, which they share only as far as training made "
+        "them: it is described beside attention within one sequence, and no verdict rests on it."
+    )
+    caption = f"{_OVERLAP} In cross-attention, where queries come from elsewhere."
+    figures = _grids(
+        numbers, "overlap", ("q-k", "q-v"), "overlap", "Figure 10", "Queries from elsewhere", caption, ELSEWHERE
+    )
+    table = Table(
+        ("Mean over heads", "encoder", "decoder", "cross", "random"), tuple(lines), "By where queries come from"
+    )
+    yield Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
+
+
+def _compared(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+    rows = []
+    for (measure, component, group), heads in numbers.heads.items():
+        null = numbers.null(measure, component, group)
+        if null is None:
+            continue
+        scores = [h.z for h in heads if h.z is not None]
+        name = f"{NAMES[measure]}{f', {group}' if group in (AFFINE, ELSEWHERE) else ''}"
+        cells = (
+            words.number(_mean(heads)),
+            words.number(null),
+            words.number(sum(scores) / len(scores), True) if scores else "–",
+        )
+        sides = (str(sum(h.side == 1 for h in heads)), str(sum(h.side == -1 for h in heads)), str(len(heads)))
+        rows.append((f"{name}: {_dash(component)}", *cells, *sides))
+    columns = ("measure", "mean", "random", "mean z", "above", "below", "heads")
+    caption = "Means over heads; above and below count heads that differ from random matrices after Holm, two-sided."
+    said = (
+        f"Random matrices are Gaussian and of the same shape, at least {words.count(about['draws'])} draws for each shape, more where many "
+        "heads need a smaller p. Holm's family is one measure over all heads, pairs and layers, and for effective ranks all heads "
+        "of one component. 'With biases' compares the affine maps: each matrix with its bias as one more row."
+    )
+    return Section("Against random matrices", (said,), (), (Table(columns, tuple(sorted(rows)), caption),))
+
+
+def _grids(
+    numbers: Numbers,
+    measure: str,
+    components: Sequence[str],
+    unit: str,
+    number: str,
+    title: str,
+    caption: str,
+    group: str | None = None,
+    diverging: bool = False,
+) -> Iterable[Figure]:
+    """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
+    values: dict[str, list[tuple[int, int, float]]] = {}
+    marked: dict[str, set[tuple[int, int]]] = {}
+    for component in components:
+        for head in numbers.get(measure, component, group):
+            panel = f"{STACKS[head.stack]}{_dash(component)}"
+            values.setdefault(panel, []).append((head.layer, head.head, head.value))
+            if head.side:
+                marked.setdefault(panel, set()).add((head.layer, head.head))
+    if not values:
+        return
+    if marked:
+        caption += " Dots: heads that differ from random matrices, p < 0.05 after Holm."
+    count = words.several(max(len(rows) for rows in values.values()), "head")
+    name = f"{measure.replace('_', '-')}{'-' + group.replace(' ', '-') if group else ''}"
+    yield grid(name, number, title, f"{caption} {count} a panel.", values, unit, diverging, None, marked)
+
+
+def _against_null(numbers: Numbers, measure: str, component: str) -> str:
+    said, null = words.number(_mean(numbers.get(measure, component))), numbers.null(measure, component)
+    return said if null is None else f"{said} (random: {words.number(null)})"
+
+
+def _mean(heads: Sequence[Head]) -> float:
+    return sum(h.value for h in heads) / len(heads)
+
+
+def _dash(component: str) -> str:
+    return component.replace("-", "–")
+
+
+def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    facts = [("Model", about["subject"]), ("Fingerprint", about["fingerprint"])]
+    if about["corpus"]:
+        read = f"{words.several(about['texts'], 'text')}, {words.several(about['tokens'], 'token')}"
+        facts += [("Texts", f"{about['corpus']}: {read}")]
+    facts += [("Random matrices", f"{words.count(about['draws'])} draws a shape at least, seed {about['seed']}")]
+    facts += [("Command", about["command"])]
+    return (*facts, ("Versions", ", ".join(f"{name} {number}" for name, number in about["versions"].items())))

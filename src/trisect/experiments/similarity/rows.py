@@ -1,0 +1,244 @@
+"""Likeness: every head's maps compared with each other and with random matrices of the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from trisect.core.trace import Address, Projections
+from trisect.measure import nulls, similarity
+from trisect.measure.nulls import Null, effective_ranks
+from trisect.measure.similarity import Span
+from trisect.stats.tests import ALPHA, holm, number
+
+PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
+AFFINE = "with biases"
+ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
+KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
+SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
+
+Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
+
+
+class Measured(NamedTuple):
+    """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none)."""
+
+    address: Address
+    component: str
+    measure: str
+    group: str | None
+    values: Float[np.ndarray, " H"]
+    keys: tuple[Key | None, ...]
+
+
+@dataclass
+class Nulls:
+    """Null distributions, each drawn once, from a generator of its own, so that their order leaves no trace.
+
+    `draws` of each were asked for; where a p-value could not survive its family of `heads` with so few, more are made.
+    """
+
+    draws: int
+    seed: int
+    heads: int = 0
+    known: dict[Key, dict[str, Null]] = field(default_factory=dict)
+
+    def get(self, key: Key, measure: str) -> Null:
+        """The null of a measure for one shape."""
+        if key not in self.known:
+            self.known[key] = {name: Null.of(found) for name, found in self._draw(*key).items()}
+        return self.known[key][measure]
+
+    def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        draw = np.random.default_rng([self.seed, KINDS.index(kind), *shape])
+        many = max(self.draws, draws_needed(self.heads, kind))
+        if kind == "ranks":
+            return {"effective_rank": nulls.random_ranks(draw, shape[0], shape[1], many)}
+        if kind == "products":
+            return {"effective_rank": nulls.random_product_ranks(draw, shape[0], shape[1], many)}
+        if kind == "cosines":
+            return {"cosine": nulls.random_cosines(draw, shape[0], many)}
+        dim, left, right = shape
+        if kind == "forms":
+            forms = nulls.random_forms(draw, dim, left, right, many)
+            return {"cka": forms.cka, "symmetric_share": forms.symmetric}
+        found = nulls.random_subspaces(draw, dim, left, right, many)
+        return {"overlap": found.overlap, "least_angle_degrees": np.degrees(found.angle)}
+
+
+def draws_needed(heads: int, kind: str = "subspaces") -> int:
+    """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
+
+    Overlaps are tested with and without biases, and a second time in the claim, on both sides and in a family of two.
+    Effective ranks are a family for each component, since a draw of theirs costs a decomposition.
+    """
+    tests = {"subspaces": 2 * len(PAIRS), "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
+    return int(SPARE * 2 * tests / ALPHA)
+
+
+def measure_weights(projections: Iterable[Projections]) -> list[Measured]:
+    """Every measure of every layer, as far as its weights are plain maps of the layer's input."""
+    return [measured for p in projections for measured in _layer(p)]
+
+
+def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
+    """What could not be measured, and why: one sentence for each reason, naming the layers."""
+    found: dict[str, list[str]] = {}
+    for p in projections:
+        for name, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)):
+            if w is None:
+                origin = p.origins.get(name)
+                instead = "" if origin is None else f" but {origin.how} ({origin.words})"
+                found.setdefault(f"{name} is not a plain map of its input{instead}", []).append(str(p.address))
+    return tuple(f"Left out at {_few(where)} is what needs it: {why}." for why, where in found.items())
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """One of q, k and v of a layer: its weights and its bias, and what it reads, worked out once."""
+
+    weight: Float[Tensor, "H D E"]
+    bias: Float[Tensor, "H E"] | None
+
+    @cached_property
+    def span(self) -> Span:
+        """What the weights read of their input."""
+        return similarity.span(self.weight)
+
+    @cached_property
+    def affine(self) -> Span:
+        """What weights and bias read of their input and a constant 1."""
+        return similarity.span(similarity.affine(self.weight, self.bias))
+
+    def spread(self, heads: int) -> Map:
+        """Key/value heads repeated for the query heads that use them."""
+        times = heads // len(self.weight)
+        if times == 1:
+            return self
+        bias = None if self.bias is None else self.bias.repeat_interleave(times, 0)
+        return Map(self.weight.repeat_interleave(times, 0), bias)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Width of the model and of a head."""
+        return self.weight.shape[1], self.weight.shape[2]
+
+
+def _layer(p: Projections) -> Iterator[Measured]:
+    """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
+    given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
+    maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
+    heads = max((len(w) for w in (p.w_q, p.w_o, p.w_k, p.w_v) if w is not None), default=0)
+    for name, one in maps.items():
+        ranks = effective_ranks(_array(one.span.values**2))
+        yield _same(p.address, name, "effective_rank", ranks, ("ranks", one.shape))
+    for left, right in PAIRS:
+        if left in maps and right in maps:
+            one, other = maps[left], maps[right]
+            if left == "q":
+                one, other = one.spread(heads), other.spread(heads)
+            found = _pair(p.address, f"{left}-{right}", one, other)
+            apart = p.address.stack == "cross" and left == "q"
+            yield from (m._replace(group=ELSEWHERE) for m in found if m.group is None) if apart else found
+    if "q" in maps and "k" in maps:
+        q, k = maps["q"].weight, maps["k"].spread(heads).weight
+        yield _same(p.address, "q-k", "effective_rank", similarity.product_rank(q, k), ("products", maps["q"].shape))
+    if "v" in maps and p.w_o is not None:
+        ranks = similarity.product_rank(maps["v"].spread(heads).weight, p.w_o.mT)
+        yield _same(p.address, "v-o", "effective_rank", ranks, ("products", maps["v"].shape))
+
+
+def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[Measured]:
+    """Everything that is said of two maps of the same input."""
+    yield from _spans(address, name, None, one.span, other.span)
+    if one.bias is not None or other.bias is not None:
+        yield from _spans(address, name, AFFINE, one.affine, other.affine)
+    forms: Key = ("forms", (one.shape[0], one.shape[1], other.shape[1]))
+    yield _same(address, name, "cka", _array(similarity.white_cka(one.weight, other.weight)), forms)
+    if one.shape != other.shape:
+        return
+    cosines: Key = ("cosines", (one.shape[0] * one.shape[1],))
+    yield _same(address, name, "cosine", _array(similarity.cosine(one.weight, other.weight)), cosines)
+    if name == "q-k":
+        shares = _array(similarity.symmetric_share(one.weight, other.weight))
+        yield _same(address, name, "symmetric_share", shares, forms)
+
+
+def _spans(address: Address, name: str, group: str | None, left: Span, right: Span) -> Iterator[Measured]:
+    found, dim = similarity.angles(left, right), left.basis.shape[1]
+    ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
+    keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)
+    yield Measured(address, name, "overlap", group, _array(found.overlap), keys)
+    yield Measured(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
+
+
+def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> Measured:
+    keys = tuple(key if np.isfinite(value) else None for value in values)
+    return Measured(address, name, measure, None, values, keys)
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.cpu().numpy()
+
+
+def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[int], object]) -> list[dict[str, Any]]:
+    """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
+
+    Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
+    with queries from elsewhere are a family of their own. `told` hears how many of `found` are done.
+    """
+    rows: list[dict[str, Any]] = []
+    tests: dict[tuple[str, str], list[tuple[dict[str, Any], float]]] = {}
+    for done, measured in enumerate(found, start=1):
+        for key in dict.fromkeys(measured.keys):
+            where = [i for i, k in enumerate(measured.keys) if k == key]
+            values = measured.values[where]
+            named = [_named(measured) | {"head": i + 1} for i in where]
+            rows += [row | {"value": number(v)} for row, v in zip(named, values, strict=True)]
+            if key is None:
+                continue
+            null, name = nulls.get(key, measured.measure), measured.measure
+            shared = [_named(measured)] if len(where) == len(measured.keys) else named
+            rows += [row | {"measure": f"{name}_null"} | _about(null) for row in shared]
+            count = {"n": len(null.draws)}
+            scores, p = null.scores(values), null.beyond(values)
+            rows += [
+                row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(named, scores, strict=True)
+            ]
+            family = (
+                name,
+                ELSEWHERE if measured.group == ELSEWHERE else measured.component * (name == "effective_rank"),
+            )
+            tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
+        told(done)
+    for (name, _), own in tests.items():
+        adjusted = holm([p for _, p in own])
+        for (row, p), p_holm in zip(own, adjusted, strict=True):
+            rows.append(row | {"measure": f"{name}_p", "value": p})
+            rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
+    return rows
+
+
+def _named(measured: Measured) -> dict[str, Any]:
+    return {
+        "stack": measured.address.stack,
+        "layer": measured.address.layer,
+        "component": measured.component,
+        "measure": measured.measure,
+        "group": measured.group,
+    }
+
+
+def _about(null: Null) -> dict[str, Any]:
+    ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
+    return {"value": null.mean, "n": len(null.draws)} | ends

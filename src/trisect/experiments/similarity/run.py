@@ -1,0 +1,284 @@
+"""Similarity of a model: why three matrices — every head's maps against random ones, and its scores on texts."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float
+
+from trisect.claims import claims_hash
+from trisect.claims.heads import Against, Resampled, judge_heads
+from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.files import write_json
+from trisect.core.subject import Batch, Subject, Texts
+from trisect.core.tables import frame, write_table
+from trisect.core.trace import Address
+from trisect.experiments.similarity.rows import (
+    PAIRS,
+    Measured,
+    Nulls,
+    compare_with_nulls,
+    draws_needed,
+    measure_weights,
+    why_left_out,
+)
+from trisect.lab.live import bar
+from trisect.lab.versions import versions
+from trisect.measure.scores import SUMS, Moments, score_row
+from trisect.papers import matrices
+from trisect.stats.percentiles import DRAWS, percentiles, ratios, replicates
+from trisect.stats.tests import ALPHA, number
+
+FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
+CORPUS = "corpus"
+
+
+@dataclass(frozen=True, eq=False)
+class SimilarityResult:
+    """What a comparison wrote: its folder, its tables, its page, what was noted, and a few sentences for a terminal."""
+
+    folder: Path
+    measures: pl.DataFrame
+    claims: pl.DataFrame
+    report: Path
+    notes: tuple[str, ...]
+    findings: tuple[str, ...]
+
+
+@dataclass
+class Heard:
+    """What texts said of one attention layer: moments of q, k and v, and per text the sums and counts of its scores.
+
+    `group` query heads share a key/value head.
+    """
+
+    group: int
+    moments: Moments = field(default_factory=Moments)
+    texts: dict[int, Float[np.ndarray, "7 H"]] = field(default_factory=dict)
+    pairs: dict[int, int] = field(default_factory=dict)
+
+
+class OnTexts(NamedTuple):
+    """What the scores of one layer are like over all texts: a value per head and measure, and the same in R draws of texts."""
+
+    values: Float[np.ndarray, "4 H"]
+    draws: Float[np.ndarray, "R 4 H"]
+    texts: int
+
+
+SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
+
+
+def run_similarity(
+    subject: Subject,
+    texts: Texts | None,
+    out: Path,
+    draws: int = FEWEST,
+    seed: int = 0,
+    quiet: bool = False,
+    batch: int = 8,
+) -> SimilarityResult:
+    """Compare W_Q, W_K and W_V of every head with each other and with random matrices; tables, figures, page into `out`.
+
+    With texts also what needs them: linear CKA of q, k and v as the model used them, and whether a score is a similarity
+    (s_ij against s_ji, a word's score with itself against others), with intervals over texts. `draws` is how many random
+    matrices of each shape are compared at least. Raises TrisectError.
+    """
+    _check(draws, batch)
+    projections = [p for p in subject.projections() if p.address in subject.shape.heads]
+    found = measure_weights(projections)
+    notes = dict.fromkeys((*subject.notes, *why_left_out(projections)))
+    if not found:
+        known = " ".join(notes) or "It has no attention layer."
+        raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
+    nulls = Nulls(draws, seed, _heads(found))
+    with bar("matrices", quiet) as told:
+        rows = compare_with_nulls(found, nulls, lambda done: told(done, len(found)))
+    heard: dict[Address, Heard] = {}
+    if texts is not None:
+        notes |= dict.fromkeys(texts.notes)
+        with bar("texts", quiet) as told:
+            heard = _listen(subject, texts, batch, notes, told)
+    scored = {address: _on_texts(h, seed) for address, h in heard.items() if h.texts}
+    rows += [row for address, h in heard.items() for row in _cka_rows(address, h)]
+    rows += [row for address, s in scored.items() for row in _score_rows(address, s)]
+    measures = frame("measures", [row | {"subject": subject.name} for row in rows])
+    about = _about(subject, texts, heard, nulls, tuple(notes))
+    about |= {"seed": seed, "draws": draws, "command": _command(subject, texts, draws, seed)}
+    evidence = {**_excess(found, nulls), **_over_heads(found, scored, seed)}
+    spoken_of = {
+        name: about[name]
+        for name in ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
+    }
+    return _write(out, measures, judge_heads(matrices.SOURCE, evidence, spoken_of), about)
+
+
+def _check(draws: int, batch: int) -> None:
+    if draws < FEWEST:
+        known = f"With fewer than {FEWEST:,} no head could survive the correction for many heads."
+        raise SpecError(f"{draws:,} draws of random matrices were asked for.", known, f"Ask for {FEWEST:,} or more.")
+    if batch < 1:
+        raise SpecError(f"A batch of {batch} texts was asked for.", "A batch has at least one.", "Use for example 8.")
+
+
+def _heads(found: Sequence[Measured]) -> int:
+    """How many heads the component or pair with most of them has over all layers."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for m in found:
+        counts[m.component, m.measure] += len(m.values) if m.group is None else 0
+    return max(counts.values(), default=0)
+
+
+def _listen(
+    subject: Subject, texts: Texts, batch: int, notes: dict[str, None], told: Callable[[int, int], object]
+) -> dict[Address, Heard]:
+    """Read every text once; memory grows by a few numbers a text and head."""
+    heard: dict[Address, Heard] = {}
+    count = sum(1 for _ in texts.texts())
+    if not count:
+        raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
+    with torch.no_grad():
+        for one in subject.batches(texts.texts(), batch):
+            notes |= dict.fromkeys(one.notes)
+            for trace in subject.trace(one).traces:
+                mine = heard.setdefault(trace.address, Heard(trace.group))
+                mine.moments.add(trace)
+                for row, (text, _) in enumerate(one.rows):
+                    if (score := score_row(trace, row)) is not None:
+                        counts = np.full((1, trace.heads), float(score.queries))
+                        sums = np.concatenate([score.sums.cpu().numpy(), counts])
+                        mine.texts[text] = mine.texts[text] + sums if text in mine.texts else sums
+                        mine.pairs[text] = mine.pairs.get(text, 0) + score.pairs
+            told(_last(one) + 1, count)
+    return heard
+
+
+def _last(batch: Batch) -> int:
+    return batch.rows[-1][0] if batch.rows else 0
+
+
+def _on_texts(heard: Heard, seed: int) -> OnTexts:
+    """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
+    sums = np.stack([heard.texts[text] for text in sorted(heard.texts)])
+    pairs = np.array([heard.pairs[text] for text in sorted(heard.texts)], dtype=float)
+    queries, flat = sums[:, -1, 0], sums[:, :-1].reshape(len(sums), -1)
+    shape = (len(SUMS), sums.shape[2])
+    values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
+    # one seed for both, so that a draw is the same texts whatever is counted
+    drawn = [replicates(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
+    return OnTexts(values, _statistics(*drawn), len(sums))
+
+
+def _statistics(
+    per_pair: Float[np.ndarray, "R 6 H"], per_query: Float[np.ndarray, "R 6 H"]
+) -> Float[np.ndarray, "R 4 H"]:
+    """The four of SCORES; the correlation is that of s_ij and s_ji over pairs, 1 for a symmetric score."""
+    unequal, product, square, total = (per_pair[:, i] for i in range(4))
+    spread = square - total**2
+    correlation = np.divide(product - total**2, spread, out=np.full_like(spread, np.nan), where=spread > 0)
+    return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
+
+
+def _cka_rows(address: Address, heard: Heard) -> list[dict[str, Any]]:
+    rows = []
+    for one, other in PAIRS:
+        found = heard.moments.cka(one, other)
+        values = [] if found is None else found[:: heard.group if one == "k" else 1].tolist()
+        for head, value in enumerate(values, start=1):
+            named = {"stack": address.stack, "layer": address.layer, "head": head, "component": f"{one}-{other}"}
+            rows.append(named | {"measure": "cka", "group": CORPUS, "value": number(value), "n": heard.moments.count})
+    return rows
+
+
+def _score_rows(address: Address, scored: OnTexts) -> list[dict[str, Any]]:
+    rows = []
+    named = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS, "n": scored.texts}
+    for i, measure in enumerate(SCORES):
+        ends = percentiles(scored.draws[:, i], scored.texts)
+        for head, found in enumerate(zip(scored.values[i], ends.low, ends.high, strict=True), start=1):
+            said = dict(zip(("value", "low", "high"), map(number, found), strict=True))
+            rows.append(named | {"head": head, "measure": measure} | said)
+    return rows
+
+
+def _excess(found: Sequence[Measured], nulls: Nulls) -> dict[str, Against]:
+    """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
+
+    Heads whose null has no spread, because two spans of their size fill the model, are left out.
+    """
+    family, evidence = len(matrices.CLAIMS), {}
+    for one, other in PAIRS:
+        mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
+        columns = [_against(v, nulls, key, family) for m in mine for v, key in zip(m.values, m.keys, strict=True)]
+        kept = np.array([c for c in columns if c is not None]).reshape(-1, 7).T
+        if mine:
+            evidence[f"overlap_excess_{one}-{other}"] = Against(kept[0], kept[1], kept[2], kept[3:])
+    return evidence
+
+
+def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] | None:
+    null = None if key is None else nulls.get(key, "overlap")
+    if null is None or not null.spread > 0:
+        return None
+    beyond = np.array([value - matrices.MARGIN])
+    tails = [x for level in (ALPHA, ALPHA / family) for x in (1 - level / 2, level / 2)]
+    ends = [value - null.quantile(share) for share in tails]
+    return [value - null.mean, float(null.below(beyond)[0]), float(null.above(beyond)[0]), *ends]
+
+
+def _over_heads(found: Sequence[Measured], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, Resampled]:
+    """Means over heads with heads drawn anew; where texts are behind them, heads and texts."""
+    draw, evidence = np.random.default_rng([seed, 1]), {}
+    shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
+    if shares and (whole := np.concatenate(shares)).size:
+        chosen = whole[draw.integers(len(whole), size=(DRAWS, len(whole)))]
+        evidence["symmetric_share"] = Resampled(float(whole.mean()), chosen.mean(1), len(whole))
+    if scored:
+        first = np.concatenate([s.draws[:, 2] for s in scored.values()], 1)
+        heads, fewest = first.shape[1], min(s.texts for s in scored.values())
+        chosen = np.take_along_axis(first, draw.integers(heads, size=first.shape), 1)
+        mean = float(np.concatenate([s.values[2] for s in scored.values()]).mean())
+        unit = "head" if heads <= fewest else "text"
+        evidence["self_first_share"] = Resampled(mean, chosen.mean(1), min(heads, fewest), unit)
+    return evidence
+
+
+def _about(
+    subject: Subject, texts: Texts | None, heard: Mapping[Address, Heard], nulls: Nulls, notes: tuple[str, ...]
+) -> dict[str, Any]:
+    return {
+        "subject": subject.name,
+        "fingerprint": subject.fingerprint,
+        "corpus": None if texts is None else texts.name,
+        "corpus_fingerprint": None if texts is None else texts.fingerprint,
+        "texts": None if texts is None else max((len(h.texts) for h in heard.values()), default=0),
+        "tokens": max((h.moments.count for h in heard.values()), default=None),
+        "draws_made": max(nulls.draws, draws_needed(nulls.heads)),
+        "notes": list(notes),
+        "claims_hash": claims_hash("head"),
+        "versions": versions("transformers"),
+    }
+
+
+def _command(subject: Subject, texts: Texts | None, draws: int, seed: int) -> str:
+    words = ["trisect", "similarity", *subject.options]
+    words += [] if texts is None else [*texts.options]
+    return shlex.join([*words, "--draws", str(draws), "--seed", str(seed)])
+
+
+def _write(out: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: dict[str, Any]) -> SimilarityResult:
+    from trisect.experiments.similarity import page
+
+    write_table(out / "tables", "measures", measures)
+    write_table(out / "tables", "claims", claims)
+    write_json(out / "similarity.json", about)
+    report = page.write(out, measures, claims, about)
+    return SimilarityResult(out, measures, claims, report, tuple(about["notes"]), page.findings(measures, claims))

@@ -1,0 +1,245 @@
+"""Figures of curves: attacks, freezing and mid-stage rewinding layer by layer, and the baseline's own curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from trisect.experiments.study import words as study_words
+from trisect.experiments.study.rows import Rows
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.frames import Frame, around
+from trisect.report.marks import Measure, Series, of_runs
+from trisect.report.panels import Figure, Key, Line, Panel, View, curve_panel
+from trisect.report.points import Point, order, place
+
+LOSS, SHARE = "nats per token", "share of tokens"
+NUMBERS = {("pos", "train"): 3, ("pos", "valid"): 4, ("dep", "train"): 5, ("dep", "valid"): 6}
+SPLIT = {"train": "train", "valid": "validation"}
+LOST = ", and the bold line stops where the first seed is lost."
+CUT = " Curves are cut above the loss at initialisation."
+BY_COMPONENT, BY_LAYER, BY_LABEL = "component", "layer", "label"
+
+
+class Curves(NamedTuple):
+    """The curves of one experiment by site, and the baseline's, with the axis that holds them all."""
+
+    edited: tuple[Series, ...]
+    baseline: Line | None
+    axis: Frame
+
+
+def depth_share(rows: Rows) -> Callable[[str], float]:
+    """How deep a site lies, from 0 (layer 1) to 1 (the deepest layer of the study)."""
+    depths = [place(s).depth for s in rows.edited]
+    deepest = max([d for d in depths if d != math.inf], default=1.0)
+    return lambda site: 0.5 if place(site).depth == math.inf else (place(site).depth - 1) / max(1.0, deepest - 1)
+
+
+def arranged(rows: Rows, curves: Curves, meet: bool = False) -> tuple[View, View]:
+    """The same curves with a panel per component, and with a panel per layer."""
+    share = depth_share(rows)
+    sites = sorted({s.site for s in curves.edited}, key=order)
+    deep = list(dict.fromkeys(place(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
+    groups = sorted({place(s).group for s in sites}, key=lambda g: order(f"{g}@1"))
+
+    def of(site: str) -> tuple[Series, ...]:
+        return tuple(s for s in curves.edited if s.site == site)
+
+    def by_layer(site: str) -> Line:
+        here = place(site)
+        shape = palette.layer_shape(deep.index(here.layers))
+        return Line(_layer(site), palette.layer_colour(share(site)), () if here.single else (8, 2), of(site), shape)
+
+    def by_component(site: str) -> Line:
+        look = palette.mark(place(site).group)
+        return Line(place(site).group, look.colour, (), of(site), look.shape)
+
+    def view(name: str, panels: Sequence[tuple[str, list[str]]], line: Callable[[str], Line]) -> View:
+        lines = [(title, [line(site) for site in mine]) for title, mine in panels]
+        first = [curves.baseline] if curves.baseline else []
+        drawn = tuple(curve_panel(title, [*first, *mine], curves.axis, meet=meet) for title, mine in lines)
+        return View(name, drawn, keys([*(one for _, mine in lines for one in mine), *first]))
+
+    components = [(words.GROUP.get(g, g), [s for s in sites if place(s).group == g]) for g in groups]
+    layers = [(_layer(mine[0]), mine) for depth in deep if (mine := [s for s in sites if place(s).layers == depth])]
+    return view(BY_COMPONENT, components, by_layer), view(BY_LAYER, layers, by_component)
+
+
+def _layer(site: str) -> str:
+    return f"{'layer' if place(site).single else 'layers'} {place(site).layers}"
+
+
+def keys(lines: Iterable[Line]) -> tuple[Key, ...]:
+    """Each name once, in the order of appearance."""
+    return tuple({line.name: line.key for line in lines}.values())
+
+
+def _against(rows: Rows, edit: str, split: str, labels: Sequence[str | None]) -> list[tuple[list[Point], Curves]]:
+    """Loss curves of one experiment with each label beside the baseline's, on one axis; those without rows are left out."""
+    measure = Measure(f"{SPLIT[split]} loss", LOSS)
+    kept = [points for label in labels if (points := rows.curves(edit, split, label=label))]
+    last = max((p.at or 0 for points in kept for p in points), default=0)
+    base = [p for p in rows.curves("none", split) if (p.at or 0) <= last]
+    start = [p.value for p in base if p.at == 0]
+    values = [p.value for points in (*kept, base) for p in points]
+    axis = around(values, LOSS, most=max(start) if start else math.inf)
+    other = Line("baseline", palette.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
+    return [(points, Curves(tuple(of_runs(points, measure)), other, axis)) for points in kept]
+
+
+def _caption(rows: Rows, edit: str, split: str, label: str | None, points: Sequence[Point], curves: Curves) -> str:
+    """The end of a caption: extremes, how many seeds and runs, what diverged and what is cut."""
+    runs = {(p.site, p.seed) for p in points}
+    gone = {(p.site, p.seed) for p in points if p.diverged}
+    effects = rows.effects(edit, split, label)
+    base = curves.baseline.series if curves.baseline else ()
+    tail = f" Against the baseline, at the last epoch: {study_words.extremes(effects, 'nats')}" if effects else ""
+    tail += f" {study_words.seeds(rows)}, {words.several(len(runs), 'run')} at {words.several(len({s for s, _ in runs}), 'site')}"
+    tail += f"; {len(gone)} diverged{LOST}" if gone else "."
+    lost = {s.seed for s in base if s.diverged}
+    tail += f" The baseline diverged in {words.several(len(lost), 'seed')}." if lost else ""
+    return tail + (CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else "")
+
+
+def attacks(rows: Rows) -> Iterable[Figure]:
+    """Figures 3 to 6, and the like for other labels; the first label's can be seen beside the others'."""
+    first_label = next(iter(rows.labels), None)
+    for label in rows.labels:
+        for split in ("train", "valid"):
+            found = _against(rows, "attack", split, [label])
+            if not found:
+                continue
+            points, curves = found[0]
+            number = NUMBERS.get((label, split))
+            stem = f"fig{number:02d}-" if number else ""
+            first, *others = arranged(rows, curves)
+            if label == first_label and len(rows.labels) > 1:
+                others += _by_label(rows, split)
+            yield Figure(
+                f"{stem}attack-{words.slug(label)}-{split}",
+                f"Figure {number}" if number else "Beyond the paper",
+                f"Attack on {study_words.label_name(label)}: {SPLIT[split]} loss",
+                f"Loss per epoch while an adversary at one site is fought with λ = {rows.strength:g}."
+                + _caption(rows, "attack", split, label, points, curves),
+                first.panels,
+                first.key,
+                at="epoch",
+                view=first.name,
+                others=tuple(others),
+            )
+
+
+def _by_label(rows: Rows, split: str) -> list[View]:
+    """A panel per component and label, all on one axis."""
+    found = _against(rows, "attack", split, rows.labels)
+    views = [arranged(rows, curves)[0] for _, curves in found]
+    names = [study_words.label_name(label) for label in rows.labels if rows.curves("attack", split, label=label)]
+    beside = [_titled(p, f"{p.title}, {name}") for v, name in zip(views, names, strict=True) for p in v.panels]
+    return [View(BY_LABEL, tuple(beside), views[0].key)]
+
+
+def _titled(panel: Panel, title: str) -> Panel:
+    chart = panel.chart.copy(deep=False)
+    chart.title = title
+    return panel._replace(title=title, chart=chart, alt=f"{title}{panel.alt.removeprefix(panel.title)}")
+
+
+def freezing(rows: Rows) -> Iterable[Figure]:
+    """Figures 11 and 12."""
+    for number, split in ((11, "train"), (12, "valid")):
+        for points, curves in _against(rows, "freeze", split, [None]):
+            first, other = arranged(rows, curves)
+            yield Figure(
+                f"fig{number}-freeze-{split}",
+                f"Figure {number}",
+                f"Freezing: {SPLIT[split]} loss",
+                "Loss per epoch while one site keeps its initial weights."
+                + _caption(rows, "freeze", split, None, points, curves),
+                first.panels,
+                first.key,
+                at="epoch",
+                view=first.name,
+                others=(other,),
+            )
+
+
+def baseline(rows: Rows) -> Iterable[Figure]:
+    """Figure 7, with the loss of word frequencies alone."""
+    looks = (
+        ("train", "train", palette.INK, ()),
+        ("valid", "validation", palette.INK, (7, 3)),
+        ("train_running", "in training", palette.SOFT, (2, 2)),
+    )
+    panels: list[Panel] = []
+    shown: list[Line] = []
+    runs = rows.runs.filter(pl.col("edit") == "none")
+    lost, over = runs.filter(pl.col("status") == "diverged").height, False
+    for name, title, unit in (("loss_nats", "Loss", LOSS), ("accuracy", "Accuracy", SHARE)):
+        said = {
+            n: Measure(f"{n} {title.lower()}" if n != "in training" else f"{title.lower()} {n}", unit)
+            for _, n, *_ in looks
+        }
+        lines = [Line(n, c, d, tuple(of_runs(rows.curves("none", split, name), said[n]))) for split, n, c, d in looks]
+        lines = [line for line in lines if line.series]
+        start = [s.values[0] for line in lines for s in line.series if s.at[0] == 0]
+        if name == "loss_nats" and lines:
+            last = max(line.last for line in lines)
+            flat = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in (0.0, last)]
+            known = tuple(of_runs(flat, Measure("unigram loss, validation", unit)))
+            lines += [Line("unigram", palette.OTHER.colour, (1, 3), known)] if known else []
+        if lines:
+            values = [v for line in lines for s in line.series for v in s.values]
+            axis = around(values, unit, most=max(start) if lost and start and name == "loss_nats" else math.inf)
+            over |= axis.outside(values) > 0
+            panels.append(curve_panel(title, lines, axis))
+            shown += lines
+    if panels:
+        caption = (
+            "The baseline, which nothing was done to. 'train' and 'validation' are measured in evaluation mode, "
+            "'in training' with dropout; 'unigram' is what word frequencies alone reach on the validation split. "
+            f"{study_words.seeds(rows)}, {words.several(runs.height, 'run')}"
+        )
+        caption += f"; {lost} diverged{LOST}" if lost else "."
+        caption += CUT if over else ""
+        yield Figure(
+            "fig07-baseline", "Figure 7", "The baseline's curves", caption, tuple(panels), keys(shown), at="epoch"
+        )
+
+
+def midstage(rows: Rows) -> Iterable[Figure]:
+    """Figure 10."""
+    points = rows.measure("midstage_loss_nats", "train")
+    if not points:
+        return
+    final = rows.last("none", "train", "loss_nats")
+    ends = (0.0, max(p.at or 0.0 for p in points))
+    flat = of_runs([p._replace(at=at) for p in final for at in ends], Measure("final train loss", LOSS))
+    start = [p.value for p in rows.curves("none", "train") if p.at == 0]
+    axis = around([p.value for p in (*points, *final)], LOSS, most=max(start) if start else math.inf)
+    other = Line("final", palette.BASELINE, (5, 3), tuple(flat)) if flat else None
+    measure = Measure("train loss with that epoch's weights", LOSS)
+    first, second = arranged(rows, Curves(tuple(of_runs(points, measure)), other, axis), meet=True)
+    caption = (
+        "Train loss of the final model when one site's weights are those of an earlier epoch; grey and dashed is the final loss. "
+        f"{study_words.seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
+    )
+    zero = [p for p in points if p.at == 0]
+    if zero:
+        caption += f" With the initial weights: {study_words.extremes(zero, 'nats', False)}"
+    caption += CUT if any(p.value > axis.high for p in points) else ""
+    yield Figure(
+        "fig10-midstage",
+        "Figure 10",
+        "Rewinding to mid-stage weights",
+        caption,
+        first.panels,
+        first.key,
+        at="epoch",
+        view=first.name,
+        others=(second,),
+    )

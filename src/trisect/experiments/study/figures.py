@@ -1,0 +1,224 @@
+"""Every figure of the report, drawn from the tables: the answer, the sources' figures 3 to 12, and extras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from trisect.experiments.study import beyond, controls, curves, edits, removal, tying
+from trisect.experiments.study import words as study_words
+from trisect.experiments.study.curves import LOSS, SHARE
+from trisect.experiments.study.rows import Rows
+from trisect.report import format as words
+from trisect.report.frames import Frame, around
+from trisect.report.marks import Measure
+from trisect.report.panels import ZERO, Figure, Level, heat_panel, site_panel
+from trisect.report.parts import component_key, cut, groups_of, with_means
+from trisect.report.points import interval, order, place
+
+MEASURES = {
+    "attack": lambda title: Measure(f"{title}: change of validation loss", "nats", True),
+    "freeze": lambda title: Measure(f"{title}: change of validation loss", "nats", True),
+    "criticality": lambda title: Measure(title, "α"),
+    "area": lambda title: Measure(f"{title}: mean rise of train loss", "nats", True),
+}
+
+
+def draw(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> dict[str, alt.ConcatChart]:
+    """Charts by name: `answer`, `fig03-attack-pos-train`, …; those without rows are left out.
+
+    `tables` holds runs, metrics, sites and claims by the schemas of core.tables; `about` is the study's description.
+    """
+    return {figure.name: figure.chart() for figure in collect(Rows.of(tables, about))}
+
+
+def collect(rows: Rows) -> list[Figure]:
+    """Every figure that the rows can fill, in the order of the page."""
+    makers: list[Callable[[Rows], Iterable[Figure]]] = [
+        _answer, curves.attacks, curves.baseline, _heat, _criticality, curves.midstage, curves.freezing, _adversary, _strengths,
+        beyond.combinations, beyond.heads, controls.figures, removal.figures, tying.figures, edits.figures,
+    ]  # fmt: skip
+    return [figure for maker in makers for figure in maker(rows)]
+
+
+def _answer(rows: Rows) -> Iterable[Figure]:
+    items = study_words.methods(rows)
+    if not items:
+        return
+    frames: dict[str, Frame] = {}
+    for kind in dict.fromkeys(item[0] for item in items):
+        values = [p.value for item in items if item[0] == kind for p in with_means(item[3])]
+        if kind == "criticality":
+            frames[kind] = Frame("α", -0.04, 1.04)
+        else:
+            unit = "nats, valid" if kind in ("attack", "freeze") else "nats, train"
+            frames[kind] = around(values, unit, zero=True, bend=True)
+    panels = tuple(
+        site_panel(title, points, frames[kind], _levels(kind), MEASURES[kind](title))
+        for kind, title, _, points in items
+    )
+    bent = [title for kind, title, _, _ in items if frames[kind].linear is not None]
+    points = [p for item in items for p in item[3]]
+    marks = "Marks are the one seed's values."
+    if len(rows.seeds) > 1:
+        marks = "Marks are means over seeds, bars 95 % intervals (Student t), small open marks single seeds."
+    caption = (
+        f"What happens when one site is edited; the horizontal axis is the layer. {marks} Attack and freezing: difference "
+        "of the validation loss to the baseline of the same seed, at the last epoch. Criticality, areas: on the train split."
+        f"{study_words.attacked(rows)} {study_words.seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
+        f"{study_words.from_diverged(points)}"
+    )
+    if bent:
+        caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
+    caption += cut((frames[kind], found) for kind, _, _, found in items)
+    yield Figure("answer", "", "The answer in one picture", caption, panels, component_key(points, ZERO))
+
+
+def _levels(kind: str) -> tuple[Level, ...]:
+    return () if kind == "criticality" else (ZERO,)
+
+
+def _heat(rows: Rows) -> Iterable[Figure]:
+    points = rows.measure("rewind_loss_nats", "train")
+    if not points:
+        return
+    means: dict[tuple[str, float | None], list[float]] = {}
+    for p in points:
+        means.setdefault((p.site, p.at), []).append(p.value)
+    values = [sum(v) / len(v) for v in means.values()]
+    low, high = min(values), max(values)
+    panels = tuple(
+        heat_panel(
+            words.GROUP.get(g, g),
+            [p for p in points if place(p.site).group == g],
+            low,
+            high,
+            Measure("train loss", LOSS),
+        )
+        for g in groups_of(points)
+    )
+    caption = (
+        "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
+        f"final; mean over seeds, the same colours in every panel. {study_words.seeds(rows)}, {len({p.at for p in points})} values of α, "
+        f"{words.several(len({p.site for p in points}), 'site')}."
+    )
+    start = [p for p in points if p.at == 0]
+    if start:
+        caption += f" Loss at α = 0: {study_words.extremes(start, 'nats', False)}"
+    yield Figure("fig08-rewind-heat", "Figure 8", "Convex rewinding", caption, panels, (), (low, high, LOSS), at="α")
+
+
+def _criticality(rows: Rows) -> Iterable[Figure]:
+    last, first = rows.measure("criticality", "train"), rows.measure("criticality_first", "train")
+    if not last:
+        return
+    unit = Frame("α", -0.04, 1.04)
+    panels, shown = [site_panel("Criticality", last, unit, (), MEASURES["criticality"]("Criticality"))], [(unit, last)]
+    early = {(p.site, p.seed): p.value for p in first}
+    differ = sorted({p.site for p in last if early.get((p.site, p.seed), p.value) != p.value}, key=order)
+    if differ:
+        panels.append(site_panel("The other reading", first, unit, (), MEASURES["criticality"]("The other reading")))
+        shown.append((unit, first))
+    epsilon = ((rows.about.get("experiment") or {}).get("rewind") or {}).get("epsilon", 0.01)
+    caption = (
+        f"The smallest α from which on the train loss stays within {100 * epsilon:g} % of the final loss: "
+        f"{study_words.extremes(last, '', False)} {study_words.seeds(rows)}. "
+    )
+    if not first:
+        caption += "The other reading, the smallest α that is within the tolerance at all, was not measured."
+    elif differ:
+        caption += (
+            f"The other reading, the smallest α that is within the tolerance at all, differs at {words.listed(differ)}."
+        )
+    else:
+        caption += (
+            "The other reading, the smallest α that is within the tolerance at all, gives the same numbers everywhere."
+        )
+    area = rows.measure("rewind_area", "train")
+    if area:
+        axis = around([p.value for p in with_means(area)], "nats", zero=True)
+        panels.append(site_panel("Area", area, axis, (ZERO,), MEASURES["area"]("Area")))
+        shown.append((axis, area))
+        caption += " The area, the mean rise of the train loss over α, needs no tolerance."
+    caption += cut(shown)
+    yield Figure(
+        "fig09-criticality",
+        "Figure 9",
+        "Criticality of every site",
+        caption,
+        tuple(panels),
+        component_key(last, *([ZERO] if area else [])),
+    )
+
+
+def _adversary(rows: Rows) -> Iterable[Figure]:
+    found = [(label, rows.last("attack", "valid", "adversary_accuracy", label)) for label in rows.labels]
+    found = [(label, points) for label, points in found if points]
+    if not found:
+        return
+    axis = Frame(SHARE, 0.0, 1.0)
+    levels = {label: _majority(rows, label) for label, _ in found}
+    panels = tuple(
+        site_panel(
+            f"Predicting {study_words.label_name(label)}",
+            points,
+            axis,
+            levels[label],
+            Measure(f"adversary's accuracy on {study_words.label_name(label)}", SHARE),
+        )
+        for label, points in found
+    )
+    caption = (
+        "How often the adversary names the label of the next word rightly at the last epoch, on the validation split: what the attack left "
+        f"for this adversary to find, which is not all that is there.{study_words.attacked(rows)} {study_words.seeds(rows)}."
+    )
+    points = [p for _, ps in found for p in ps]
+    caption += cut((axis, ps) for _, ps in found)
+    yield Figure(
+        "adversary",
+        "Beyond the paper",
+        "The adversary's accuracy",
+        caption,
+        panels,
+        component_key(points, *(level for of in levels.values() for level in of)),
+    )
+
+
+def _majority(rows: Rows, label: str) -> tuple[Level, ...]:
+    """How often the commonest label is right on the validation split, as a level to compare with; empty without rows."""
+    found = rows.measure(f"majority_accuracy_{label}", "valid")
+    if not found and len(rows.labels) == 1:
+        found = rows.measure("majority_accuracy", "valid")
+    return (Level("commonest label", interval([p.value for p in found]).mean),) if found else ()
+
+
+def _strengths(rows: Rows) -> Iterable[Figure]:
+    if len(rows.strengths) < 2:
+        return
+    for label in rows.labels:
+        found = [(s, rows.effects("attack", "valid", label, s)) for s in rows.strengths]
+        found = [(s, points) for s, points in found if points]
+        points = [p for _, ps in found for p in ps]
+        if not points:
+            continue
+        axis = around([p.value for p in points], "nats, valid", zero=True, bend=True)
+        name = f"Attack on {study_words.label_name(label)}"
+        panels = tuple(
+            site_panel(f"λ = {s:g}", ps, axis, (ZERO,), MEASURES["attack"](f"{name}, λ = {s:g}")) for s, ps in found
+        )
+        caption = (
+            "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
+            f"by strength of the attack. {study_words.seeds(rows)}.{cut((axis, ps) for _, ps in found)}"
+        )
+        title = f"Attack on {study_words.label_name(label)} by strength"
+        yield Figure(
+            f"attack-{words.slug(label)}-strengths",
+            "Beyond the paper",
+            title,
+            caption,
+            panels,
+            component_key(points, ZERO),
+        )

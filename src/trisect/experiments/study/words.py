@@ -1,0 +1,220 @@
+"""The sentences of a study's report, made from its rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trisect.experiments.study.rows import Rows
+from trisect.report.format import COMPONENT, FEW, listed, number, several, spoken
+from trisect.report.points import Mean, Point, alike, by_component, by_site, extreme
+
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+
+
+KNOWN_LABELS = {"pos": "POS", "dep": "DEP"}
+
+
+def seeds(rows: Rows) -> str:
+    """`n = 3 seeds`, for a caption."""
+    return f"n\u00a0=\u00a0{several(len(rows.seeds), 'seed')}"
+
+
+def label_name(label: str) -> str:
+    """A label column as a reader knows it."""
+    return KNOWN_LABELS.get(label, label)
+
+
+def extremes(points: Sequence[Point], unit: str, signed: bool = True) -> str:
+    """Where the mean is highest and where it is lowest, as it stands after a subject; ties are said as ties.
+
+    Numbers that have no sign of their own are called largest and smallest.
+    """
+    means = by_site(points)
+    top, low = extreme(means, 1), extreme(means, -1)
+    if len(means) == 1:
+        return f"at {top[0]} it is {spoken(means[top[0]], unit, signed)}."
+    if len(top) == len(means):
+        return f"the same at all {several(len(means), 'site')}: {_bare(means[top[0]], unit, signed)}."
+    high_word, low_word = ("highest", "lowest") if signed else ("largest", "smallest")
+    ends = ((high_word, top), (low_word, low))
+    return "; ".join(f"{word} {_where(means, sites, unit, signed)}" for word, sites in ends) + "."
+
+
+def _where(means: Mapping[str, Mean], sites: Sequence[str], unit: str, signed: bool) -> str:
+    mean = means[sites[0]]
+    if len(sites) == 1:
+        return f"at {sites[0]}, {spoken(mean, unit, signed)}"
+    place = listed(sites) if len(sites) <= FEW else f"{len(sites)} of {several(len(means), 'site')}"
+    return f"{_bare(mean, unit, signed)} at {place}"
+
+
+def _bare(mean: Mean, unit: str, signed: bool) -> str:
+    return number(mean.mean, signed) + (f"\u00a0{unit}" if unit else "")
+
+
+class Size(NamedTuple):
+    """How large a component's mean is, with the ends of its interval; a difference counts without its sign."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, mean: Mean, signed: bool) -> Size:
+        """The size of a mean; one without an interval is its own interval."""
+        low, high = (mean.mean if end is None else end for end in (mean.low, mean.high))
+        if not signed:
+            return cls(mean.mean, low, high)
+        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        return cls(abs(mean.mean), least, max(abs(low), abs(high)))
+
+
+def ranked(points: Sequence[Point], signed: bool = True) -> tuple[list[str], list[str]]:
+    """Components by the size of their mean over layers, largest first, and those not told apart from the first.
+
+    Not told apart: the same mean, or a 95 % interval that overlaps that of the first.
+    """
+    sizes = {group: Size.of(mean, signed) for group, mean in by_component(points).items()}
+    rank = sorted(sizes, key=lambda g: -sizes[g].mean)
+    if not rank:
+        return [], []
+    first = sizes[rank[0]]
+    return rank, [g for g in rank[1:] if alike(sizes[g].mean, first.mean) or sizes[g].high >= first.low]
+
+
+def ranking(points: Sequence[Point], signed: bool = True) -> str:
+    """The components' means over layers, largest first; says which are not told apart from the first."""
+    means = by_component(points)
+    rank, rivals = ranked(points, signed)
+    if len(rank) < 2:
+        return ""
+    said = [f"{g} {number(means[g].mean, signed)}" for g in rank]
+    tail = f" ({listed([rank[0], *rivals])} are not told apart)" if rivals else ""
+    return f"Mean over layers{' (largest change first)' if signed else ''}: {listed(said)}{tail}."
+
+
+def methods(rows: Rows) -> list[tuple[str, str, str, list[Point]]]:
+    """What the answer's panels show: (kind, title, unit, points), for each method that the study has."""
+    found = []
+    for label in rows.labels:
+        found.append(("attack", f"Attack on {label_name(label)}", "nats", rows.effects("attack", "valid", label)))
+    found.append(("criticality", "Criticality", "α", rows.measure("criticality", "train")))
+    found.append(("area", "Rewinding area", "nats", rows.measure("rewind_area", "train")))
+    found.append(("area", "Mid-stage area", "nats", rows.measure("midstage_area", "train")))
+    found.append(("freeze", "Freezing", "nats", rows.effects("freeze", "valid")))
+    return [item for item in found if item[3]]
+
+
+LEADS = {
+    "attack": "change of the validation loss against the baseline,",
+    "criticality": "how far a site must come from its initial to its final weights until the train loss stays near the final one,",
+    "area": "rise of the train loss on the way from the initial to the final weights, mean over that way,",
+    "freeze": "change of the validation loss against the baseline when the site keeps its initial weights,",
+}
+
+
+SIGNED = ("attack", "freeze")
+
+
+def answer(rows: Rows) -> list[tuple[str, str]]:
+    """The answer in words: for each method its name and what its rows say."""
+    said = []
+    for kind, title, unit, points in methods(rows):
+        signed = kind in SIGNED
+        shown = "" if kind == "criticality" else unit
+        said.append((title, f"{LEADS[kind]} {extremes(points, shown, signed)} {ranking(points, signed)}".strip()))
+    return said
+
+
+def lead(rows: Rows) -> str:
+    """Which component has the largest mean over layers, and in how many methods; empty where there is nothing to rank.
+
+    A method whose intervals overlap, or whose means tie, is counted for none.
+    """
+    first: dict[str, list[str]] = {}
+    open_ones: list[str] = []
+    kinds = set()
+    for kind, title, _, points in methods(rows):
+        rank, rivals = ranked(points, kind in SIGNED)
+        if len(rank) < 2:
+            continue
+        kinds.add(kind in SIGNED)
+        if rivals:
+            open_ones.append(f"{title} ({listed([rank[0], *rivals])})")
+        else:
+            first.setdefault(rank[0], []).append(title)
+    if not kinds:
+        return ""
+    total = sum(map(len, first.values())) + len(open_ones)
+    what = " or ".join(["largest change"] * (True in kinds) + ["largest mean"] * (False in kinds))
+    parts = [
+        f"{COMPONENT.get(g, g)} in {len(first[g])} ({', '.join(first[g])})"
+        for g in sorted(first, key=lambda g: -len(first[g]))
+    ]
+    said = []
+    if parts:
+        said.append(f"Of {several(total, 'method')}, the {what} over layers belongs to {listed(parts)}.")
+    if open_ones:
+        start = (
+            "No method tells"
+            if not parts
+            else "One does not tell"
+            if len(open_ones) == 1
+            else f"{len(open_ones)} do not tell"
+        )
+        said.append(f"{start} the first apart from others: {'; '.join(open_ones)}.")
+    if len(rows.seeds) == 1:
+        said.append("One seed says nothing of chance.")
+    return " ".join(said)
+
+
+def budget(rows: Rows) -> str:
+    """What was spent: epochs, optimizer and rate, the attacks' own epochs and strengths, seeds."""
+    training = (rows.about.get("experiment") or {}).get("training") or {}
+    epochs = training.get("epochs", 0)
+    said = [
+        f"{several(epochs, 'epoch')} of {OPTIMIZERS.get(training.get('optimizer', ''), '–')} at rate {training.get('rate', '–')}"
+    ]
+    if rows.strengths:
+        short = [several(n, "epoch") for n in rows.attack_epochs if n != epochs]
+        strengths = f"λ = {listed([f'{s:g}' for s in rows.strengths])}"
+        said.append(f"attacks {f'for {short[0]} ' if short else ''}with {strengths}")
+    return ", ".join([*said, several(len(rows.seeds), "seed")])
+
+
+def attacked(rows: Rows) -> str:
+    """With which strength, and for how long, the attacks that the answer shows were made; empty without attacks."""
+    if rows.strength is None:
+        return ""
+    others = [s for s in rows.strengths if s != rows.strength]
+    also = f" (also run: {listed([f'{s:g}' for s in others])})" if others else ""
+    long = listed([several(n, "epoch") for n in rows.attack_epochs])
+    return f" Attacks are shown with λ = {rows.strength:g}{also}, after {long}."
+
+
+def from_diverged(points: Sequence[Point]) -> str:
+    """How many of the values rest on a diverged run, and what became of them; empty where none does."""
+    many = sum(p.diverged for p in points)
+    verb = "comes" if many == 1 else "come"
+    return (
+        f" {many} of {several(len(points), 'value')} {verb} from diverged runs; the final loss of such a run is the last finite "
+        "one, clipped at the loss at initialisation."
+        if many
+        else ""
+    )
+
+
+def left_out(rows: Rows) -> list[str]:
+    """What the paper has and this study has not, in words."""
+    gone = []
+    for label in ("pos", "dep"):
+        if label not in rows.labels:
+            gone.append(f"attacks on {label_name(label)} (figures {'3 and 4' if label == 'pos' else '5 and 6'})")
+    if not rows.measure("rewind_loss_nats", "train"):
+        gone.append("convex rewinding (figures 8 and 9)")
+    if not rows.measure("midstage_loss_nats", "train"):
+        gone.append("mid-stage rewinding (figure 10)")
+    if not rows.curves("freeze", "valid"):
+        gone.append("freezing (figures 11 and 12)")
+    return gone

@@ -1,0 +1,1 @@
+"""Attention worked by hand: eight constructions and their laws."""

@@ -1,0 +1,227 @@
+"""Theory figures: a construction's errors and samples, with its law drawn over what was computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+import numpy as np
+from scipy import special
+
+from trisect.report import format as words
+from trisect.report import notebook, palette
+from trisect.report.panels import Figure, Panel, chart_of, lay
+from trisect.theory import Construction, Curve, LogOdds, sweep
+from trisect.theory.result import Array
+
+BINS = 40  # of a weight between 0 and 1
+BARS = 32  # weights that fit beside each other
+HEADS = {"head 1": palette.Mark("#E69F00", "circle"), "head 2": palette.Mark("#56B4E9", "diamond")}
+COMPUTED, LAW, HERE = "computed", "law", "this β"
+ONE, TWO = "one head", "two heads"
+NUMBERS = {ONE: palette.Mark("#7B4EA3", "square"), TWO: palette.Mark("#E69F00", "circle")}
+APART = "q_1·k_a < 0"
+LEGEND = alt.Legend(orient="bottom", title=None)
+Rows = list[dict[str, Any]]
+
+
+def chart(result: Construction) -> notebook.Chart:
+    """The figure of one construction as a chart that shows itself in a notebook."""
+    return notebook.chart(figure(result).chart())
+
+
+def figure(result: Construction, curve: Curve | None = None) -> Figure:
+    """Two panels: error, or variance, over β against the law; and the weights, or their samples against the law."""
+    found = sweep(result) if curve is None else curve
+    if result.variances is not None:
+        first = _variances(result, found)
+    elif result.name == "stretched_key_one_head":
+        first = _weights(result)
+    else:
+        first = _errors(result, found)
+    second = _samples(result) if result.odds is not None else _weights(result)
+    beta = words.number(result.settings["beta"])
+    caption = f"β = {beta}: {result.measured} {result.error:.3g}; {result.relation} {result.expected:.3g} by the law."
+    return Figure(result.name, "", result.question, caption, tuple(p for p in (first, second) if p is not None))
+
+
+def _errors(result: Construction, curve: Curve) -> Panel | None:
+    """Computed errors as points, the law as a line, both axes logarithmic; errors of 0 have no place there."""
+    rows = [
+        {"beta": b, "value": v, "name": name}
+        for name, values in ((COMPUTED, curve.error), (LAW, curve.expected))
+        for b, v in zip(curve.beta.tolist(), values.tolist(), strict=True)
+        if v > 0
+    ]
+    here = {"beta": result.settings["beta"], "value": result.error, "name": HERE}
+    if not any(row["name"] == COMPUTED for row in rows):
+        return None
+    scale = alt.Scale(domain=[COMPUTED, LAW, HERE], range=[NUMBERS[ONE].colour, palette.BASELINE, NUMBERS[TWO].colour])
+    colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
+    shapes = alt.Scale(domain=[COMPUTED, LAW, HERE], range=["square", "stroke", "diamond"])
+    shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
+    y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=result.measured, axis=alt.Axis(format="~e", tickCount=5))
+    x = _beta(curve, here["beta"] if here["value"] > 0 else None)
+    layers = [
+        chart_of("law", [r for r in rows if r["name"] == LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3]),
+        chart_of("main", [r for r in rows if r["name"] == COMPUTED]).mark_point(size=26, filled=True, opacity=1),
+        chart_of("here", [here] if here["value"] > 0 else []).mark_point(
+            size=90, strokeWidth=2, opacity=1, filled=False
+        ),
+    ]
+    drawn = [layers[0].encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in layers[1:])]
+    said = (
+        f"{result.measured} over β, both logarithmic. At β {here['beta']:.3g} it is {result.error:.3g}; the law says "
+        f"{result.relation} {result.expected:.3g}."
+    )
+    return _panel("Error and law over β", drawn, said)
+
+
+def _variances(result: Construction, curve: Curve) -> Panel:
+    """Variance of c with one head and with two, over β: points computed, dashed lines the closed forms."""
+    assert curve.variances is not None
+    assert result.variances is not None
+    named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
+    rows = [
+        {"beta": b, "value": v, "name": name, "kind": kind}
+        for name, kind, values in named
+        for b, v in zip(curve.beta.tolist(), values.tolist(), strict=True)
+        if v > 0
+    ]
+    here = [
+        {"beta": result.settings["beta"], "value": value, "name": name}
+        for name, value in ((ONE, result.variances.one), (TWO, result.variances.two))
+        if value > 0
+    ]
+    names = list(NUMBERS)
+    colour = alt.Color(
+        "name:N", scale=alt.Scale(domain=names, range=[NUMBERS[n].colour for n in names]), title=None, legend=LEGEND
+    )
+    shape = alt.Shape(
+        "name:N", scale=alt.Scale(domain=names, range=[NUMBERS[n].shape for n in names]), title=None, legend=LEGEND
+    )
+    y = alt.Y("value:Q", scale=alt.Scale(type="log"), title="variance of c", axis=alt.Axis(format="~e", tickCount=5))
+    x = _beta(curve, result.settings["beta"])
+    drawn = [
+        chart_of("law", [r for r in rows if r["kind"] == LAW])
+        .mark_line(strokeWidth=2, strokeDash=[5, 3])
+        .encode(x, y, colour),
+        chart_of("main", [r for r in rows if r["kind"] == COMPUTED])
+        .mark_point(size=26, filled=True, opacity=1)
+        .encode(x, y, colour, shape),
+        chart_of("here", here).mark_point(size=90, strokeWidth=2, opacity=1, filled=False).encode(x, y, colour, shape),
+    ]
+    v = result.variances
+    said = (
+        f"Variance of c over β with one head and with two, dashed the closed forms. At β {result.settings['beta']:.3g} it is "
+        f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
+    )
+    return _panel("Variance of c, dashed the law", drawn, said)
+
+
+class Bins(NamedTuple):
+    """What a histogram counts: its name, the edges, the samples, and the law's share of every bin."""
+
+    name: str
+    edges: Array
+    samples: Array
+    law: Array
+
+
+def _bins(odds: LogOdds) -> Bins:
+    """Bins of the weight; of its log-odds where nearly all of the weight's law is in one bin."""
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    law = np.diff(odds.cdf(edges))
+    if law.max() < 0.95:
+        return Bins("weight", edges, odds.weights, law)
+    edges = np.linspace(odds.law_mean - 4.5 * odds.law_spread, odds.law_mean + 4.5 * odds.law_spread, BINS + 1)
+    shares = np.diff(special.ndtr((edges - odds.law_mean) / odds.law_spread))
+    return Bins("log-odds", edges, odds.samples, shares)
+
+
+def _samples(result: Construction) -> Panel:
+    """Histogram of the weight over samples, with the closed form's share of every bin drawn over it."""
+    assert result.odds is not None
+    bins, apart = _bins(result.odds), np.zeros(len(result.odds.samples), dtype=bool)
+    if result.apart is not None:
+        apart[result.apart.samples] = True
+    bars: Rows = []
+    below = np.zeros(BINS)
+    for name, chosen in ((APART, apart), (COMPUTED, ~apart)):
+        above = below + np.histogram(bins.samples[chosen], bins.edges)[0] / len(apart)
+        columns = (bins.edges[:-1], bins.edges[1:], below, above)
+        bars += [
+            {"from": start, "to": end, "low": low, "high": high, "name": name}
+            for start, end, low, high in zip(*(c.tolist() for c in columns), strict=True)
+            if high > low
+        ]
+        below = above
+    middle = (bins.edges[1:] + bins.edges[:-1]) / 2
+    line = [{"at": a, "value": v, "name": LAW} for a, v in zip(middle.tolist(), bins.law.tolist(), strict=True)]
+    names = [COMPUTED, *([APART] if result.apart is not None else []), LAW]
+    looks = {COMPUTED: "#b9a3d3", APART: NUMBERS[TWO].colour, LAW: palette.INK}
+    scale = alt.Scale(domain=names, range=[looks[n] for n in names])
+    colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
+    wide, share = alt.Scale(domain=[float(bins.edges[0]), float(bins.edges[-1])], nice=False), "share of samples"
+    blocks, steps = (
+        chart_of("bars", bars).mark_rect(),
+        chart_of("law", line).mark_line(strokeWidth=1.6, interpolate="step"),
+    )
+    x = alt.X("from:Q", scale=wide, title=bins.name)
+    drawn = [
+        blocks.encode(x, alt.X2("to"), alt.Y("low:Q", title=share), alt.Y2("high"), colour),
+        steps.encode(alt.X("at:Q", scale=wide, title=bins.name), alt.Y("value:Q", title=share), colour),
+    ]
+    said = (
+        f"Histogram of the {bins.name} over {len(apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
+        f"distance is {result.odds.distance:.3g}."
+    )
+    if result.apart is not None:
+        said += f" In {100 * result.apart.share:.2f} % of the samples q_1·k_a is below 0; they are shown apart."
+    return _panel(f"Weight on {result.odds.of}", drawn, said)
+
+
+def _weights(result: Construction) -> Panel:
+    """The weight on every key as bars, a colour for each head or word."""
+    table = np.atleast_2d(result.weights)
+    names = ["word 1", "word 2"] if result.name == "key_query_value" else list(HEADS)
+    looks = dict(zip(names, HEADS.values(), strict=True))
+    if len(table) == 1:
+        names, looks = [COMPUTED], {COMPUTED: NUMBERS[ONE]}
+    rows = [
+        {"key": f"{i + 1}", "weight": w, "name": name}
+        for name, row in zip(names, table.tolist(), strict=True)
+        for i, w in enumerate(row[:BARS])
+    ]
+    keys = [f"{i + 1}" for i in range(min(BARS, table.shape[1]))]
+    scale, legend = alt.Scale(domain=names, range=[looks[n].colour for n in names]), LEGEND if len(names) > 1 else None
+    colour = alt.Color("name:N", scale=scale, title=None, legend=legend)
+    x = alt.X("key:O", sort=keys, scale=alt.Scale(domain=keys, paddingInner=0.2), title="key")
+    y = alt.Y("weight:Q", scale=alt.Scale(domain=[0, 1]), title="weight")
+    bars = chart_of("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
+    left = table.shape[1] - len(keys)
+    most = "; ".join(
+        f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
+    )
+    said = f"Weights on the keys. {most}." + (f" {left} more keys are not drawn." if left else "")
+    mean = "Mean weights" if result.odds is not None else "Weights"
+    return _panel(f"{mean}" + (f", first {BARS} keys" if left else ""), [bars], said)
+
+
+def _beta(curve: Curve, here: float | None) -> alt.X:
+    """The axis of β, logarithmic, with room for the β of the result."""
+    ends = [*curve.beta.tolist(), *([] if here is None else [here])]
+    low, high = min(ends), max(ends)
+    ticks = [
+        s * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for s in (1, 2, 5)
+    ]
+    kept = [t for t in ticks if low <= t <= high]
+    kept = kept if len(kept) <= 7 else [t for t in kept if math.log10(t).is_integer()][:: max(1, len(kept) // 21)]
+    axis = alt.Axis(values=kept, tickCount=len(kept), format="~g")
+    return alt.X("beta:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), title="β", axis=axis)
+
+
+def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
+    return Panel(title, lay(title, *layers), f"{title}. {said}", (), {})

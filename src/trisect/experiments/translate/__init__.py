@@ -1,0 +1,1 @@
+"""Small encoder-decoders trained to translate."""

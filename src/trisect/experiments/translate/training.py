@@ -1,0 +1,136 @@
+"""Translating: one translation model from random weights to its losses, each step done once and kept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trisect.core.files import inside, read_json, write_json
+from trisect.engine.worker import Emit
+from trisect.experiments.translate.settings import ROWS, TranslationRecipe
+from trisect.hf.small.gpt import is_model, save
+from trisect.hf.small.training import Practice
+from trisect.hf.small.translation import Translator
+from trisect.hf.small.translator import encode, learn_tokenizer, make_model
+from trisect.text.bitext import Bitext
+
+SCORED = ("valid", "test")
+SHOWN = 8  # translations that are kept to look at
+SCORING = 0.03  # of the time that a model takes
+
+
+@dataclass(frozen=True)
+class Apprentice:
+    """One model of an experiment: a seed of its weights, its order of pairs and its dropout."""
+
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """What a progress line, and a folder, calls it."""
+        return f"seed-{self.seed}"
+
+    @property
+    def seconds(self) -> float:
+        """What it takes, against others."""
+        return 1.0
+
+    def data(self) -> dict[str, Any]:
+        """As a worker reads it."""
+        return asdict(self)
+
+    def ready(self) -> bool:
+        """Whether it may start: models wait for nothing."""
+        return True
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a translation experiment lie."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        """The recipe, the seeds, and what they learn from."""
+        return self.path / "translation.json"
+
+    @property
+    def bitext(self) -> Path:
+        """The pairs, as every worker reads them."""
+        return self.path / "bitext.json"
+
+    def model(self, one: Apprentice) -> Path:
+        """A trained model, an ordinary Hugging Face folder."""
+        return inside(self.path, one.title)
+
+    def state(self, one: Apprentice) -> Path:
+        """Where an unfinished training goes on from."""
+        return inside(self.path, "state", f"{one.title}.safetensors")
+
+    def losses(self, one: Apprentice) -> Path:
+        """The loss of every epoch."""
+        return inside(self.path, "losses", f"{one.title}.json")
+
+    def scores(self, one: Apprentice) -> Path:
+        """Loss and accuracy on pairs that it did not learn from, and a few translations."""
+        return inside(self.path, "scores", f"{one.title}.json")
+
+    def own(self) -> list[Path]:
+        """Every folder that a translation experiment writes into."""
+        models = [path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
+        return [self.path, *(self.path / name for name in ("losses", "pairs", "scores", "state", "tables")), *models]
+
+
+def take(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:
+    """Do of a model what is not done yet: train, score. What is done is on the disk, whole."""
+    if not (is_model(place.model(one)) and place.losses(one).exists()):
+        _train(one, place, recipe, bitext, device, emit)
+    if not place.scores(one).exists():
+        emit(1 - SCORING, "scoring")
+        translator = Translator.open(place.model(one), device)
+        short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= recipe.longest] for name in SCORED}
+        rows = [
+            {"split": name, "name": measure, "value": value}
+            for name, pairs in short.items()
+            if pairs
+            for measure, value in translator.score([pair.sides for pair in pairs])._asdict().items()
+        ]
+        shown = next((pairs[:SHOWN] for name in reversed(SCORED) if (pairs := short[name])), [])
+        made = translator.translate([pair.source for pair in shown])
+        texts = [
+            {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
+            for pair, text in zip(shown, made, strict=True)
+        ]
+        write_json(place.scores(one), {"scores": rows, "translations": texts})
+
+
+def metric_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]]:
+    """Rows of the table `metrics` of one model: its loss in training, smoothed, by epoch, and its scores after the last."""
+    losses = read_json(place.losses(one), todo)
+    kept = {"run": f"translation/{one.seed}", "epoch": len(losses)}
+    rows = [
+        {**kept, "epoch": epoch, "split": "train", "name": "smoothed_loss_nats", "value": loss}
+        for epoch, loss in enumerate(losses, start=1)
+    ]
+    return rows + [{**kept, **row} for row in read_json(place.scores(one), todo)["scores"]]
+
+
+def _train(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:
+    """From random weights to a model in its folder; the tokenizer is the same for every seed."""
+    pairs = bitext.lessons(recipe.longest)
+    tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
+    rows = encode([pair.sides for pair in pairs], tokenizer)
+    model = make_model(recipe.architecture(), tokenizer, one.seed).to(device)
+    schedule, padding = recipe.schedule(len(rows)), tokenizer.pad_token_id
+    practice = Practice(lambda number, draw: rows, schedule, ROWS, padding, one.seed, recipe.lecture(padding))
+
+    def told(epoch: int, loss: float) -> None:
+        emit((1 - SCORING) * epoch / recipe.epochs, f"epoch {epoch} of {recipe.epochs}, {loss:.3f} nats")
+
+    losses = practice.run(model, place.state(one), told)
+    write_json(place.losses(one), list(losses))
+    save(model, tokenizer, place.model(one))
+    place.state(one).unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Small Hugging Face models that trisect trains itself."""

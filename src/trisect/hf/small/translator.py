@@ -1,0 +1,177 @@
+"""Translator: a small encoder-decoder made from a transformers config, with the byte-pair encoding that both its languages share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trisect.core.errors import CorpusError, SpecError
+from trisect.hf.small.training import padded
+from trisect.text.corruption import IGNORED
+
+PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
+SPECIALS = (PAD, END, UNKNOWN)
+START = "▁"  # in front of a word's first piece
+POSITIONS = 512
+Sides = tuple[Sequence[str], Sequence[str]]  # words of a sentence, and of its translation
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A small Transformer: `layers` on either side, `heads`, `width` (residual stream), `inner` (feed-forward)."""
+
+    layers: int = 2
+    heads: int = 4
+    width: int = 256
+    inner: int = 1024
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads", "width", "inner"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} {getattr(self, name)}.", "A model has at least one.", "Give a larger number.")
+        if self.width % self.heads or self.width % 2:
+            known = f"{self.width} is shared by {self.heads} heads, and by the sines and cosines of positions."
+            raise SpecError(f"A width of {self.width}.", known, "Give an even multiple of the number of heads.")
+        if not 0 <= self.dropout < 1:
+            raise SpecError(f"A dropout of {self.dropout}.", "It is a share below 1.", "Give for example 0.1.")
+
+
+def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> Any:
+    """A fast tokenizer of about `size` byte-pair pieces, learnt from the words of both sides, that ends a text with `</s>`.
+
+    No piece reaches over a space, and a word's first piece begins with `▁`, so that the pieces of a list of words
+    (`is_split_into_words=True`) map back to them. Raises SpecError where the characters alone are more than `size`.
+    """
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    texts = [" ".join(words) for words in sentences]
+    characters = len({c for text in texts for c in text if not c.isspace()} | {START})
+    if len(SPECIALS) + characters > size:
+        known = f"The text has {characters} characters, and there are {len(SPECIALS)} marks."
+        todo = f"Give {2 * (len(SPECIALS) + characters)} or more."
+        raise SpecError(f"A vocabulary of {size} pieces.", known, todo)
+    inner = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(START, "always", split=False)]
+    )
+    inner.decoder = decoders.Metaspace(START, "always", split=False)
+    inner.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
+    )
+    end = inner.token_to_id(END)
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, end)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        model_max_length=POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_model(architecture: Architecture, tokenizer: Any, seed: int) -> nn.Module:
+    """A Marian model with random weights, a function of the seed; embeddings of both sides and of the output are one table."""
+    import transformers
+
+    a = architecture
+    config = transformers.MarianConfig(
+        vocab_size=len(tokenizer),
+        decoder_vocab_size=len(tokenizer),
+        max_position_embeddings=POSITIONS,
+        d_model=a.width,
+        encoder_layers=a.layers,
+        decoder_layers=a.layers,
+        encoder_attention_heads=a.heads,
+        decoder_attention_heads=a.heads,
+        encoder_ffn_dim=a.inner,
+        decoder_ffn_dim=a.inner,
+        dropout=a.dropout,
+        attention_dropout=a.dropout,
+        activation_dropout=0.0,
+        activation_function="relu",
+        scale_embedding=True,
+        init_std=a.width**-0.5,  # times the scale, an embedding's entries are as large as its position's
+        share_encoder_decoder_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        forced_eos_token_id=None,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        # on a CPU the plain product trains such short rows twice as fast as the fused kernel
+        return transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager")
+
+
+@dataclass(frozen=True)
+class Translated:
+    """Ids of a sentence and of its translation, each with its end."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """What it costs, roughly: its ids on both sides."""
+        return len(self.source) + len(self.target)
+
+    @property
+    def predicted(self) -> int:
+        """How many ids are predicted of it: every one of the target."""
+        return len(self.target)
+
+
+@dataclass(frozen=True)
+class Translating:
+    """How a translation is learnt: every target id predicted from the source and the target ids before it.
+
+    With `smoothing` ε the target distribution has 1 − ε on the id and ε spread over the vocabulary (Szegedy et al. 2016).
+    """
+
+    padding: int
+    smoothing: float = 0.0
+
+    def loss(self, model: nn.Module, rows: Sequence[Translated]) -> Tensor:
+        """Summed over all target ids, nats."""
+        logits = self.logits(model, rows)
+        labels = padded([row.target for row in rows], IGNORED).to(logits.device)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=self.smoothing)
+
+    def logits(self, model: nn.Module, rows: Sequence[Translated]) -> Float[Tensor, "B T V"]:
+        """What a model makes of the pairs with the target given (teacher forcing); row t is about target id t."""
+        device = next(model.parameters()).device
+        return model(
+            input_ids=padded([row.source for row in rows], self.padding).to(device),
+            attention_mask=padded([[1] * len(row.source) for row in rows], 0).to(device),
+            decoder_input_ids=padded([(self.padding, *row.target[:-1]) for row in rows], self.padding).to(device),
+            use_cache=False,
+        ).logits
+
+
+def encode(pairs: Iterable[Sides], tokenizer: Any) -> list[Translated]:
+    """Pairs of sentences, given as words, as ids with their ends; raises CorpusError where one is too long for the model."""
+    both = list(pairs)
+    if not both:
+        return []
+    sides = [
+        [tuple(ids) for ids in tokenizer([list(pair[i]) for pair in both], is_split_into_words=True).input_ids]
+        for i in (0, 1)
+    ]
+    rows = [Translated(*ids) for ids in zip(*sides, strict=True)]
+    for number, row in enumerate(rows, start=1):
+        if max(len(row.source), len(row.target)) > POSITIONS:
+            given = f"Pair {number}, {' '.join(both[number - 1][0])[:60]!r}."
+            known = f"It has {max(len(row.source), len(row.target))} pieces on a side; the model reads {POSITIONS}."
+            raise CorpusError(given, known, "Leave it out, for example with a lower --set longest=.")
+    return rows

@@ -1,0 +1,89 @@
+"""Edited passes over texts: which sites of which layers are edited, and the loss of every text under each edit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from trisect.core.errors import CorpusError, SiteError
+from trisect.core.site import Site
+from trisect.core.subject import Batch, Scores, Shape, Target
+from trisect.core.trace import Address
+
+PER = ("layer", "head")
+
+
+class Edit(NamedTuple):
+    """One edited pass: components of one layer, all of its heads or some."""
+
+    site: Site
+    address: Address
+    targets: tuple[Target, ...]
+
+    @property
+    def routes(self) -> bool:
+        """Whether it edits what the layer's attention weights are made of."""
+        return any(t.component in ("q", "k") for t in self.targets)
+
+
+@dataclass
+class Tally:
+    """Per text: how many tokens were predicted, their summed loss, and what each edit adds to that sum."""
+
+    texts: dict[int, Float[np.ndarray, " C"]] = field(default_factory=dict)
+
+    def add(self, batch: Batch, clean: Scores, edited: Sequence[Scores]) -> None:
+        """Count in one batch; the windows of a text are added up."""
+        columns = torch.stack([clean.count, clean.total, *(s.total - clean.total for s in edited)], 1).double()
+        for (text, _), row in zip(batch.rows, columns.cpu().numpy(), strict=True):
+            self.texts[text] = self.texts[text] + row if text in self.texts else row
+
+    def table(self, name: str) -> Float[np.ndarray, "N C"]:
+        """The texts in their order, without those of which no token is predicted; raises CorpusError when none is left."""
+        kept = [self.texts[text] for text in sorted(self.texts) if self.texts[text][0] > 0]
+        if not kept:
+            known = f"{len(self.texts)} were read, and in none is a token predicted from others."
+            raise CorpusError(f"The texts {name!r} have no loss.", known, "Give texts of more than one token.")
+        return np.stack(kept)
+
+
+def plan_edits(shape: Shape, sites: Sequence[Site | str], per: str) -> tuple[Edit, ...]:
+    """The edits that the sites stand for: one for each layer, or each head, that a site names; none twice.
+
+    Raises SiteError where a site lies outside the model, and where the components of one have different heads.
+    """
+    edits: dict[str, Edit] = {}
+    for site in (Site.parse(s) if isinstance(s, str) else s for s in sites):
+        targets = shape.resolve(site)
+        for address in dict.fromkeys(t.address for t in targets):
+            here = tuple(t for t in targets if t.address == address)
+            for heads in [site.heads] if per == "layer" else _heads(shape, site, address):
+                edited = tuple(t._replace(heads=heads) for t in here)
+                place = Site(site.components, (address.layer,), heads, site.stack)
+                edits.setdefault(str(place), Edit(place, address, edited))
+    if not edits:
+        raise SiteError("No site was given.", shape.words(), "Give sites such as q@all k@all v@all.")
+    return tuple(edits.values())
+
+
+def every_site(shape: Shape) -> tuple[Site, ...]:
+    """q, k and v of every layer of every stack."""
+    stacks = ["" if stack == "plain" else stack for stack in shape.stacks]
+    return tuple(Site((component,), None, stack=stack) for stack in stacks for component in ("q", "k", "v"))
+
+
+def _heads(shape: Shape, site: Site, address: Address) -> list[tuple[int, ...]]:
+    if site.heads is not None:
+        return [(head,) for head in site.heads]
+    known = shape.heads[address]
+    counts = {c: known.query if c == "q" else known.key for c in site.components}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{c} has {n}" for c, n in counts.items())
+        todo = "Give the components as sites of their own, or name heads that all of them have."
+        raise SiteError(f"The site '{site}' joins components of different heads.", f"At {address} {said}.", todo)
+    return [(head,) for head in range(1, max(counts.values()) + 1)]

@@ -1,0 +1,91 @@
+"""Numbers and findings as words, made from the rows alone: no sentence here knows how a study came out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from trisect.core.files import digest
+from trisect.report.points import Mean
+
+COMPONENT = {"q": "the queries", "k": "the keys", "v": "the values"}
+GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
+
+
+FEW, NOTHING = 3, 1e-12
+
+
+def number(value: float | None, signed: bool = False, places: int | None = None) -> str:
+    """A number with a true minus sign, three decimals, and below 0.1 three digits that count; a dash where there is none.
+
+    `places` fixes the decimals, for a column of a table.
+    """
+    if value is None:
+        return "–"
+    size, sign = abs(value), "+" if signed else ""
+    if places is None and NOTHING < size < 0.1:
+        form = f".{2 - math.floor(math.log10(size))}f" if size >= 1e-6 else ".2e"
+    else:
+        form = f".{3 if places is None else places}f" if size < 1000 else ".3g"
+    text = f"{value:{sign}{form}}"
+    if not float(text):
+        text = text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def decimals(values: Sequence[float]) -> int:
+    """How many decimals a column of a table needs: three, and up to five where its smallest number would hide."""
+    sizes = [abs(v) for v in values if abs(v) > NOTHING]
+    return min(5, max(3, 1 - math.floor(math.log10(min(sizes))))) if sizes else 3
+
+
+def count(value: int | None) -> str:
+    """A whole number with thin thousands."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def several(n: int, one: str, many: str | None = None) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count(n)} {one if n == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def slug(text: str) -> str:
+    """A text as part of a file's name; what has to be replaced is told apart by a hash."""
+    plain = re.sub(r"[^\w-]+", "-", text, flags=re.ASCII).strip("-")
+    return plain if plain == text and len(text) <= 80 else f"{plain[:24] or 'label'}-{digest(text, 3)}"
+
+
+def spoken(mean: Mean, unit: str = "", signed: bool = True) -> str:
+    """A mean with its interval, as in `+0.120 nats (95 %: +0.0100 to +0.230)`."""
+    unit = f"\u00a0{unit}" if unit else ""
+    ends = "one seed" if mean.n < 2 else f"the same in all {mean.n} seeds"
+    if mean.low is not None:
+        ends = f"95\u00a0%: {number(mean.low, signed)} to {number(mean.high, signed)}"
+    return f"{number(mean.mean, signed)}{unit} ({ends})"
+
+
+def tally(verdicts: Mapping[str, int]) -> str:
+    """How many claims came out how."""
+    total = sum(verdicts.values())
+    parts = [f"{verdicts.get(v, 0)} {v}" for v in ("supported", "refuted", "inconclusive")]
+    return f"Of {several(total, 'claim')}, {listed(parts)} here."
+
+
+def verdict_lines(claims: pl.DataFrame) -> list[str]:
+    """A line for each claim: its verdict, its effect with its interval, and why if it is inconclusive."""
+    said = []
+    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
+        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
+        if row["effect"] is not None and row["low"] is not None:
+            ends = f"{number(row['low'], True)} to {number(row['high'], True)}"
+            line += f" {number(row['effect'], True)} {row['unit']} (95 %: {ends})"
+        said.append(line + (f" ({row['reason']})" if row["reason"] else ""))
+    return said

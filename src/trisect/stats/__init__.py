@@ -1,0 +1,1 @@
+"""Tests, intervals, bootstraps and corrections: numbers in, numbers out."""
