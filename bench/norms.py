@@ -124,8 +124,8 @@ def measure_forward(tokens: int) -> dict[str, Any]:
 
 def measure_stream(tokens: int) -> dict[str, Any]:
     """Peak memory and seconds of the whole analysis of a 6-layer model over so many tokens."""
+    import trisect
     from trisect.core.subject import Texts
-    from trisect.experiments.norms.run import run_norms
     from trisect.hf.load import load
 
     subject = load(bert(6, 384, 12), tokenizer(), proof=True)
@@ -137,7 +137,7 @@ def measure_stream(tokens: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as out:
         started = time.process_time()
-        done = run_norms(subject, Texts("made", texts), Path(out), quiet=True)
+        done = trisect.norms(subject, Texts("made", texts), out=Path(out), quiet=True)
         read = json.loads((done.folder / "norms.json").read_text())["body"]["tokens"]
     return {"peak": held("VmHWM"), "seconds": time.process_time() - started, "tokens": read}
 

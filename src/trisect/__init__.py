@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from trisect.door import explore_page as explore_page
     from trisect.door import list_claims as list_claims
     from trisect.door import load as load
-    from trisect.door import norms as norms
     from trisect.door import plan as plan
     from trisect.door import prove as prove
     from trisect.door import recall as recall
@@ -71,7 +70,6 @@ _HOME = {
             "explore",
             "explore_page",
             "load",
-            "norms",
             "prove",
             "recall",
             "rewind",
@@ -88,13 +86,18 @@ _HOME = {
     "Corpus": "text.corpus",
 }
 
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+_EXPERIMENTS = ("norms",)  # functions made from settings, see trisect.api
+__all__ = sorted((*_HOME, *_EXPERIMENTS))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import trisect` costs nothing."""
     if name in ("measure", "theory"):
         return import_module(f"trisect.{name}")
+    if name in _EXPERIMENTS:
+        from trisect import api, experiments
+
+        return next(api.function(one) for one in experiments.EXPERIMENTS if one.python == name)
     if name not in _HOME:
         raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"trisect.{_HOME[name]}"), name)

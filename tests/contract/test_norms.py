@@ -16,6 +16,7 @@ from tests import tinyhf, zoo
 from tests.property.test_own_model_laws import WORDS, own
 from tests.tinyhf import VOCABULARY
 
+import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
 from trisect.core.subject import Texts
@@ -24,12 +25,15 @@ from trisect.core.trace import Address, Origin
 from trisect.experiments.norms import page
 from trisect.experiments.norms import run as lab
 from trisect.experiments.norms.rows import Resampled, StackTally
-from trisect.experiments.norms.run import run_norms
+from trisect.experiments.norms.settings import NORMS, NormsFacts
 from trisect.hf.load import load
+from trisect.lab.driver import read_about
+from trisect.lab.experiment import Result
 from trisect.measure.block import norms as block_norms
 from trisect.measure.norms import per_layer, transformed_norms
 from trisect.measure.tally import FEWER, GROUPS, QUERIES, Layer
 from trisect.papers import norms as paper
+from trisect.report.sheet import write_sheet
 from trisect.stats.intervals import interval
 from trisect.stats.sums import Estimate, Sums
 
@@ -48,8 +52,8 @@ def bert(tmp_path_factory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def done(bert, tmp_path_factory) -> lab.NormsResult:
-    return run_norms(bert, given(33), tmp_path_factory.mktemp("norms"), block="full", quiet=True)
+def done(bert, tmp_path_factory) -> Result[NormsFacts]:
+    return trisect.norms(bert, given(33), out=tmp_path_factory.mktemp("norms"), block="full", quiet=True)
 
 
 def value(
@@ -75,7 +79,7 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
     weight = (trace.weights[:, 0] * trace.query_real[..., None] * sep[:, None]).sum() / queries
     assert value(table, "weight_sum", "sep", 2, 1)["value"] == pytest.approx(float(weight), rel=1e-5)
     plain = per_layer(trace)
-    attention = run_norms(bert, given(33), done.folder.parent / "attention", quiet=True).tables["measures"]
+    attention = trisect.norms(bert, given(33), out=done.folder.parent / "attention", quiet=True).tables["measures"]
     share = (plain * sep[:, None]).sum() / plain.sum()
     assert value(attention, "norm_share", "sep", 2)["value"] == pytest.approx(float(share), rel=1e-5)
     assert "block_share" not in attention["measure"]
@@ -89,7 +93,7 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
 def test_claims_are_about_attention_whatever_block_is_shown(bert, done, tmp_path, block):
     """All but `runs`, which names the block."""
     plain, other = (
-        run_norms(bert, given(33), tmp_path / kind, block=kind, quiet=True) for kind in ("attention", block)
+        trisect.norms(bert, given(33), out=tmp_path / kind, block=kind, quiet=True) for kind in ("attention", block)
     )
     same = plain.tables["claims"].select(pl.exclude("runs"))
     assert same.equals(other.tables["claims"].select(pl.exclude("runs")))
@@ -116,7 +120,9 @@ def test_shares_add_up_and_intervals_hold_their_values(done):
 
 
 def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
-    other = run_norms(bert, given(33), tmp_path / "a", block="full", batch=5, seed=1, quiet=True).tables["measures"]
+    other = trisect.norms(bert, given(33), out=tmp_path / "a", block="full", batch=5, seed=1, quiet=True).tables[
+        "measures"
+    ]
     keys = ["stack", "layer", "head", "measure", "group"]
     both = done.tables["measures"].join(other, on=keys, nulls_equal=True, suffix="_b")
     assert len(both) == len(other) == len(done.tables["measures"])
@@ -130,8 +136,8 @@ def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
 
 def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
     again = {name: read_table(done.folder / "tables", name) for name in ("measures", "claims")}
-    about = read_json(done.folder / "norms.json", "")
-    assert page.write(tmp_path, again, about).read_bytes() == done.report.read_bytes()
+    sheet = page.page(again, read_about(NORMS, done.folder))
+    assert write_sheet(tmp_path, sheet).read_bytes() == done.report.read_bytes()
     text = done.report.read_text(encoding="utf-8")
     assert NASTY not in text
     assert "&lt;script&gt;" in text
@@ -139,7 +145,7 @@ def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
         assert (done.folder / "figures" / f"{name}.svg").exists()
         assert (done.folder / "figures" / f"{name}.png").exists()
     assert len(done.findings) == 4
-    assert done.findings[0].startswith("C-1  supported")
+    assert (done.findings[0].claim, done.findings[0].verdict) == ("C-1", "supported")
 
 
 def test_claims_speak_of_the_texts_and_bind_the_model(bert, done):
@@ -152,14 +158,14 @@ def test_claims_speak_of_the_texts_and_bind_the_model(bert, done):
 
 
 def test_few_texts_decide_nothing(bert, tmp_path):
-    few = run_norms(bert, given(6), tmp_path, quiet=True)
+    few = trisect.norms(bert, given(6), out=tmp_path, quiet=True)
     wholes = few.tables["claims"].filter(pl.col("part").is_null())
     assert set(wholes["verdict"]) == {"inconclusive"}
     assert wholes["reason"][0] == "6 texts; below 30, resampling decides nothing"
 
 
 def test_one_text_has_values_and_no_intervals(bert, tmp_path):
-    table = run_norms(bert, given(1), tmp_path, quiet=True).tables["measures"]
+    table = trisect.norms(bert, given(1), out=tmp_path, quiet=True).tables["measures"]
     assert table["low"].null_count() == len(table)
     assert value(table, "cv_f")["value"] > 0
 
@@ -167,7 +173,7 @@ def test_one_text_has_values_and_no_intervals(bert, tmp_path):
 @pytest.mark.parametrize("make", [tinyhf.gpt2, tinyhf.llama])
 def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
     subject: Any = load(tinyhf.save(make(), tmp_path / "model", specials=False))
-    found = run_norms(subject, given(8), tmp_path / "out", block="residual", quiet=True)
+    found = trisect.norms(subject, given(8), out=tmp_path / "out", block="residual", quiet=True)
     assert "No special token stands inside or after a text here: there is no category [SEP]." in found.notes
     assert "No special token opens a text here: there is no category [CLS]." in found.notes
     groups = set(found.tables["measures"].filter(pl.col("measure") == "weight_share")["group"])
@@ -186,7 +192,7 @@ def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
 def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
     subject: Any = load(tinyhf.save(tinyhf.gpt2(), tmp_path / "model", specials=False))
     words = [" ".join(random.Random(i).choices([w for w in VOCABULARY if w.startswith("w")], k=9)) for i in range(32)]
-    found = run_norms(subject, Texts("words", lambda: iter(words)), tmp_path / "out", quiet=True)
+    found = trisect.norms(subject, Texts("words", lambda: iter(words)), out=tmp_path / "out", quiet=True)
     assert set(found.tables["measures"]["group"].drop_nulls()) >= {"first", "other"}
     claim = found.tables["claims"].filter(pl.col("claim") == "C-2")
     reason = "not measured on this model"
@@ -198,7 +204,7 @@ def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
 
 def test_an_encoder_decoder_has_rows_of_every_stack(tmp_path):
     subject: Any = load(tinyhf.save(tinyhf.bart(), tmp_path / "model"))
-    found = run_norms(subject, given(5), tmp_path / "out", quiet=True)
+    found = trisect.norms(subject, given(5), out=tmp_path / "out", quiet=True)
     table = found.tables["measures"]
     assert set(table["stack"]) == {"enc", "dec", "cross"}
     assert not len(table.filter((pl.col("stack") == "cross") & (pl.col("measure") == "mixing_ratio")))
@@ -228,19 +234,17 @@ def test_memory_does_not_grow_with_the_texts(bert):
 
 def test_what_cannot_be_measured_is_refused_by_name(bert, tmp_path, monkeypatch):
     with pytest.raises(SpecError) as spec:
-        run_norms(bert, given(2), tmp_path, block="ffn")
-    assert (
-        str(spec.value) == "The block 'ffn' is not known.\n  There are attention, residual, full.\n  Use one of them."
-    )
+        trisect.norms(bert, given(2), out=tmp_path, block="ffn")
+    assert str(spec.value) == "block is 'ffn'.\n  There is attention, residual and full.\n  Use one of them."
     monkeypatch.setattr(type(bert), "batches", lambda *_: iter(()))
     with pytest.raises(CorpusError) as corpus:
-        run_norms(bert, given(0, name="empty"), tmp_path)
+        trisect.norms(bert, given(0, name="empty"), out=tmp_path)
     assert str(corpus.value) == ("There is no text in 'empty'.\n  Nothing was read.\n  Give texts, or another split.")
     layers = bert.projections()
     gated = tuple(replace(p, w_o=None, origins={"o": Origin("gated", "a gate multiplies it")}) for p in layers)
     monkeypatch.setattr(type(bert), "projections", lambda _: gated)
     with pytest.raises(ModelError, match="The output projection of layer 1 is not known per head"):
-        run_norms(bert, given(2), tmp_path)
+        trisect.norms(bert, given(2), out=tmp_path)
     assert not list(Path(tmp_path).iterdir())
 
 
@@ -248,7 +252,7 @@ def test_a_layer_without_a_plain_output_is_left_out_and_said(bert, tmp_path, mon
     first, second = bert.projections()
     gated = replace(first, w_o=None, origins={"o": Origin("gated", "a gate multiplies it")})
     monkeypatch.setattr(type(bert), "projections", lambda _: (gated, second))
-    found = run_norms(bert, given(3), tmp_path, quiet=True)
+    found = trisect.norms(bert, given(3), out=tmp_path, quiet=True)
     assert "Left out, layer 1: a gate multiplies it." in found.notes
     assert set(found.tables["measures"]["layer"].drop_nulls()) == {2}
 
@@ -256,7 +260,7 @@ def test_a_layer_without_a_plain_output_is_left_out_and_said(bert, tmp_path, mon
 def test_our_own_models_go_the_same_way(tmp_path):
     subject: Any = own(layers=3)
     texts = [" ".join(random.Random(i).choices(WORDS[:20], k=9)) for i in range(30)]
-    found = run_norms(subject, Texts("own", lambda: iter(texts)), tmp_path, block="full", quiet=True)
+    found = trisect.norms(subject, Texts("own", lambda: iter(texts)), out=tmp_path, block="full", quiet=True)
     assert set(found.tables["measures"]["layer"].drop_nulls()) == {1, 2, 3}
     assert set(found.tables["claims"]["n"]) == {30}
     assert value(found.tables["measures"], "mixing_ratio", "norm", 3)["value"] > 0
@@ -268,12 +272,12 @@ def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
     every = tuple(found.projections for found in subject.proof.found)
     assert Address("dec", 2) in {p.address for p in every} - set(subject.shape.heads)
     monkeypatch.setattr(type(subject), "projections", lambda _: every)
-    found = run_norms(subject, texts, tmp_path / "out", quiet=True)
+    found = trisect.norms(subject, texts, out=tmp_path / "out", quiet=True)
     layers = found.tables["measures"].select("stack", "layer").drop_nulls().unique()
     assert set(layers.iter_rows()) == {(a.stack, a.layer) for a in subject.shape.heads}
     monkeypatch.setattr(type(subject), "projections", lambda _: every[:0])
     with pytest.raises(ModelError) as error:
-        run_norms(subject, texts, tmp_path, quiet=True)
+        trisect.norms(subject, texts, out=tmp_path, quiet=True)
     assert error.value.given == f"{subject.name} has no attention layer whose norms can be taken."
     assert error.value.known == subject.shape.words()
     assert error.value.todo == "Choose another model."
@@ -282,7 +286,7 @@ def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
 def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
     subject = replace(bert, options=("MODEL", "--window", "64"))
     texts = replace(given(3, name="some"), fingerprint="feed", options=("--texts", "a b.txt"))
-    found = run_norms(subject, texts, tmp_path, block="full", seed=5, quiet=True)
+    found = trisect.norms(subject, texts, out=tmp_path, block="full", seed=5, quiet=True)
     about = read_json(tmp_path / "norms.json", "")
     assert about["corpus_fingerprint"] == "feed"
     assert about["command"] == "trisect norms MODEL --window 64 --texts 'a b.txt' --block full --seed 5"

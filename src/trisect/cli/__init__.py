@@ -1,6 +1,11 @@
-"""The door of the command line: parse, call, print."""
+"""The command line: a command for every experiment, made from its settings, and those for studies, models and texts."""
 
 from trisect.cli import models, people, study, translation  # each adds its commands
 from trisect.cli.group import main
+from trisect.cli.options import command, say_result
+from trisect.experiments import EXPERIMENTS
+
+for experiment in EXPERIMENTS:
+    main.add_command(command(experiment, say_result))
 
 __all__ = ["main", "models", "people", "study", "translation"]

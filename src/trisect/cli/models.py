@@ -129,30 +129,6 @@ def _check_study(out: str) -> None:
 @_model
 @_window
 @_texts
-@click.option(
-    "--block",
-    default="attention",
-    show_default=True,
-    help="Also shown: norms of attention, with the residual, or full (with layer norm). Claims are about attention.",
-)
-@_out
-def norms(block: str, out: str | None, seed: int, as_json: bool, **named: Any) -> None:
-    """Measure where attention takes its information from, by norm beside weight (Kobayashi et al. 2020, 2021).
-
-    \b
-    trisect norms MODEL --corpus wikitext-2 --out norms
-    """
-    from trisect import door
-
-    subject, texts = _loaded(named), _read(named)
-    done = door.norms(subject, texts, _folder(out, "norms", subject.name), block, seed)
-    say_result(done, as_json)
-
-
-@main.command()
-@_model
-@_window
-@_texts
 @click.option("--draws", default=20_000, show_default=True, help="Random matrices drawn for each shape.")
 @_out
 def similarity(draws: int, out: str | None, seed: int, as_json: bool, **named: Any) -> None:

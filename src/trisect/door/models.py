@@ -29,18 +29,6 @@ def prove(
     ).proof
 
 
-def norms(
-    subject: Any, texts: Any, out: str | Path = "norms", block: str = "attention", seed: int = 0, quiet: bool = False
-) -> Any:
-    """Norm-based analysis of a model over texts (science C): rows, verdicts, figures and a page in `out`.
-
-    `subject` is a model as `load` takes or gives it, `texts` a corpus or texts as `trisect.texts` takes them.
-    """
-    from trisect.experiments.norms.run import run_norms
-
-    return run_norms(as_subject(subject), given_texts(texts), free_place(out), block, seed=seed, quiet=quiet)
-
-
 def similarity(
     subject: Any,
     texts: Any = None,

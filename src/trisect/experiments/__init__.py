@@ -1,1 +1,10 @@
-"""One folder an experiment: what is asked, its rows and its page."""
+"""One folder an experiment; EXPERIMENTS lists them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trisect.experiments.norms.settings import NORMS
+from trisect.lab.experiment import Experiment
+
+EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (NORMS,)

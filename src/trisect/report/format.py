@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -79,13 +80,22 @@ def tally(verdicts: Mapping[str, int]) -> str:
     return f"Of {several(total, 'claim')}, {listed(parts)} here."
 
 
+ClaimRow = dict[str, Any]  # a row of the table claims
+
+
+def verdicts_said(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
+    """Each claim's row with a line: its verdict, its effect with its interval, and why if it is inconclusive."""
+    return [(row, _verdict_line(row)) for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)]
+
+
+def _verdict_line(row: ClaimRow) -> str:
+    line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
+    if row["effect"] is not None and row["low"] is not None:
+        ends = f"{number(row['low'], True)} to {number(row['high'], True)}"
+        line += f" {number(row['effect'], True)} {row['unit']} (95\u00a0%: {ends})"
+    return line + (f" ({row['reason']})" if row["reason"] else "")
+
+
 def verdict_lines(claims: pl.DataFrame) -> list[str]:
-    """A line for each claim: its verdict, its effect with its interval, and why if it is inconclusive."""
-    said = []
-    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
-        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
-        if row["effect"] is not None and row["low"] is not None:
-            ends = f"{number(row['low'], True)} to {number(row['high'], True)}"
-            line += f" {number(row['effect'], True)} {row['unit']} (95 %: {ends})"
-        said.append(line + (f" ({row['reason']})" if row["reason"] else ""))
-    return said
+    """A line for each claim, as in `verdicts_said`."""
+    return [line for _, line in verdicts_said(claims)]

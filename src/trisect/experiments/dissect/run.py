@@ -22,7 +22,7 @@ from trisect.experiments.dissect import page
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.page import Asked
 from trisect.experiments.dissect.study_evidence import study_lines
-from trisect.experiments.norms.run import NormsResult, run_norms
+from trisect.experiments.norms.settings import NORMS, NormsFacts, NormsSettings
 from trisect.experiments.recall.run import RecallResult, check_recall_folder, run_recall
 from trisect.experiments.similarity.run import SimilarityResult, run_similarity
 from trisect.experiments.study.findings import answer as study_words
@@ -31,7 +31,10 @@ from trisect.experiments.study.rows import Rows
 from trisect.experiments.study.run import Study, check_study_folder, read_about, run_study
 from trisect.experiments.theory.run import TheoryResult, run_theory
 from trisect.experiments.translate.run import check_translation_folder, run_translation
+from trisect.lab.driver import run
+from trisect.lab.experiment import Result
 from trisect.lab.folder import Folder
+from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import load
 from trisect.lab.versions import versions
 from trisect.papers import SOURCES
@@ -120,7 +123,7 @@ def _own(out: Path) -> list[Path]:
 class Reads(NamedTuple):
     """What one trained model was read for."""
 
-    norms: NormsResult
+    norms: Result[NormsFacts]
     similarity: SimilarityResult
     ablation: AblationResult
 
@@ -163,14 +166,14 @@ def _baselines(study: Study) -> Iterator[tuple[int, Path]]:
     if runs.is_empty():
         known = "Every baseline of the training study diverged."
         raise StudyError(f"{study.folder} has no model to read.", known, "Run it with other seeds: --seeds 4,5,6.")
-    for run, seed in runs.select("run", "seed").iter_rows():
-        yield seed, Folder(study.folder).run(run).parent
+    for name, seed in runs.select("run", "seed").iter_rows():
+        yield seed, Folder(study.folder).run(name).parent
 
 
 def _read(model: Path, out: Path, quiet: bool) -> Reads:
     subject, texts = load(model), first_texts(open_texts("embedded", "test"), TEXTS)
     return Reads(
-        run_norms(subject, texts, out / "norms", quiet=quiet),
+        run(NORMS, NormsSettings(ModelSource(subject), TextSource(texts)), out / "norms", quiet),
         run_similarity(subject, texts, out / "similarity", quiet=quiet),
         run_ablation(subject, texts, out / "ablation", how=HOW, quiet=quiet),
     )
@@ -198,11 +201,11 @@ def _by_hand(theory: TheoryResult, recall: RecallResult) -> Asked:
     return Asked("By hand, and from memory", question, found, recall.tables["claims"], links)
 
 
-def _norms(norms: NormsResult, aligned: AlignResult, first: str) -> Asked:
+def _norms(norms: Result[NormsFacts], aligned: AlignResult, first: str) -> Asked:
     question = "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?"
     links = (("norms", f"{first}/norms/report.html"), ("word alignment", "alignment/report.html"))
     claims = pl.concat([norms.tables["claims"], aligned.tables["claims"]])
-    return Asked("Norms", question, (*norms.findings, *aligned.findings), claims, links)
+    return Asked("Norms", question, (*map(str, norms.findings), *aligned.findings), claims, links)
 
 
 def _matrices(study: Study, similarity: SimilarityResult, first: str) -> Asked:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import polars as pl
 
+from trisect.core.finding import About, Finding
+from trisect.experiments.norms.settings import NormsFacts
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import palette
@@ -16,7 +17,8 @@ from trisect.report.frames import around
 from trisect.report.grids import grid
 from trisect.report.palette import KINDS
 from trisect.report.panels import WIDTH, Figure, Key, Panel, chart_of, data_of, lay
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.sheet import Section, Sheet, Table
 
 WHAT = {
     "attention": "of attention alone",
@@ -63,40 +65,36 @@ LENGTHS = {
 Rows = list[dict[str, Any]]
 
 
-def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
-    """Write the page and its figures from the tables measures and claims; the same rows give the same bytes.
-
-    Raises StudyError when the folder cannot be written.
-    """
+def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
+    """The page from the tables measures and claims."""
     rows = tables["measures"].filter(pl.col("value").is_not_null())
-    stacks = list(dict.fromkeys([about["stack"], *rows["stack"].unique().sort()]))
+    stacks = list(dict.fromkeys([about.facts.stack, *rows["stack"].unique().sort()]))
     drawn = [
         s for stack in stacks for s in _stack(rows.filter(pl.col("stack") == stack), stack, len(stacks) > 1, about)
     ]
-    lede = f"{about['subject']} · {about['corpus']} · {words.several(about['texts'], 'text')}"
+    lede = f"{about.facts.subject} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
     sections = (
         Section("What the claims say here", _scope(about), cards=tables["claims"]),
         *drawn,
-        Section("Notes", tuple(about["notes"])) if about["notes"] else None,
+        Section("Notes", tuple(about.notes)) if about.notes else None,
     )
-    sheet = Sheet(
+    return Sheet(
         "Where does attention take its information from?",
         "trisect · norms beside weights",
         lede,
         tuple(s for s in sections if s is not None),
-        _facts(about),
+        provenance(about, *_facts(about.facts)),
         REFERENCES,
     )
-    return write_sheet(folder, sheet)
 
 
-def findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """A line for each claim: its verdict, its effect with its interval, and why if it is inconclusive."""
-    return tuple(words.verdict_lines(tables["claims"]))
+def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tuple[Finding, ...]:
+    """Every claim's verdict."""
+    return verdict_findings(tables["claims"])
 
 
-def _scope(about: Mapping[str, Any]) -> tuple[str, ...]:
-    stack = STACKS[about["stack"]]
+def _scope(about: About[NormsFacts]) -> tuple[str, ...]:
+    stack = STACKS[about.facts.stack]
     where = f"They are about its {stack}. " if stack else ""
     return (
         "A weight a says how much of a vector is taken, not how long that vector is. The claims compare a with a‖f(x)‖, the "
@@ -105,11 +103,11 @@ def _scope(about: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _stack(rows: pl.DataFrame, stack: str, named: bool, about: Mapping[str, Any]) -> list[Section]:
+def _stack(rows: pl.DataFrame, stack: str, named: bool, about: About[NormsFacts]) -> list[Section]:
     """The sections of one stack."""
     prefix = f"{stack}-" if named else ""
     tail = f" ({STACKS[stack] or stack})" if named else ""
-    n = f"n\u00a0=\u00a0{words.several(about['texts'], 'text')}"
+    n = f"n\u00a0=\u00a0{words.several(about.facts.texts, 'text')}"
     makers = (
         ("Who gets the weight, and who adds the length?", _shares),
         ("How much do norms vary?", _dispersion),
@@ -119,7 +117,7 @@ def _stack(rows: pl.DataFrame, stack: str, named: bool, about: Mapping[str, Any]
     )
     sections = []
     for title, make in makers:
-        made = make(rows, prefix, n, about["block"])
+        made = make(rows, prefix, n, about.facts.block)
         if made is not None:
             said, figures, tables = made
             sections.append(Section(title + tail, said, figures, tables))
@@ -342,18 +340,12 @@ def _ratios(title: str, rows: Rows) -> Panel:
     return Panel(title, lay(title, *layers), f"{title} per layer: {said}.", (), {})
 
 
-def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    made = ", ".join(f"{name} {version}" for name, version in sorted(about["versions"].items()))
+def _facts(facts: NormsFacts) -> tuple[tuple[str, str], ...]:
+    read = f"{words.several(facts.texts, 'text')}, {words.several(facts.tokens, 'token')}"
     return (
-        ("Command", about["command"]),
-        ("Model", f"{about['subject']}, weights {about['fingerprint']}"),
-        ("Shape", about["shape"]),
-        (
-            "Texts",
-            f"{about['corpus']}: {words.several(about['texts'], 'text')}, {words.several(about['tokens'], 'token')}",
-        ),
-        ("Block", about["block"]),
-        ("Draws", f"of whole texts, seed {about['seed']}"),
-        ("Claims", f"hash {about['claims_hash']}"),
-        ("Made by", made),
+        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
+        ("Shape", facts.shape),
+        ("Texts", f"{facts.corpus}: {read}"),
+        ("Block", facts.block),
+        ("Draws", f"of whole texts, seed {facts.seed}"),
     )

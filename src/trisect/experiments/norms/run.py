@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 
-from trisect.claims import claims_hash, judge_sampled
-from trisect.core.errors import CorpusError, ModelError, SpecError
-from trisect.core.files import write_json
+from trisect.claims import judge_sampled
+from trisect.core.errors import CorpusError, ModelError
+from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
-from trisect.core.tables import frame, write_table
+from trisect.core.tables import frame
 from trisect.core.trace import Reading
 from trisect.experiments.norms.rows import Resampled, StackTally, judged, stack_rows
-from trisect.lab.live import bar
-from trisect.lab.versions import versions
-from trisect.measure.block import KINDS, expansion_rate
+from trisect.experiments.norms.settings import NormsFacts, NormsSettings
+from trisect.lab.experiment import Bench, Measured
+from trisect.measure.block import expansion_rate
 from trisect.measure.categories import CATEGORIES, find_categories
 from trisect.measure.norms import output_projection
 from trisect.measure.tally import GROUPS, Layer, Whose, frequency_ranks
 from trisect.papers.norms import SOURCE
-from trisect.stats.sums import Estimate
 
-Told = Callable[[int, int], None]
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
     "sep": "No special token stands inside or after a text here: there is no category [SEP].",
     "punctuation": "No token is a period or a comma: that category is absent.",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class NormsResult:
-    """What was found: the tables measures and claims, the page, and a few sentences for a terminal."""
-
-    folder: Path
-    tables: Mapping[str, pl.DataFrame]
-    report: Path
-    notes: tuple[str, ...]
-    findings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,16 +42,8 @@ class Counted:
     notes: tuple[str, ...]
 
 
-def run_norms(
-    subject: Subject,
-    texts: Texts,
-    out: Path,
-    block: str = "attention",
-    batch: int = 8,
-    seed: int = 0,
-    quiet: bool = False,
-) -> NormsResult:
-    """Norm-based beside weight-based analysis (science C1 to C4), written into `out`: tables, figures, page.
+def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
+    """Norm-based beside weight-based analysis (science C1 to C4).
 
     Texts are gone through twice: once for the frequency of their tokens, without the model, then through the model.
     Memory does not grow with their number. `block` says what mixing is of, and whose norm is shown beside that of
@@ -74,42 +51,38 @@ def run_norms(
     resample texts. Raises ModelError where no layer has a plain output projection, or where the block around one is not
     known; CorpusError without texts.
     """
-    if block not in KINDS:
-        raise SpecError(f"The block '{block}' is not known.", f"There are {', '.join(KINDS)}.", "Use one of them.")
+    subject, texts, block = bench.subject, bench.texts, settings.block
     layers = {p.address: p for p in subject.projections() if p.address in subject.shape.heads}
     left_out = _left_out(subject, layers.values())
-    counted = _count(subject, texts, batch)
+    counted = _count(subject, texts, settings.batch)
     heads = {a: len(p.w_o) for a, p in layers.items() if p.w_o is not None}
     tallies = {
         stack: StackTally(stack, {a: Layer(h, block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
     }
-    with bar("Reading texts", quiet) as told:
-        for one in subject.batches(texts.texts(), batch):
+    with bench.progress("Reading texts") as step:
+        for one in subject.batches(texts.texts(), settings.batch):
             _read(subject, one, tallies, counted.ranks)
-            told(one.rows[-1][0] + 1, counted.texts)
-    drawn, statistics = Resampled(counted.texts, seed), {}
+            step(one.rows[-1][0] + 1, counted.texts)
+    drawn, statistics = Resampled(counted.texts, settings.seed), {}
     rows = [
         row for i, tally in enumerate(tallies.values()) for row in stack_rows(tally, drawn, {} if i else statistics)
     ]
     rows += _expansion(layers.values())
     measures = frame("measures", [{"subject": subject.name} | row for row in rows])
     notes = tuple(dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_missing(next(iter(tallies.values()))))))
-    about = _about(subject, texts, counted, next(iter(tallies)), block, seed, batch, notes)
-    return _write(out, measures, _judge(statistics, counted.texts, about), about)
+    facts = _facts(subject, texts, counted, next(iter(tallies)), settings)
+
+    def judge(about: About[NormsFacts]) -> pl.DataFrame:
+        return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), GROUPS)
+
+    return Measured({"measures": measures}, facts, notes, judge, "text")
 
 
-def _judge(statistics: Mapping[str, Estimate], n: int, about: Mapping[str, Any]) -> pl.DataFrame:
-    named = {
-        "subject": about["subject"],
-        "fingerprint": about["fingerprint"],
-        "corpus": about["corpus"],
-        "corpus_fingerprint": about["corpus_fingerprint"],
-        "texts": about["texts"],
-        "block": about["block"],
-        "seed": about["seed"],
-    }
-    return judge_sampled(SOURCE, *judged(statistics), n, named, GROUPS)
+def _named(facts: NormsFacts) -> dict[str, str | int]:
+    """What a verdict is bound to."""
+    names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
+    return {name: getattr(facts, name) for name in names}
 
 
 def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
@@ -189,42 +162,18 @@ def _expansion(layers: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _about(
-    subject: Subject,
-    texts: Texts,
-    counted: Counted,
-    stack: str,
-    block: str,
-    seed: int,
-    batch: int,
-    notes: tuple[str, ...],
-) -> dict[str, Any]:
-    words = ["trisect", "norms", *subject.options, *texts.options, "--block", block, "--seed", str(seed)]
-    return {
-        "subject": subject.name,
-        "fingerprint": subject.fingerprint,
-        "objective": subject.objective,
-        "shape": subject.shape.words(),
-        "corpus": texts.name,
-        "corpus_fingerprint": texts.fingerprint,
-        "texts": counted.texts,
-        "tokens": counted.tokens,
-        "stack": stack,
-        "block": block,
-        "seed": seed,
-        "batch": batch,
-        "command": shlex.join(words),
-        "claims_hash": claims_hash("text"),
-        "notes": list(notes),
-        "versions": versions("transformers"),
-    }
-
-
-def _write(out: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: dict[str, Any]) -> NormsResult:
-    from trisect.experiments.norms import page
-
-    tables = {"measures": measures, "claims": claims}
-    for name, table in tables.items():
-        write_table(out / "tables", name, table)
-    write_json(out / "norms.json", about)
-    return NormsResult(out, tables, page.write(out, tables, about), tuple(about["notes"]), page.findings(tables))
+def _facts(subject: Subject, texts: Texts, counted: Counted, stack: str, settings: NormsSettings) -> NormsFacts:
+    return NormsFacts(
+        subject.name,
+        subject.fingerprint,
+        subject.objective,
+        subject.shape.words(),
+        texts.name,
+        texts.fingerprint,
+        counted.texts,
+        counted.tokens,
+        stack,
+        settings.block,
+        settings.seed,
+        settings.batch,
+    )

@@ -1,0 +1,73 @@
+"""The Python API of experiments: a function each, made from its settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+from trisect.core.fields import Declared, build, flat
+from trisect.lab.experiment import Experiment, Result
+
+EMPTY = inspect.Parameter.empty
+
+
+def function(experiment: Experiment[Any, Any]) -> Callable[..., Result[Any]]:
+    """The function of an experiment: inputs by place or name, other settings by name, `out`, and `quiet`."""
+    chosen = signature(experiment)
+
+    def call(*args: Any, **named: Any) -> Result[Any]:
+        from trisect.lab.driver import run  # with PyTorch and polars, which `import trisect` does without
+
+        given = chosen.bind(*args, **named).arguments
+        out, quiet = given.pop("out", None), given.pop("quiet", False)
+        return run(experiment, build(experiment.settings, given), out, quiet)
+
+    call.__name__ = call.__qualname__ = experiment.python
+    call.__module__ = "trisect"
+    call.__doc__ = docstring(experiment)
+    call.__signature__ = chosen  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+def signature(experiment: Experiment[Any, Any]) -> inspect.Signature:
+    """Parameters in the order of the settings: those that are inputs may be given by place."""
+    fields = list(flat(experiment.settings))
+    placed = sorted((one for one in fields if is_input(one)), key=lambda one: not one.required)
+    rest = [one for one in fields if not is_input(one)]
+    parameters = [_parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in placed]
+    parameters += [_parameter(one, inspect.Parameter.KEYWORD_ONLY) for one in rest]
+    parameters += [
+        inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | Path | None),
+        inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool),
+    ]
+    return inspect.Signature(parameters, return_annotation=Result)
+
+
+def is_input(one: Declared) -> bool:
+    """Whether a setting is what the experiment is about: an argument, or texts."""
+    return one.setting.argument or one.required or one.name == "texts"
+
+
+def _parameter(one: Declared, kind: Any) -> inspect.Parameter:
+    default = EMPTY if one.default is MISSING else one.default
+    annotation = one.kind | None if one.optional and one.kind is not Any else one.kind
+    return inspect.Parameter(one.name, kind, default=default, annotation=annotation)
+
+
+def docstring(experiment: Experiment[Any, Any]) -> str:
+    """What the command's help says, then every setting with what it is."""
+    head = experiment.help.split("\b")[0].strip()
+    lines = [f"    {one.name}: {one.setting.help}{_bounds(one)}" for one in flat(experiment.settings)]
+    where = (experiment.out or experiment.name).format(model="MODEL")
+    lines.append(f"    out: The folder for tables, figures and page; {where} where null.")
+    lines.append("    quiet: Show no progress.")
+    return "\n".join([head, "", "Settings:", *lines, "", "Raises TrisectError for anything that cannot be run."])
+
+
+def _bounds(one: Declared) -> str:
+    said = [f"one of {', '.join(one.setting.choices)}"] if one.setting.choices else []
+    said += [f"default: {one.setting.unset}"] if one.setting.unset else []
+    return f" ({'; '.join(said)})" if said else ""

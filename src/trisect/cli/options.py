@@ -1,0 +1,155 @@
+"""Commands made from experiments' settings: options, parsing, and what the terminal shows at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trisect.core.errors import SpecError
+from trisect.core.fields import Declared, build, flat
+from trisect.lab.experiment import Experiment, Result
+
+TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRING}
+
+
+class Spaced(click.Command):
+    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1."""
+
+    def __init__(self, spaced: frozenset[str], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.spaced = spaced
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the words of such options before click reads them."""
+        joined: list[str] = []
+        for word in args:
+            if len(joined) > 1 and joined[-2] in self.spaced and "@" in word and not word.startswith("-"):
+                joined[-1] += f" {word}"
+            else:
+                joined.append(word)
+        return super().parse_args(ctx, joined)
+
+
+def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None]) -> click.Command:
+    """The command of an experiment; `show` prints what the terminal shows beside findings and the page."""
+
+    def call(out: str | None, as_json: bool, **named: Any) -> None:
+        from trisect.lab.driver import run  # with PyTorch and polars, which --help does without
+
+        done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out)
+        if as_json:
+            click.echo(json.dumps(done.data(), ensure_ascii=False))
+        else:
+            show(done)
+
+    where = (experiment.out or experiment.name).format(model="MODEL")
+    parameters = [
+        *parameters_of(experiment.settings),
+        click.Option(["--out"], help=f"The folder for tables, figures and page.  [default: {where}]"),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
+    ]
+    return make(experiment.name, experiment.help, experiment.settings, parameters, call)
+
+
+def make(
+    name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
+) -> click.Command:
+    """A click command with the parameters of some settings."""
+    spaced = frozenset(f"--{d.words}" for d in flat(settings) if d.setting.many == "words" and d.several)
+    return Spaced(spaced, name=name, help=help, params=parameters, callback=call)
+
+
+def parameters_of(settings: type[Any]) -> list[click.Parameter]:
+    """A click parameter for every field that the command line has: arguments first."""
+    found = [_parameter(one) for one in flat(settings) if one.words or one.setting.argument]
+    return sorted(found, key=lambda parameter: isinstance(parameter, click.Option))
+
+
+def _parameter(one: Declared) -> click.Parameter:
+    setting, name = one.setting, one.name
+    kind = TYPES.get(one.item, click.STRING)
+    if setting.argument:
+        shown = setting.metavar or (f"{name.upper()}..." if one.several else name.upper())
+        count = -1 if one.several else 1
+        return click.Argument(
+            [name], metavar=shown, nargs=count, required=one.required, type=kind, default=_default(one)
+        )
+    option = f"--{one.words}"
+    if one.kind is bool and setting.value is None:
+        return click.Option([option, name], is_flag=True, help=setting.help)
+    text = setting.help
+    if setting.unset is not None:
+        text += f"  [default: {setting.unset}]"
+    shown = setting.unset is None and one.default not in (MISSING, None, ())
+    rest: dict[str, Any] = {"help": text, "metavar": setting.metavar, "show_default": shown}
+    if one.several and setting.count is not None:
+        return click.Option([option, name], nargs=setting.count, required=one.required, **rest)
+    if one.several and setting.many in ("repeat", "words"):
+        return click.Option(
+            [option, name], multiple=True, type=kind, default=_default(one), required=one.required, **rest
+        )
+    if one.several:
+        default = ",".join(map(str, one.default)) if isinstance(one.default, tuple) and one.default else None
+        return click.Option([option, name], default=default, required=one.required, **rest)
+    default = None if one.default is MISSING or one.kind is bool else one.default
+    return click.Option([option, name], type=kind, default=default, required=one.required, **rest)
+
+
+def _default(one: Declared) -> Any:
+    return None if one.default is MISSING else one.default
+
+
+def parsed(settings: type[Any], named: dict[str, Any]) -> dict[str, Any]:
+    """What click read, as `build` takes it."""
+    return {one.name: _value(one, named[one.name]) for one in flat(settings) if one.name in named}
+
+
+def _value(one: Declared, given: Any) -> Any:
+    setting = one.setting
+    if one.kind is bool:
+        if setting.value is not None:
+            if given not in (None, setting.value):
+                known = f"There is {setting.value!r} alone."
+                raise SpecError(
+                    f"--{one.words} {given}.", known, f"Use --{one.words} {setting.value}, or leave it out."
+                )
+            return given is not None
+        return not given if one.words.startswith("no-") else given
+    if given is None or (one.several and given == () and not one.required):
+        return None if one.optional else one.default
+    if one.several and setting.many == "commas":
+        return tuple(piece.strip() for piece in given.split(","))
+    if one.several and setting.many == "seeds":
+        return read_seeds(given)
+    return given
+
+
+def read_seeds(text: str) -> int | tuple[int, ...]:
+    """A number of seeds, or the seeds themselves with commas; raises SpecError for anything else."""
+    try:
+        numbers = tuple(int(piece) for piece in text.removesuffix(",").split(","))
+    except ValueError:
+        todo = "Use for example --seeds 5, or --seeds 1,2,7."
+        raise SpecError(f"{text!r} are not seeds.", "Seeds are whole numbers.", todo) from None
+    return numbers if "," in text else numbers[0]
+
+
+def say_result(done: Result[Any]) -> None:
+    """The notes and findings, and the path of the page."""
+    for line in (*done.notes, *map(str, done.findings)):
+        click.echo(line)
+    click.echo(f"report  {done.report.resolve()}")
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Rows as columns side by side, as wide as they are: nothing is cut off."""
+    if not rows:
+        return []
+    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

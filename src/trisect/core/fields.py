@@ -1,0 +1,225 @@
+"""Settings declared once: a frozen dataclass whose fields carry their help, bounds and names, and the check of its values.
+
+The command line, the Python API and their reference are made from these declarations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from trisect.core.errors import SpecError
+
+MOST_SEEDS = 10_000
+NUMBERS = {int: "a whole number", float: "a number"}
+NOUNS = {**NUMBERS, str: "a text", bool: "true or false", Path: "a path"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What stands with a field: `help` is its sentence everywhere.
+
+    Values lie from `low` to `high`, above `above` and below `below`, or are one of `choices`. `option` is its name on the
+    command line where it is not the field's (empty: Python alone); an `argument` has none. Several values are given one by
+    one ('repeat'), with spaces between ('words'), with commas ('commas'), as a number of seeds or the seeds themselves ('seeds'),
+    or as so many words behind one option (`count`).
+    A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
+    `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part.
+    """
+
+    help: str
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    option: str | None = None
+    argument: bool = False
+    many: str = "repeat"
+    count: int | None = None
+    value: str | None = None
+    metavar: str | None = None
+    unset: str | None = None
+    known: str | None = None
+
+
+class Declared(NamedTuple):
+    """One field of a settings class: its type without null, whether null is allowed, and its default (MISSING: none)."""
+
+    name: str
+    kind: Any
+    optional: bool
+    setting: Setting
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether a value has to be given."""
+        return self.default is MISSING
+
+    @property
+    def several(self) -> bool:
+        """Whether it holds several values."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def item(self) -> Any:
+        """The type of one value."""
+        return get_args(self.kind)[0] if self.several else self.kind
+
+    @property
+    def words(self) -> str:
+        """The name as a command line has it, without dashes; empty where it has none."""
+        return self.name.replace("_", "-") if self.setting.option is None else self.setting.option
+
+
+class Group(NamedTuple):
+    """A field that holds settings that several experiments share, such as where a model is from."""
+
+    name: str
+    kind: type[Any]
+    optional: bool
+    fields: tuple[Declared, ...]
+
+
+@cache
+def declared(settings: type[Any]) -> tuple[Declared | Group, ...]:
+    """Every field of a settings class, in order; a field whose type is itself one is a group."""
+    hints = get_type_hints(settings, include_extras=True)
+    return tuple(_declared(settings, field.name, hints[field.name], field.default) for field in fields(settings))
+
+
+def flat(settings: type[Any]) -> tuple[Declared, ...]:
+    """Every field of a settings class with those of its groups in their place."""
+    return tuple(d for one in declared(settings) for d in (one.fields if isinstance(one, Group) else (one,)))
+
+
+def _declared(settings: type[Any], name: str, hint: Any, default: Any) -> Declared | Group:
+    kind, optional, setting = hint, False, None
+    while True:
+        if get_origin(kind) is Annotated:
+            kind, setting = get_args(kind)[0], get_args(kind)[1]
+        elif get_origin(kind) in (Union, UnionType) and NoneType in get_args(kind):
+            kind, optional = next(k for k in get_args(kind) if k is not NoneType), True
+        else:
+            break
+    if is_dataclass(kind):
+        inner = tuple(d for d in declared(kind) if isinstance(d, Declared))
+        return Group(name, kind, optional, tuple(d._replace(default=None) for d in inner) if optional else inner)
+    assert isinstance(setting, Setting), f"{settings.__name__}.{name} says nothing of itself"
+    return Declared(name, kind, optional, setting, default)
+
+
+S = TypeVar("S")
+
+
+def build(settings: type[S], given: Mapping[str, Any]) -> S:
+    """The settings with these values, groups filled from theirs; checked. Raises SpecError naming the field.
+
+    A group that may be missing is null where none of its values is given.
+    """
+    known = [d.name for d in flat(settings)]
+    if unknown := [name for name in given if name not in known]:
+        raise SpecError(f"{unknown[0]!r} is no setting.", f"There are {', '.join(known)}.", "Use one of them.")
+    values: dict[str, Any] = {}
+    for one in declared(settings):
+        if isinstance(one, Declared):
+            if one.name in given or one.required:
+                values[one.name] = _checked(one, given.get(one.name))
+        else:
+            mine = {d.name: given[d.name] for d in one.fields if d.name in given}
+            if one.optional and all(_empty(value) for value in mine.values()):
+                values[one.name] = None
+            else:
+                values[one.name] = build(one.kind, {k: v for k, v in mine.items() if v is not None})
+    return settings(**values)
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value == ()
+
+
+def _checked(one: Declared, value: Any) -> Any:
+    """The value as its field holds it."""
+    if value is None and one.required and not one.optional:
+        raise SpecError(f"{one.name} was not given.", f"It is needed: {one.setting.help}", f"Give {one.name}.")
+    if value is None:
+        return value if one.optional else one.default
+    if not one.several:
+        return _one(one, value)
+    if one.setting.many == "seeds" and isinstance(value, int):
+        return seeds_up_to(value)
+    if isinstance(value, str | Path) or not isinstance(value, Sequence):
+        value = (value,)
+    if one.setting.many == "words":
+        value = [item for v in value for item in (v.split() if isinstance(v, str) else [v])]
+    found = tuple(_one(one, item) for item in value)
+    if one.setting.many == "seeds":
+        check_seeds(found)
+    return found
+
+
+def seeds_up_to(number: int) -> tuple[int, ...]:
+    """The seeds 1 to `number`; raises SpecError for none and for more than anybody could mean."""
+    if isinstance(number, bool) or not 1 <= number <= MOST_SEEDS:
+        known = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
+        raise SpecError(f"seeds is {number!r}.", known, "Use for example 5.")
+    return tuple(range(1, number + 1))
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise SpecError for no seeds, one given twice, and what is none."""
+    good = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in seeds)
+    if not seeds or len(set(seeds)) < len(seeds) or not good:
+        known = "They are different whole numbers from 0 to 4,294,967,295, at least one."
+        raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
+
+
+def _one(one: Declared, value: Any) -> Any:
+    kind, setting = one.item, one.setting
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind in NOUNS and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+        raise SpecError(f"{one.name} is {value!r}.", f"It is {_noun(kind, setting)}.", f"Give {one.name} as that.")
+    if setting.choices and value not in setting.choices:
+        there = f"There is {_listed(setting.choices)}."
+        raise SpecError(f"{one.name} is {value!r}.", there, "Use one of them.")
+    if kind in NUMBERS and not _inside(value, setting):
+        known = setting.known or f"It is {_noun(kind, setting)}."
+        raise SpecError(f"{one.name} is {value!r}.", known, f"Give {one.name} as {_noun(kind, setting)}.")
+    return value
+
+
+def _inside(value: float, setting: Setting) -> bool:
+    return (
+        math.isfinite(value)
+        and (setting.low is None or value >= setting.low)
+        and (setting.high is None or value <= setting.high)
+        and (setting.above is None or value > setting.above)
+        and (setting.below is None or value < setting.below)
+    )
+
+
+def _noun(kind: Any, setting: Setting) -> str:
+    """What a value is, with its bounds in words."""
+    low, high = setting.low, setting.high
+    bounds = [f"above {setting.above:g}"] if setting.above is not None else []
+    bounds += [f"below {setting.below:g}"] if setting.below is not None else []
+    if low is not None and high is not None:
+        bounds.append(f"from {low:,g} to {high:,g}")
+    elif low is not None:
+        bounds.append(f"{low:,g} or more")
+    elif high is not None:
+        bounds.append(f"at most {high:,g}")
+    return ", ".join([NOUNS[kind], " and ".join(bounds)] if bounds else [NOUNS[kind]])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,64 @@
+"""Findings: what an experiment found, as data with the words made from it, and where its tables are from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+F = TypeVar("F")
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class Estimate(NamedTuple):
+    """One number of a finding: of what, its mean, its 95 % interval (null where there is none), and over how many units."""
+
+    name: str
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found.
+
+    `measure` says what was measured, in a word that programs may ask for, `words` is the sentence made from the rest.
+    `values` are its numbers in `unit`; `comparison` is what they say of each other, as in 'v > k, q'. `source` is the key
+    of the source that asks, empty where none does. Where it is a claim's verdict, `claim` is its id and `verdict` one of
+    supported, refuted, inconclusive; `part` names the claim's part where it is about one.
+    """
+
+    measure: str
+    words: str
+    unit: str = ""
+    values: tuple[Estimate, ...] = ()
+    comparison: str = ""
+    source: str = ""
+    claim: str | None = None
+    verdict: str | None = None
+    part: str | None = None
+
+    def __str__(self) -> str:
+        return self.words
+
+    def data(self) -> dict[str, Json]:
+        """The finding as JSON-ready data."""
+        return asdict(self) | {"values": [estimate._asdict() for estimate in self.values]}
+
+
+@dataclass(frozen=True)
+class About(Generic[F]):
+    """Where tables are from: the command that repeats them, seconds of work, software, notes, and the experiment's facts.
+
+    `facts` is the experiment's own frozen dataclass: model, texts, settings, whatever its page says of them.
+    """
+
+    experiment: str
+    command: str
+    seconds: float
+    notes: tuple[str, ...]
+    versions: Mapping[str, str]
+    claims_hash: str | None
+    facts: F

@@ -1,0 +1,64 @@
+"""What a norm analysis is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from trisect.core.fields import Setting
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Batch, ModelSource, Seed, TextSource
+
+BLOCKS = ("attention", "residual", "full")
+
+
+@dataclass(frozen=True)
+class NormsSettings:
+    """Norms beside weights, of a model over texts."""
+
+    source: ModelSource
+    read: TextSource
+    block: Annotated[
+        str,
+        Setting(
+            "Also shown: norms of attention, with the residual, or full (with layer norm). Claims are about attention.",
+            choices=BLOCKS,
+            metavar="BLOCK",
+        ),
+    ] = "attention"
+    batch: Batch = 8
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class NormsFacts:
+    """Model, texts and settings of a norm analysis; `stack` is the one that the claims are about."""
+
+    subject: str
+    fingerprint: str
+    objective: str
+    shape: str
+    corpus: str
+    corpus_fingerprint: str
+    texts: int
+    tokens: int
+    stack: str
+    block: str
+    seed: int
+    batch: int
+
+
+NORMS = Experiment(
+    "norms",
+    """Measure where attention takes its information from, by norm beside weight (Kobayashi et al. 2020, 2021).
+
+    \b
+    trisect norms MODEL --corpus wikitext-2 --out norms
+    """,
+    NormsSettings,
+    NormsFacts,
+    "trisect.experiments.norms",
+    source="norms",
+    out="norms-{model}",
+    record="norms.json",
+)

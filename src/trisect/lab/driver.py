@@ -1,0 +1,173 @@
+"""The driver: one run of any experiment, from settings to page."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trisect.claims import claims_hash
+from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.fields import Declared, Group, declared
+from trisect.core.files import read_json, write_json
+from trisect.core.finding import About, Json
+from trisect.core.spec import Machine
+from trisect.core.subject import Subject, Texts
+from trisect.core.tables import read_table, write_table
+from trisect.lab.experiment import Bench, Experiment, Measured, Result
+from trisect.lab.folder import Folder, is_study
+from trisect.lab.inputs import ModelSource, TextSource, Workers
+from trisect.lab.versions import versions
+from trisect.report.sheet import write_sheet
+
+S = TypeVar("S")
+F = TypeVar("F")
+
+
+def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None, quiet: bool = False) -> Result[F]:
+    """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
+
+    `out` is a folder, the experiment's own default where null. Raises TrisectError before anything is written where
+    settings or inputs are wrong.
+    """
+    subjects, texts = _inputs(settings)
+    place = free_folder(_place(experiment, out, subjects))
+    machine = next(
+        (group.machine(quiet) for group in _groups(settings) if isinstance(group, Workers)), Machine(quiet=quiet)
+    )
+    began, folder = time.monotonic(), Folder(place)
+    with folder.locked():
+        measured = experiment.measures().measure(settings, Bench(place, machine, subjects, texts))
+        words = _command(experiment, settings, subjects, texts)
+        return _write(experiment, measured, place, words, time.monotonic() - began)
+
+
+def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
+    """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
+    path = folder / experiment.record
+    body = read_json(path, f"Delete {path} and call 'trisect {experiment.name}' again.")
+    own = {field.name for field in fields(experiment.facts)}  # pyright: ignore[reportArgumentType]
+    try:
+        facts = experiment.facts(**{name: _frozen(value) for name, value in body.items() if name in own})
+    except TypeError as error:
+        todo = f"Delete {path} and call 'trisect {experiment.name}' again."
+        raise DamagedFileError(f"{path} lacks something.", str(error), todo) from error
+    notes, made = tuple(body.get("notes", ())), body.get("versions", {})
+    seconds, hashed = body.get("seconds", 0.0), body.get("claims_hash")
+    return About(experiment.name, body.get("command", ""), seconds, notes, made, hashed, facts)
+
+
+def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
+    """Make the page and figures again from the tables and the record of a folder; measures nothing."""
+    about, shows = read_about(experiment, folder), experiment.shows()
+    tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
+    report = write_sheet(folder, shows.page(tables, about))
+    return Result(folder, tables, report, tuple(shows.findings(tables, about)), about, {})
+
+
+def free_folder(out: Path) -> Path:
+    """A folder for results; a study's own would lose its report."""
+    if is_study(out):
+        known = "A study lies there, and its report.html and tables would be written over."
+        raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
+    return out
+
+
+def _groups(settings: Any) -> Iterable[Any]:
+    """The groups of shared settings that are given."""
+    found = (getattr(settings, one.name) for one in declared(type(settings)) if isinstance(one, Group))
+    return (group for group in found if group is not None)
+
+
+def _inputs(settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
+    """The models and texts that the settings name, opened."""
+    groups = list(_groups(settings))
+    texts = next((group.open() for group in groups if isinstance(group, TextSource)), None)
+    return tuple(group.open() for group in groups if isinstance(group, ModelSource)), texts
+
+
+def _place(experiment: Experiment[Any, Any], out: str | Path | None, subjects: tuple[Subject, ...]) -> Path:
+    if out is not None:
+        return Path(out)
+    model = subjects[0].name.strip("/").split("/")[-1] if subjects else ""
+    return Path((experiment.out or experiment.name).format(model=model))
+
+
+def _write(experiment: Experiment[S, F], measured: Measured[F], place: Path, words: str, seconds: float) -> Result[F]:
+    """Everything that a run leaves, from what it measured."""
+    about = About(
+        experiment.name,
+        words,
+        seconds if measured.seconds is None else measured.seconds,
+        measured.notes,
+        versions(*measured.packages),
+        None if measured.family is None else claims_hash(measured.family),
+        measured.facts,
+    )
+    tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
+    for name, table in tables.items():
+        write_table(place / "tables", name, table)
+    write_json(place / experiment.record, record(about))
+    shows = experiment.shows()
+    report = write_sheet(place, shows.page(tables, about))
+    return Result(place, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
+
+
+def record(about: About[Any]) -> dict[str, Json]:
+    """About as JSON-ready data, the facts among the rest."""
+    rest = {"command": about.command, "seconds": about.seconds, "notes": list(about.notes)}
+    hashed = {} if about.claims_hash is None else {"claims_hash": about.claims_hash}
+    return _plain(asdict(about.facts)) | rest | {"versions": dict(about.versions)} | hashed
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, paths and sites as texts."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _command(
+    experiment: Experiment[Any, Any], settings: Any, subjects: tuple[Subject, ...], texts: Texts | None
+) -> str:
+    """The command that repeats the run: inputs by their own words, then every setting that is not its default."""
+    words = ["trisect", experiment.name]
+    for one in declared(type(settings)):
+        value = getattr(settings, one.name)
+        if isinstance(one, Declared):
+            words += _option(one, value)
+        elif isinstance(value, ModelSource):
+            words += [word for subject in subjects for word in subject.options]
+        elif isinstance(value, TextSource):
+            words += [] if texts is None else list(texts.options)
+        elif value is not None and not isinstance(value, Workers):
+            words += [word for inner in one.fields for word in _option(inner, getattr(value, inner.name))]
+    return shlex.join(words)
+
+
+def _option(one: Declared, value: Any) -> list[str]:
+    """One setting as words of a command line; none where it is the default, or where Python alone has it."""
+    if not one.words or value == one.default or value is None:
+        return []
+    name, setting = f"--{one.words}", one.setting
+    if setting.argument:
+        return [str(item) for item in value] if one.several else [str(value)]
+    if one.kind is bool:
+        return [name] if setting.value is None else [name, setting.value]
+    if not one.several:
+        return [name, f"{value:g}" if isinstance(value, float) else str(value)]
+    items = [str(item) for item in value]
+    if setting.count is not None:
+        return [name, *items]
+    if setting.many in ("commas", "seeds"):
+        return [name, ",".join(items) + "," * (setting.many == "seeds" and len(items) == 1)]
+    return [name, " ".join(items)] if setting.many == "words" else [word for item in items for word in (name, item)]

@@ -1,0 +1,157 @@
+"""What an experiment is: its settings, how it measures, what it found and its page; and what a run of one returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from trisect.core.finding import About, Finding, Json
+from trisect.core.spec import Machine
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from trisect.core.subject import Subject, Texts
+    from trisect.report.sheet import Sheet
+
+S_in = TypeVar("S_in", contravariant=True)
+S = TypeVar("S")
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, eq=False)
+class Measured(Generic[F]):
+    """What an experiment measured: tables by name, facts, notes, and what lies beside the tables (`paths`, by name).
+
+    `judge` makes the table of claims once it is known where the numbers are from; null where nothing is claimed. `family`
+    says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
+    goes on over several, else null. `packages` are software besides PyTorch and the like that made the numbers.
+    """
+
+    tables: Mapping[str, pl.DataFrame]
+    facts: F
+    notes: tuple[str, ...] = ()
+    judge: Callable[[About[F]], pl.DataFrame] | None = None
+    family: str | None = None
+    seconds: float | None = None
+    packages: tuple[str, ...] = ("transformers",)
+    paths: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Generic[F]):
+    """What a run of an experiment left: its folder, tables by name, page, findings, and where it is all from."""
+
+    folder: Path
+    tables: Mapping[str, pl.DataFrame]
+    report: Path
+    findings: tuple[Finding, ...]
+    about: About[F]
+    paths: Mapping[str, Path]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know besides."""
+        return self.about.notes
+
+    def data(self) -> dict[str, Json]:
+        """The result as JSON-ready data: the page, the findings in words and as records."""
+        return {
+            "report": str(self.report.resolve()),
+            "findings": [str(finding) for finding in self.findings],
+            "records": [finding.data() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What an experiment works with: the inputs that its settings name, its folder, the machine, and progress.
+
+    The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened.
+    """
+
+    folder: Path
+    machine: Machine
+    subjects: tuple[Subject, ...] = ()
+    given_texts: Texts | None = None
+
+    @property
+    def subject(self) -> Subject:
+        """The model to be read."""
+        assert len(self.subjects) == 1, "the settings name one model"
+        return self.subjects[0]
+
+    @property
+    def texts(self) -> Texts:
+        """The texts to read."""
+        assert self.given_texts is not None, "the settings name texts"
+        return self.given_texts
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        """A progress bar, to be called with (done, total)."""
+        from trisect.lab.live import bar  # with rich, which a library call that is quiet does without
+
+        with bar(title, self.machine.quiet) as step:
+            yield step
+
+
+class Measures(Protocol[S_in, F]):
+    """The module `run` of an experiment."""
+
+    def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
+        """Do the work, or what of it is not done yet; raises TrisectError."""
+        ...
+
+
+class Shows(Protocol[F]):
+    """The module `page` of an experiment; never reaches PyTorch."""
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sequence[Finding]:
+        """What was found, as data: the page, the terminal and dissect all read these."""
+        ...
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sheet:
+        """The page, from tables alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[S, F]):
+    """One experiment as every interface knows it.
+
+    `name` is the command, `function` the name in Python where that is another; `home` is the package that holds the
+    modules run and page, imported at first use so that help costs nothing. `help` is what `--help` says, the first line
+    a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name.
+    `record` is the file that holds About. `source` is the key of the source that asks, empty where none does.
+    """
+
+    name: str
+    help: str
+    settings: type[S]
+    facts: type[F]
+    home: str
+    source: str = ""
+    out: str = ""
+    record: str = "about.json"
+    function: str = ""
+    resumable: bool = False
+
+    @property
+    def python(self) -> str:
+        """The function's name."""
+        return self.function or self.name.replace("-", "_")
+
+    def measures(self) -> Measures[S, F]:
+        """The module that measures."""
+        module: Any = import_module(f"{self.home}.run")
+        return module
+
+    def shows(self) -> Shows[F]:
+        """The module that says what was found and makes the page."""
+        module: Any = import_module(f"{self.home}.page")
+        return module

@@ -1,0 +1,125 @@
+"""Inputs that several experiments share: a model to read, texts, and the machine; declared once, opened once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.fields import Setting
+from trisect.core.site import Site
+from trisect.core.spec import Machine
+
+if TYPE_CHECKING:
+    from trisect.core.subject import Subject, Texts
+
+Seed = Annotated[int, Setting("Of every random draw.", low=0, high=2**32 - 1)]
+Batch = Annotated[int, Setting("Texts read at once.", low=1, option="")]
+Sites = Annotated[
+    tuple[Site | str, ...],
+    Setting(
+        "Sites such as q@all v@2.h4, one or several.", many="words", metavar="SITE", unset="q, k and v of every layer"
+    ),
+]
+Revision = Annotated[str, Setting("A branch, tag or commit of a model on a hub.", metavar="REVISION")]
+Dtype = Annotated[str, Setting("float32, bfloat16, float16 or float64.", metavar="DTYPE", unset="as stored")]
+Device = Annotated[str, Setting("Where the model is put: cpu or cuda.", metavar="DEVICE")]
+Pickle = Annotated[bool, Setting("Allow weights that are a pickle, which can run code.")]
+RemoteCode = Annotated[bool, Setting("Allow code from the model's repository to run here.")]
+Window = Annotated[int, Setting("Tokens read at once.", low=1, unset="the model's own limit")]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model to be read, and how it is fetched."""
+
+    model: Annotated[
+        Any,
+        Setting("A folder, a name on a hub, a study or a run of one; in Python also a loaded model.", argument=True),
+    ]
+    revision: Revision | None = None
+    dtype: Dtype | None = None
+    device: Device = "cpu"
+    device_map: (
+        Annotated[str, Setting("Passed on to from_pretrained, such as auto (needs the package accelerate).")] | None
+    ) = None
+    pickle: Pickle = False
+    remote_code: RemoteCode = False
+    window: Window | None = None
+
+    def open(self) -> Subject:
+        """The model, loaded unless it is one already; raises ModelError where it cannot be read."""
+        from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
+        from trisect.lab.subject import load
+
+        if not isinstance(self.model, Subject):
+            return load(self.model, window=self.window, **self.fetched())
+        if given := [f.name for f in fields(self) if f.name != "model" and getattr(self, f.name) != f.default]:
+            known = f"{self.model.name} is loaded already, so that they cannot be heeded."
+            raise ModelError(f"{', '.join(given)} was given.", known, "Give them to trisect.load instead.")
+        return self.model
+
+    def fetched(self) -> dict[str, Any]:
+        """The options of `load` besides the model and its window."""
+        names = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Texts to read: of a corpus, or given one by one."""
+
+    texts: (
+        Annotated[
+            Any,
+            Setting(
+                "A raw folder, a corpus folder, hf:NAME[:CONFIG], or 'embedded'; in Python also texts themselves.",
+                option="corpus",
+                metavar="CORPUS",
+            ),
+        ]
+        | None
+    ) = None
+    text: Annotated[tuple[str, ...], Setting("A text; may stand several times.")] = ()
+    split: Annotated[str, Setting("train, valid or test.", metavar="SPLIT")] = "test"
+    reader: Annotated[str, Setting("wikitext, conllu or plain.", unset="found out")] | None = None
+    limit: Annotated[int, Setting("Read no more than so many texts.", low=1)] | None = None
+
+    def open(self) -> Texts:
+        """The texts; raises SpecError where none are named, CorpusError where they cannot be read."""
+        if self.texts is not None and self.text:
+            known = "Texts come from one place."
+            raise SpecError("--corpus and --text were both given.", known, "Leave one of them out.")
+        if self.texts is None and not self.text:
+            raise SpecError("No text was given.", "Texts come from --corpus or --text.", "Give one of them.")
+        given = self.text or self.texts
+        return open_any(
+            [given] if isinstance(given, tuple) and not self.text else given, self.split, self.reader, self.limit
+        )
+
+
+def open_any(where: Any, split: str = "test", reader: str | None = None, limit: int | None = None) -> Texts:
+    """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
+    from trisect.core.subject import Texts
+    from trisect.text.raw import first_texts, given_texts, open_texts
+
+    if isinstance(where, Texts):
+        found = where
+    else:
+        found = open_texts(where, split, reader) if isinstance(where, (str, Path)) else given_texts(where)
+    return found if limit is None else first_texts(found, limit)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where training runs."""
+
+    device: Annotated[str, Setting("auto, cpu or cuda.", choices=("auto", "cpu", "cuda"))] = "auto"
+    workers: (
+        Annotated[int, Setting("Worker processes; 0 runs everything in one.", low=0, unset="one a core")] | None
+    ) = None
+
+    def machine(self, quiet: bool) -> Machine:
+        """The same as a Machine."""
+        return Machine(self.device, self.workers, quiet)
