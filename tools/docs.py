@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
+from trisect import _HOME as HOME
+from trisect.api import docstring, signature
 from trisect.cli import main
+from trisect.experiments import EXPERIMENTS
+from trisect.lab.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
@@ -65,11 +71,66 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
+def api_page() -> str:
+    """docs/api.md: every experiment's function, with its settings."""
+    parts = ["# The Python API of experiments\n\nMade by `make docs` from the experiments' settings.\n"]
+    for one in EXPERIMENTS:
+        parts.append(f"## trisect.{one.python}\n\n```text\n{one.python}{shown(one)}\n\n{docstring(one)}\n```\n")
+    return "\n".join(parts)
+
+
+def shown(one: Experiment[Any, Any]) -> str:
+    """A function's parameters and result, one a line, as they stand in the stub."""
+    lines, starred = [], False
+    for name, each in signature(one).parameters.items():
+        if each.kind is each.KEYWORD_ONLY and not starred:
+            lines, starred = [*lines, "*"], True
+        default = "" if each.default is each.empty else f" = {each.default!r}"
+        lines.append(f"{name}: {spelt(each.annotation)}{default}")
+    return "(\n    " + ",\n    ".join(lines) + f",\n) -> {result(one)}"
+
+
+def spelt(annotation: Any) -> str:
+    """A type as source has it."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", str(annotation))
+
+
+def result(one: Experiment[Any, Any]) -> str:
+    """The type of what a function returns."""
+    return f"Result[{one.facts.__name__}]"
+
+
+def stub() -> str:
+    """src/trisect/__init__.pyi: what a type checker knows of the package, whose names are imported on first use."""
+    lines = [
+        "# Made by `make docs` from trisect.__init__ and the experiments' settings.",
+        "",
+        "from pathlib import Path",
+    ]
+    lines += [
+        "from typing import Any",
+        "",
+        "from trisect import measure as measure",
+        "from trisect import theory as theory",
+    ]
+    lines += [f"from trisect.{home} import {name} as {name}" for name, home in sorted(HOME.items())]
+    lines += ["from trisect.lab.experiment import Result"]
+    for one in EXPERIMENTS:
+        lines.append(f"from {one.settings.__module__} import {one.facts.__name__}")
+    for one in EXPERIMENTS:
+        lines += ["", f"def {one.python}{shown(one)}: ..."]
+    return "\n".join(lines) + "\n"
+
+
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs" / "architecture.md"
 PAGES = {
     README: lambda: filled(README, files=False),
     ARCHITECTURE: lambda: filled(ARCHITECTURE, files=True),
     ROOT / "docs" / "cli.md": cli_page,
+    ROOT / "docs" / "api.md": api_page,
+    SRC / "__init__.pyi": stub,
 }
 
 if __name__ == "__main__":

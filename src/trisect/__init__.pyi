@@ -1,0 +1,75 @@
+# Made by `make docs` from trisect.__init__ and the experiments' settings.
+
+from pathlib import Path
+from typing import Any
+
+from trisect import measure as measure
+from trisect import theory as theory
+from trisect.core.methods import Attack as Attack
+from trisect.core.methods import Control as Control
+from trisect.text.corpus import Corpus as Corpus
+from trisect.core.edits import Edit as Edit
+from trisect.core.methods import Erase as Erase
+from trisect.core.spec import Experiment as Experiment
+from trisect.core.methods import Freeze as Freeze
+from trisect.core.spec import Machine as Machine
+from trisect.core.spec import Model as Model
+from trisect.core.methods import Probe as Probe
+from trisect.core.trace import Reading as Reading
+from trisect.core.methods import Rewind as Rewind
+from trisect.core.spec import Run as Run
+from trisect.core.site import Site as Site
+from trisect.experiments.study.run import Study as Study
+from trisect.core.spec import Text as Text
+from trisect.core.subject import Texts as Texts
+from trisect.core.methods import Tie as Tie
+from trisect.core.trace import Trace as Trace
+from trisect.core.spec import Training as Training
+from trisect.core.errors import TrisectError as TrisectError
+from trisect.door import ablate as ablate
+from trisect.door import align as align
+from trisect.door import annotate as annotate
+from trisect.door import ask as ask
+from trisect.door import chart as chart
+from trisect.door import check as check
+from trisect.door import corpus as corpus
+from trisect.door import dissect as dissect
+from trisect.door import erase as erase
+from trisect.door import explore as explore
+from trisect.door import explore_page as explore_page
+from trisect.door import list_claims as list_claims
+from trisect.door import load as load
+from trisect.door import plan as plan
+from trisect.door import prove as prove
+from trisect.door import recall as recall
+from trisect.door import render as render
+from trisect.door import rewind as rewind
+from trisect.door import similarity as similarity
+from trisect.door import study as study
+from trisect.door import texts as texts
+from trisect.door import theory_page as theory_page
+from trisect.door import translate_train as translate_train
+from trisect.lab.experiment import Result
+from trisect.experiments.norms.settings import NormsFacts
+
+def norms(
+    model: Any,
+    texts: Any = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    text: tuple[str, ...] = (),
+    split: str = 'test',
+    reader: str | None = None,
+    limit: int | None = None,
+    block: str = 'attention',
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[NormsFacts]: ...
