@@ -19,8 +19,9 @@ from paired import summary
 from plain import Plain, names, plain_of, zipf_corpus_ids
 from torch import Tensor
 
+from trisect.core.methods import PAPER_SITES
 from trisect.core.site import Site
-from trisect.core.spec import PAPER_SITES, Model, Run, Training
+from trisect.core.spec import Model, Run, Training
 from trisect.lm.feed import Piece
 from trisect.lm.fleet import initial, layout, spans, views
 from trisect.lm.matmul import one_thread

@@ -18,6 +18,8 @@ from trisect.lab.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
+DECISIONS = ROOT / "docs" / "decisions"
+TITLE = re.compile(r"^# (\d+)\.? (.+)$")
 BEGIN, END = "<!-- tree: made by tools/docs.py -->", "<!-- /tree -->"
 
 
@@ -124,12 +126,50 @@ def stub() -> str:
     return "\n".join(lines) + "\n"
 
 
+def decisions() -> list[tuple[int, str, Path]]:
+    """Number, title and file of every decision, in order."""
+    found = []
+    for path in sorted(DECISIONS.glob("[0-9]*.md")):
+        match = TITLE.match(path.read_text(encoding="utf-8").splitlines()[0])
+        assert match, f"{path.name} has no title with a number"
+        found.append((int(match[1]), match[2], path))
+    return found
+
+
+def superseded() -> dict[int, int]:
+    """Which decision took the place of which, from lines that begin with 'Supersedes'; parts do not count."""
+    later = {}
+    for number, _, path in decisions():
+        paragraphs = path.read_text(encoding="utf-8").split("\n\n")
+        for line in (p for p in paragraphs if p.startswith("Supersedes ")):
+            whole = line.split(", and of ")[0].split("; of ")[0]
+            later |= {int(old): number for old in re.findall(r"\b(\d+)\b", whole)}
+    return later
+
+
+def decisions_page() -> str:
+    """docs/decisions/README.md: every decision with its title, and which are superseded."""
+    gone = superseded()
+    lines = [
+        "# Decisions",
+        "",
+        "Made by `make docs` from the files. One that is superseded is kept for its reasons.",
+        "",
+    ]
+    for number, title, path in decisions():
+        tail = f" (superseded by {gone[number]})" if number in gone else ""
+        shown = f"~~[{title}]({path.name})~~" if tail else f"[{title}]({path.name})"
+        lines.append(f"- {number}. {shown}{tail}")
+    return "\n".join(lines) + "\n"
+
+
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs" / "architecture.md"
 PAGES = {
     README: lambda: filled(README, files=False),
     ARCHITECTURE: lambda: filled(ARCHITECTURE, files=True),
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
+    DECISIONS / "README.md": decisions_page,
     SRC / "__init__.pyi": stub,
 }
 

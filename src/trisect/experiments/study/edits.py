@@ -32,7 +32,7 @@ def figures(rows: Rows) -> Iterable[Figure]:
             what = kind_of(kind).title
             caption = (
                 f"Difference to the baseline of the same seed, at the last epoch, of runs with the edit {kind}. "
-                f"{study_words.seeds(rows)}.{words.from_diverged(every)}{cut(shown)}"
+                f"{study_words.seeds(rows)}.{study_words.from_diverged(every)}{cut(shown)}"
             )
             yield Figure(
                 f"edit-{words.slug(kind)}", "Beyond the paper", what, caption, tuple(panels), component_key(every, ZERO)
