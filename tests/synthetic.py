@@ -46,10 +46,10 @@ def plausible(layers: int, labels: Sequence[str]) -> dict[str, float]:
 
 def experiment(
     seeds: Sequence[int] = (1, 2, 3), epochs: int = 8, layers: int = 5, labels: Sequence[str] = ("pos", "dep")
-) -> spec.Experiment:
+) -> spec.Design:
     """The experiment that the made-up tables would come from: {q, k, v} × layers, every label, strength 1."""
     sites = tuple(spec.Site((c,), (layer,)) for layer in range(1, layers + 1) for c in ("q", "k", "v"))
-    return spec.Experiment(
+    return spec.Design(
         name="synthetic",
         model=spec.Model(width=40, layers=layers, heads=4, feedforward=40),
         training=spec.Training(epochs=epochs),
@@ -63,7 +63,7 @@ def experiment(
 DECIDING = tuple(spec.Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
 
 
-def controlled(experiment: spec.Experiment) -> spec.Experiment:
+def controlled(experiment: spec.Design) -> spec.Design:
     """The same experiment with controls at six sites on part of speech, ties in all layers, probes and erasure."""
     return replace(
         experiment,
@@ -82,7 +82,7 @@ def study_tables(
     effects: Mapping[str, float] | None = None,
     spread: float = 0.01,
     generator_seed: int = 0,
-    whole: spec.Experiment | None = None,
+    whole: spec.Design | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Tables `runs`, `metrics` and `sites` as a finished study would have written them.
 
@@ -125,7 +125,7 @@ def about(
     epochs: int = 8,
     layers: int = 5,
     labels: Sequence[str] = ("pos", "dep"),
-    whole: spec.Experiment | None = None,
+    whole: spec.Design | None = None,
 ) -> dict[str, Any]:
     """What stands beside the tables of a study: the experiment, the corpus, the device and the versions."""
     classes = {"pos": ["NOUN", "VERB", "DET"], "dep": ["nsubj", "obj", "root"]}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from trisect.core.site import Site
-from trisect.core.spec import Attack, Experiment, Freeze, Model, Rewind, Run, Text, Training
+from trisect.core.spec import Attack, Design, Freeze, Model, Rewind, Run, Text, Training
 from trisect.lm.adversary import Attackers
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus
@@ -15,7 +15,7 @@ TRAINING = Training(
     epochs=2, columns=6, eval_columns=4, window=12, optimizer="adamw", rate=3e-3, warmup=3, train_sample=300
 )
 SITES = tuple(Site.parse(s) for s in ("q@1", "k@2", "q+v@1-2"))
-EXPERIMENT = Experiment(
+EXPERIMENT = Design(
     "tiny",
     TEXT,
     MODEL,

@@ -19,11 +19,11 @@ import polars as pl
 
 from trisect.cli import main
 from trisect.core.site import Site
-from trisect.core.spec import Attack, Experiment, Freeze, Model, Rewind, Text, Training, plain
+from trisect.core.spec import Attack, Design, Freeze, Model, Rewind, Text, Training, plain
 from trisect.core.tables import STUDY_TABLES, read_table
 
 SITES = (Site.parse("q@1"),)
-TWO = Experiment(
+TWO = Design(
     "two",
     Text("embedded", train_tokens=1_200, valid_tokens=400),
     Model(width=8, layers=2, heads=2, feedforward=8, dropout=0.1),
@@ -33,7 +33,7 @@ TWO = Experiment(
     rewind=Rewind(SITES, points=11),
     freeze=Freeze(SITES),
 )
-ONE = Experiment(
+ONE = Design(
     "one",
     TWO.text,
     TWO.model,
@@ -92,7 +92,7 @@ def call(*words: object) -> Said:
     return Said(found.exit_code, found.stdout, found.stderr + (repr(found.exception) if failed else ""))
 
 
-def write_experiment(folder: Path, experiment: Experiment) -> Path:
+def write_experiment(folder: Path, experiment: Design) -> Path:
     """The experiment as a file that `trisect study` takes."""
     path = folder / f"{experiment.name}.json"
     path.write_text(json.dumps(plain(experiment)), encoding="utf-8")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trisect.core.methods import Rewind as Rewind
     from trisect.core.methods import Tie as Tie
     from trisect.core.site import Site as Site
-    from trisect.core.spec import Experiment as Experiment
+    from trisect.core.spec import Design as Design
     from trisect.core.spec import Machine as Machine
     from trisect.core.spec import Model as Model
     from trisect.core.spec import Run as Run
@@ -58,7 +58,7 @@ _HOME = {
     "TrisectError": "core.errors",
     "Site": "core.site",
     **dict.fromkeys(("Attack", "Control", "Erase", "Freeze", "Probe", "Rewind", "Tie"), "core.methods"),
-    **dict.fromkeys(("Experiment", "Machine", "Model", "Run", "Text", "Training"), "core.spec"),
+    **dict.fromkeys(("Design", "Machine", "Model", "Run", "Text", "Training"), "core.spec"),
     **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "plan", "render", "study"), "door"),
     **dict.fromkeys(
         (
@@ -87,6 +87,7 @@ _HOME = {
 }
 
 _EXPERIMENTS = ("norms",)  # functions made from settings, see trisect.api
+_RENAMED = {"Experiment": "Design"}  # what a name of an earlier version is called now
 __all__ = sorted((*_HOME, *_EXPERIMENTS))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
@@ -98,6 +99,8 @@ def __getattr__(name: str) -> Any:
         from trisect import api, experiments
 
         return next(api.function(one) for one in experiments.EXPERIMENTS if one.python == name)
+    if name in _RENAMED:
+        raise AttributeError(f"module 'trisect' has no {name!r} any more; it is called trisect.{_RENAMED[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"trisect.{_HOME[name]}"), name)

@@ -137,11 +137,11 @@ def test_entity_types_are_those_around_a_word_and_unk_has_none(whole):
 def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whole, source, tmp_path):
     from tests.tiny import MODEL, SITES, TRAINING
 
-    from trisect.core.spec import Attack, Experiment, Text
+    from trisect.core.spec import Attack, Design, Text
     from trisect.experiments.study.plan import make_plan
 
     def planned(place, *labels):
-        asked = Experiment("t", Text(str(place)), MODEL, TRAINING, (1,), Attack(SITES, labels), None, None)
+        asked = Design("t", Text(str(place)), MODEL, TRAINING, (1,), Attack(SITES, labels), None, None)
         return {run.edit.column for run in make_plan(asked).runs if run.edit}
 
     assert planned(whole[2], "pos", "tag", "dep", "ent") == {"pos", "tag", "dep", "ent"}

@@ -43,7 +43,7 @@ def combined():
     attack = spec.Attack(sites, ("<b>ner</b>",), (0.3, 1.0))
     model = spec.Model(40, 2, 4, 40)
     training = spec.Training(epochs=2)
-    experiment = spec.Experiment(
+    experiment = spec.Design(
         "odd", model=model, training=training, seeds=(1, 2), attack=attack, rewind=None, freeze=None
     )
     runs, metrics = [], []

@@ -10,7 +10,7 @@ import trisect
 from trisect.core.errors import StudyError
 from trisect.core.files import write_json
 from trisect.core.site import Site
-from trisect.core.spec import Experiment, Rewind, plain, read_experiment
+from trisect.core.spec import Design, Rewind, plain, read_experiment
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.study.presets import PRESETS
@@ -23,7 +23,7 @@ BANDS = {f"{kind}_rise_{end}_nats" for kind in ("rewind", "midstage") for end in
 AREAS = {f"{kind}_area_{end}" for kind in ("rewind", "midstage") for end in ("low", "high")}
 
 
-def run(folder, experiment: Experiment):
+def run(folder, experiment: Design):
     return trisect.study(experiment, out=folder, quiet=True, workers=0)
 
 

@@ -25,7 +25,7 @@ from trisect.lab.folder import Folder
 from trisect.lm import train
 
 
-def run(out: Path, experiment: trisect.Experiment = tiny.EXPERIMENT, workers: int = 0) -> trisect.Study:
+def run(out: Path, experiment: trisect.Design = tiny.EXPERIMENT, workers: int = 0) -> trisect.Study:
     return trisect.study(experiment, out=out, workers=workers, quiet=True)
 
 

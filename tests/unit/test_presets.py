@@ -9,20 +9,20 @@ import pytest
 
 from trisect.core.errors import SpecError
 from trisect.core.methods import METHODS, PAPER_SITES
-from trisect.core.spec import Experiment, Run
+from trisect.core.spec import Design, Run
 from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiment, find_experiments, is_preset
 
 SMALL = [one for one in PRESETS if one.name in ("quick", "wikitext2-small")]
 
 
-def kinds(experiment: Experiment) -> Counter[tuple[str, object]]:
+def kinds(experiment: Design) -> Counter[tuple[str, object]]:
     """How many runs of one seed have which edit and variant."""
     runs = [run for run in experiment.runs("text") if run.seed == 1]
     return Counter((run.edit.kind, run.edit.setting("variant") or "plain") for run in runs if run.edit)
 
 
 @pytest.mark.parametrize("preset", SMALL, ids=lambda one: one.name)
-def test_small_presets_control_the_sites_that_decide(preset: Experiment):
+def test_small_presets_control_the_sites_that_decide(preset: Design):
     found = kinds(preset)
     assert [found["attack", variant] for variant in ("plain", "control", "bounded", "site")] == [30, 6, 6, 6]
     # pairs save one matrix a layer, as an identity does, and three in one save two: two widths of heads

@@ -10,7 +10,7 @@ from trisect.core.errors import SiteError, SpecError, TrisectError
 from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
 from trisect.core.spec import (
-    Experiment,
+    Design,
     Machine,
     Model,
     Text,
@@ -152,11 +152,11 @@ BAD = [
     (lambda: Rewind(sample_tokens=1), "sample_tokens is 1"),
     (lambda: Rewind(sample_seed=-1), "sample_seed is -1"),
     (lambda: Rewind(epsilon=0), "epsilon is 0"),
-    (lambda: read_experiment({"seeds": 3}, "f"), "experiment has seeds 3"),
-    (lambda: read_experiment({"seeds": "abc"}, "f"), "experiment has seeds 'abc'"),
-    (lambda: read_experiment({"seeds": [1.5]}, "f"), r"experiment has seeds \(1.5,\)"),
-    (lambda: read_experiment({"name": 3}, "f"), "experiment has name 3"),
-    (lambda: read_experiment({"text": None}, "f"), "experiment has text None"),
+    (lambda: read_experiment({"seeds": 3}, "f"), "design has seeds 3"),
+    (lambda: read_experiment({"seeds": "abc"}, "f"), "design has seeds 'abc'"),
+    (lambda: read_experiment({"seeds": [1.5]}, "f"), r"design has seeds \(1.5,\)"),
+    (lambda: read_experiment({"name": 3}, "f"), "design has name 3"),
+    (lambda: read_experiment({"text": None}, "f"), "design has text None"),
     (lambda: read_experiment({"text": {"corpus": 3}}, "f"), "text has corpus 3"),
     (lambda: read_experiment({"training": {"rate": "fast"}}, "f"), "training has rate 'fast'"),
     (lambda: read_experiment({"training": {"epochs": True}}, "f"), "training has epochs True"),
@@ -166,8 +166,8 @@ BAD = [
     (lambda: read_experiment({"rewind": {"midstage": "yes"}}, "f"), "rewind has midstage 'yes'"),
     (lambda: Attack(labels=("pos", "pos")), "labels are"),
     (lambda: Attack(strengths=(1.0, 1.0)), "strengths are"),
-    (lambda: Experiment("x", training=Training(epochs=2), attack=Attack(epochs=5)), "Attacks last 5 epochs"),
-    (lambda: Experiment("x", seeds=(10**20,)), "A seed is 100000000000000000000"),
+    (lambda: Design("x", training=Training(epochs=2), attack=Attack(epochs=5)), "Attacks last 5 epochs"),
+    (lambda: Design("x", seeds=(10**20,)), "A seed is 100000000000000000000"),
     (lambda: Model(dropout=0.9999999), "dropout is 0.9999999"),
     (lambda: replace(PRESETS[0], rewind=Rewind((Site.parse("pre.q@1"),))).resolved(), "rewind at 'pre.q@1' is not"),
     (lambda: replace(PRESETS[0], erase=Erase((Site.parse("ffn@1"),))).resolved(), "Studies erase q, k, v and their"),
@@ -194,10 +194,10 @@ BAD = [
     (lambda: Rewind(mode="fast"), "mode is 'fast'"),
     (lambda: Rewind(sites=()), "The rewinding has no sites"),
     (lambda: Freeze(sites=()), "The freezing has no sites"),
-    (lambda: Experiment("x", seeds=()), "There are no seeds"),
-    (lambda: Experiment("x", seeds=(1, 1)), r"seeds are \(1, 1\)"),
-    (lambda: Experiment("x", seeds=(-1,)), "seed is -1"),
-    (lambda: Experiment("a b"), "'a b' is not a name"),
+    (lambda: Design("x", seeds=()), "There are no seeds"),
+    (lambda: Design("x", seeds=(1, 1)), r"seeds are \(1, 1\)"),
+    (lambda: Design("x", seeds=(-1,)), "seed is -1"),
+    (lambda: Design("a b"), "'a b' is not a name"),
     (lambda: Machine(device="tpu"), "'tpu' is not a device"),
     (lambda: Machine(precision="half"), "'half' is not a precision"),
     (lambda: Machine(workers=-1), "workers is -1"),
@@ -248,3 +248,11 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
         find_experiment(tmp_path / "x.json")
     (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
     assert find_experiment(tmp_path / "y.json") == tiny.EXPERIMENT
+
+
+def test_the_name_of_an_earlier_version_names_todays():
+    import trisect
+
+    with pytest.raises(AttributeError, match=r"Experiment.*trisect\.Design"):
+        _ = trisect.Experiment  # pyright: ignore[reportAttributeAccessIssue]
+    assert trisect.Design is Design

@@ -1,4 +1,4 @@
-"""Experiment and Run: frozen, hashable statements of what is run; Machine: how, which is never part of an id."""
+"""Design and Run: frozen, hashable statements of what is run; Machine: how, which is never part of an id."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Design:
     """What is done, where, on which text, with which seeds. Leave an intervention out by giving null for it.
 
     `edits` are trained besides, one run each in every seed: any kind of edit that is registered, with its settings.
@@ -173,7 +173,7 @@ class Experiment:
             f"Give the attack at most {self.training.epochs} epochs, or the training more.",
         )
 
-    def resolved(self) -> Experiment:
+    def resolved(self) -> Design:
         """The same experiment with every site counted out against the model; raises SiteError outside it."""
         shape = (self.model.layers, self.model.heads)
 
@@ -311,7 +311,7 @@ def plain(value: Any) -> Any:
         return {"schema": SCHEMA, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Edit):
         return value.data()
-    if isinstance(value, Experiment):  # experiments from before there were edits of their own do not name them
+    if isinstance(value, Design):  # experiments from before there were edits of their own do not name them
         own = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
         return own if value.edits else {name: part for name, part in own.items() if name != "edits"}
     if isinstance(value, (Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
@@ -337,9 +337,9 @@ _PARTS = {
 }
 
 
-def read_experiment(data: Any, where: str | Path) -> Experiment:
-    """An Experiment from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
-    known = {f.name for f in fields(Experiment)}
+def read_experiment(data: Any, where: str | Path) -> Design:
+    """A Design from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
+    known = {f.name for f in fields(Design)}
     need(
         isinstance(data, dict),
         f"{where} does not hold an experiment.",
@@ -372,7 +372,7 @@ def read_experiment(data: Any, where: str | Path) -> Experiment:
             values[key] = tuple(read_edit(one, f"edit {i} of {where}") for i, one in enumerate(value or (), 1))
         else:
             values[key] = tuple(value) if isinstance(value, list) else value
-    return Experiment(**values)
+    return Design(**values)
 
 
 def read_run(data: dict[str, Any]) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 from trisect.core.errors import StudyError
 from trisect.core.files import inside
 from trisect.core.site import Site
-from trisect.core.spec import Experiment, Machine
+from trisect.core.spec import Design, Machine
 from trisect.door.given import as_seeds, as_tuple, free_place
 from trisect.experiments.study.plan import Plan, choose, make_plan
 from trisect.experiments.study.run import Study, render_report, run_study
@@ -18,7 +18,7 @@ from trisect.text.readers import open_corpus
 
 
 def study(
-    experiment: str | Path | Experiment = "quick",
+    experiment: str | Path | Design = "quick",
     out: str | Path | None = None,
     corpus: str | Path | None = None,
     seeds: int | Sequence[int] | None = None,
@@ -33,7 +33,7 @@ def study(
 ) -> Study:
     """Run an experiment to its end, or go on with it where it stopped; returns its tables, figures and report.
 
-    `experiment` is a preset ('quick', 'wikitext2-small', 'paper', 'beyond'), a JSON file, or an Experiment. `out` defaults to
+    `experiment` is a preset ('quick', 'wikitext2-small', 'paper', 'beyond'), a JSON file, or a Design. `out` defaults to
     studies/NAME. `seeds` is a number of seeds or the seeds themselves, `only` some of attack,
     control, rewind, freeze, tie, probe, erase.
     `precision` 'bfloat16' makes training's large products narrower, on a GPU only.
@@ -46,7 +46,7 @@ def study(
 
 
 def plan(
-    experiment: str | Path | Experiment = "quick",
+    experiment: str | Path | Design = "quick",
     corpus: str | Path | None = None,
     seeds: int | Sequence[int] | None = None,
     epochs: int | None = None,

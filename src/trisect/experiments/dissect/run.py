@@ -14,7 +14,7 @@ import polars as pl
 
 from trisect.core.errors import StudyError
 from trisect.core.files import read_json, replace_file, write_json
-from trisect.core.spec import Experiment, Machine
+from trisect.core.spec import Design, Machine
 from trisect.experiments.ablate.run import AblationResult, run_ablation
 from trisect.experiments.align.run import AlignResult, align_bitext
 from trisect.experiments.dissect import model_evidence as heard
@@ -77,7 +77,7 @@ def run_dissect(
     out: Path,
     seeds: int | tuple[int, ...] | None,
     machine: Machine,
-    experiment: str | Experiment = "quick",
+    experiment: str | Design = "quick",
     recall: Mapping[str, Any] = NONE,
     translation: Mapping[str, Any] = NONE,
 ) -> Dissection:
@@ -130,7 +130,7 @@ class Reads(NamedTuple):
 
 def _dissect(
     out: Path,
-    experiments: tuple[Experiment, ...],
+    experiments: tuple[Design, ...],
     machine: Machine,
     before: float,
     remembering: Mapping[str, Any],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trisect.core.spec import Experiment, Run
+from trisect.core.spec import Design, Run
 from trisect.lm.fleet import size
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
@@ -38,7 +38,7 @@ def rewinding_seconds(baseline: Run, vocabulary: int, evaluated: int, variants: 
     return 0.6 * variants * evaluated * token_seconds(baseline, vocabulary, False)
 
 
-def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Experiment) -> float:
+def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) -> float:
     """Seconds of one core for a run's probes of one label, or for one erasure with its random controls."""
     if kind == "erase":
         draws = experiment.erase.draws if experiment.erase else 0

@@ -10,7 +10,7 @@ from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.methods import METHODS
 from trisect.core.site import Site
-from trisect.core.spec import SCHEMA, Experiment, Rewind, Run, plain, read_experiment
+from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain, read_experiment
 from trisect.lab.folder import Folder
 
 # members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
@@ -21,7 +21,7 @@ LEDGER = "study.json"
 
 def join_ledger(
     folder: Folder,
-    experiments: Sequence[Experiment],
+    experiments: Sequence[Design],
     corpus: str,
     device: str = "cpu",
     precision: str = "float32",
@@ -41,7 +41,7 @@ def join_ledger(
 
 
 def extended_ledger(
-    folder: Folder, experiments: Sequence[Experiment], corpus: str, device: str, precision: str
+    folder: Folder, experiments: Sequence[Design], corpus: str, device: str, precision: str
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The ledger as it lies there (null where there is none) and as `join_ledger` would write it; raises as that does."""
     there = folder.ledger.exists() or folder.copy.exists()
@@ -69,7 +69,7 @@ def _copied(folder: Folder) -> Any:
         return None
 
 
-def _joined(folder: Folder, old: dict[str, Any], experiment: Experiment, corpus: str) -> dict[str, Any]:
+def _joined(folder: Folder, old: dict[str, Any], experiment: Design, corpus: str) -> dict[str, Any]:
     base = _base(experiment, corpus)
     if differences := _differences(old["base"] or base, base):
         raise StudyError(
@@ -135,7 +135,7 @@ class Asked(NamedTuple):
     label: str = ""
 
 
-def asked_of(experiment: Experiment, run: Run) -> list[Asked]:
+def asked_of(experiment: Design, run: Run) -> list[Asked]:
     """Every evaluation that a resolved experiment asks of one of its runs."""
     probe, erase, rewind = experiment.probe, experiment.erase, experiment.rewind
     if run.edit is not None:
@@ -150,7 +150,7 @@ def asked_of(experiment: Experiment, run: Run) -> list[Asked]:
     return asked
 
 
-def evaluations(experiment: Experiment, corpus: str) -> set[Asked]:
+def evaluations(experiment: Design, corpus: str) -> set[Asked]:
     """Every evaluation that the experiment asks."""
     fitted = experiment.resolved()
     return {asked for run in fitted.runs(corpus) for asked in asked_of(fitted, run)}
@@ -160,7 +160,7 @@ def _evaluated(asked: Sequence[Any], corpus: str) -> set[Asked]:
     return {each for one in asked for each in evaluations(read_experiment(one, LEDGER), corpus)}
 
 
-def _base(experiment: Experiment, corpus: str) -> dict[str, Any]:
+def _base(experiment: Design, corpus: str) -> dict[str, Any]:
     attack, rewind = experiment.attack, experiment.rewind
     return {
         "schema": SCHEMA,
@@ -180,7 +180,7 @@ def _measured(rewind: Rewind) -> dict[str, Any]:
     return how | (sample if rewind.sample_tokens is not None else {})
 
 
-def _listened(experiment: Experiment) -> dict[str, Any]:
+def _listened(experiment: Design) -> dict[str, Any]:
     """How probes and erasure are done, which is one for all of a folder."""
     probe, erase = plain(experiment.resolved().probe), experiment.erase
     return {

@@ -12,7 +12,7 @@ import numpy as np
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.extras import need_extra, there
 from trisect.core.site import Site
-from trisect.core.spec import Experiment, Rewind, Run, plain
+from trisect.core.spec import Design, Rewind, Run, plain
 from trisect.experiments.study.estimate import disk_bytes, listening_seconds, rewinding_seconds, training_seconds
 from trisect.experiments.study.ledger import asked_of
 from trisect.experiments.study.presets import find_experiments, is_preset, only
@@ -27,7 +27,7 @@ from trisect.text.readers import load_text, whole_place
 class Plan:
     """What would be run. Seconds are of one core and rough; `disk_bytes` is what stays."""
 
-    experiments: tuple[Experiment, ...]
+    experiments: tuple[Design, ...]
     corpus: Corpus
     runs: tuple[Run, ...]
     parameters: int
@@ -52,13 +52,13 @@ class Plan:
 
 
 def choose(
-    what: str | Path | Experiment,
+    what: str | Path | Design,
     corpus: str | Path | None = None,
     seeds: int | tuple[int, ...] | None = None,
     epochs: int | None = None,
     sites: tuple[Site | str, ...] | None = None,
     methods: tuple[str, ...] | None = None,
-) -> tuple[Experiment, ...]:
+) -> tuple[Design, ...]:
     """A preset, an experiment, or a file's one or several, with some of their settings replaced.
 
     `seeds` is a number of seeds (1 to N) or the seeds themselves; `epochs` is that of every run, attacks included;
@@ -80,13 +80,13 @@ def choose(
 
 
 def _changed(
-    chosen: Experiment,
+    chosen: Design,
     corpus: str | Path | None,
     seeds: tuple[int, ...] | None,
     epochs: int | None,
     sites: tuple[Site | str, ...] | None,
     methods: tuple[str, ...] | None,
-) -> Experiment:
+) -> Design:
     if corpus is not None:
         chosen = replace(chosen, text=replace(chosen.text, corpus=whole_place(corpus)))
     if seeds is not None:
@@ -108,7 +108,7 @@ def _changed(
     return chosen.resolved()
 
 
-def make_plan(*experiments: Experiment) -> Plan:
+def make_plan(*experiments: Design) -> Plan:
     """Everything that the experiments (of one text) would run; reads the text, trains nothing.
 
     Raises TrisectError for what cannot be run.
@@ -146,7 +146,7 @@ def make_plan(*experiments: Experiment) -> Plan:
     )
 
 
-def _labels(experiment: Experiment) -> list[str]:
+def _labels(experiment: Design) -> list[str]:
     """Every label column that the experiment reads."""
     parts = (experiment.attack, experiment.control, experiment.probe, experiment.erase)
     asked = [label for part in parts if part for label in part.labels]
@@ -175,7 +175,7 @@ def make_tasks(plan: Plan, folder: Folder, ledger: dict[str, Any]) -> list[Task]
     return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in anew)]
 
 
-def _evaluation_tasks(experiments: Sequence[Experiment], corpus: Corpus) -> list[Task]:
+def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
     """What is asked of each trained run: attention cut, sites rewound, labels probed and erased; each once."""
     words, found = len(corpus.vocabulary), {}
     for one in experiments:

@@ -9,13 +9,13 @@ from pathlib import Path
 from trisect.core.errors import SpecError
 from trisect.core.methods import METHODS, PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
-from trisect.core.spec import Experiment, Model, Text, Training, read_experiment
+from trisect.core.spec import Design, Model, Text, Training, read_experiment
 
 # Where a control says most for its time: the layers that the source contrasts, and all three components.
 DECIDING = tuple(Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
 
-PRESETS: tuple[Experiment, ...] = (
-    Experiment(
+PRESETS: tuple[Design, ...] = (
+    Design(
         name="quick",
         text=Text("embedded", train_tokens=24_000, valid_tokens=4_000),
         model=Model(width=40, layers=5, heads=5, feedforward=40, dropout=0.1),
@@ -35,7 +35,7 @@ PRESETS: tuple[Experiment, ...] = (
         probe=Probe(DECIDING, ("pos",), ("linear",)),
         erase=Erase(DECIDING, ("pos",), draws=5),
     ),
-    Experiment(
+    Design(
         name="wikitext2-small",
         text=Text(None, train_tokens=100_000, valid_tokens=20_000, min_count=3),
         model=Model(width=100, layers=5, heads=5, feedforward=100, dropout=0.2),
@@ -48,7 +48,7 @@ PRESETS: tuple[Experiment, ...] = (
         probe=Probe(None, ("pos",), ("linear",)),
         erase=Erase(PAPER_SITES, ("pos",)),
     ),
-    Experiment(
+    Design(
         name="paper",
         text=Text(None),
         model=Model(),
@@ -61,7 +61,7 @@ PRESETS: tuple[Experiment, ...] = (
 )
 
 
-def _beyond() -> tuple[Experiment, ...]:
+def _beyond() -> tuple[Design, ...]:
     """Every site, label and control that the paper leaves to future work, on the small model; and a sweep of strengths."""
     small = next(one for one in PRESETS if one.name == "wikitext2-small")
     layers, heads = range(1, small.model.layers + 1), range(1, small.model.heads + 1)
@@ -88,7 +88,7 @@ def _beyond() -> tuple[Experiment, ...]:
     return grid, replace(only(small, ("attack",)), name="beyond", attack=sweep)
 
 
-def find_experiment(what: str | Path | Experiment) -> Experiment:
+def find_experiment(what: str | Path | Design) -> Design:
     """The first of `find_experiments`: the only one, but for `beyond` and the file of an unevenly extended study."""
     return find_experiments(what)[0]
 
@@ -98,12 +98,12 @@ def is_preset(what: object) -> bool:
     return isinstance(what, (str, Path)) and str(what) in NAMES
 
 
-def find_experiments(what: str | Path | Experiment) -> tuple[Experiment, ...]:
+def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     """A preset by name, a JSON file's experiment or list of them, or the experiment itself; raises SpecError else.
 
     Several are what one folder is to hold.
     """
-    if isinstance(what, Experiment):
+    if isinstance(what, Design):
         return (what,)
     if is_preset(what):
         return BEYOND if str(what) == "beyond" else tuple(one for one in PRESETS if one.name == str(what))
@@ -129,7 +129,7 @@ def find_experiments(what: str | Path | Experiment) -> tuple[Experiment, ...]:
     )
 
 
-def only(experiment: Experiment, methods: tuple[str, ...]) -> Experiment:
+def only(experiment: Design, methods: tuple[str, ...]) -> Design:
     """The experiment with no interventions but those named; raises SpecError for names that are none."""
     known = (*METHODS, "edits")
     unknown = [m for m in methods if m not in known]

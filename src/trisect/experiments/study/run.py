@@ -15,7 +15,7 @@ import polars as pl
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError, TrisectError
 from trisect.core.files import read_json, replace_file, write_json
-from trisect.core.spec import Experiment, Machine
+from trisect.core.spec import Design, Machine
 from trisect.engine.devices import choose_device
 from trisect.engine.processes import Event, run_tasks
 from trisect.experiments.study import notebook as study_notebook
@@ -99,7 +99,7 @@ class _Piece:
         return self.task.kind == "train" or self.task.runs[0] not in self.untrained
 
 
-def run_study(experiments: Sequence[Experiment], out: Path, machine: Machine) -> Study:
+def run_study(experiments: Sequence[Design], out: Path, machine: Machine) -> Study:
     """Run all that is not done yet of one or more experiments in `out`, then write tables, figures and report.
 
     Interrupted at any moment it goes on from the last finished epoch when called again, and ends with the same
@@ -133,7 +133,7 @@ def render_report(out: Path) -> Study:
         return _render(folder)
 
 
-def check_study_folder(experiments: Sequence[Experiment], out: Path, machine: Machine) -> None:
+def check_study_folder(experiments: Sequence[Design], out: Path, machine: Machine) -> None:
     """Raise what `run_study` would with the same arguments before it runs anything; changes nothing."""
     device = choose_device(machine)
     check_tracker(machine.track)
