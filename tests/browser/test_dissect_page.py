@@ -6,11 +6,13 @@ import pytest
 from tests import aligned
 from tests.controlled import made
 
+from trisect.core.finding import Finding
 from trisect.experiments.dissect import model_evidence as heard
 from trisect.experiments.dissect import page as dissect
 from trisect.experiments.dissect.evidence import KINDS, Line
 from trisect.experiments.dissect.page import Asked
 from trisect.experiments.dissect.study_evidence import study_lines
+from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.rows import Rows
 from trisect.report.points import Mean
 from trisect.report.sheet import html
@@ -24,7 +26,7 @@ EFFECTS = {"attack-pos-v@1/valid": 0.5, "attack-pos-q@1/valid": 0.1, "rewind-v@2
 @pytest.fixture(scope="module")
 def lines() -> list[Line]:
     tables, about = made(EFFECTS, (1, 2, 3))
-    found = study_lines(Rows.of(tables, about), "training/report.html")
+    found = study_lines(with_verdicts(Rows.of(tables, about)), "training/report.html")
     alignment = aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7), models=2))["measures"]
     found += [line for line in [heard.alignment_line(alignment, {"C-5": "supported"}, "alignment/report.html")] if line]
     q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))
@@ -41,15 +43,27 @@ def address(lines, tmp_path_factory) -> str:
     tables, _ = made(EFFECTS, (1, 2, 3))
     claims = aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7)))["claims"]
     asked = (
-        Asked("Attacks", "What happens?", (f"Findings: {LONG}.",), tables["claims"], (("the study", "study.html"),)),
+        Asked(
+            "Attacks",
+            "What happens?",
+            (Finding("attack", f"{LONG}.", title="Findings"),),
+            tables["claims"],
+            (("the study", "study.html"),),
+        ),
         Asked(
             "Norms",
             "Weights alone?",
-            ("C-5  supported: said in the table", "     its part: +0.1", "Told after."),
+            (Finding("claim", "said in the table", claim="C-5", verdict="supported"), Finding("aer", "Said after.")),
             claims,
             (),
         ),
-        Asked("By hand", "What can it do?", ("A finding.",), None, (("theory", "theory.html"), (LONG, "recall.html"))),
+        Asked(
+            "By hand",
+            "What can it do?",
+            (Finding("laws", "A finding."),),
+            None,
+            (("theory", "theory.html"), (LONG, "recall.html")),
+        ),
     )
     about = {
         "command": f"trisect dissect --out {LONG}",
@@ -83,8 +97,8 @@ def test_every_line_of_evidence_and_every_claim_is_read_without_opening_anything
     assert {KINDS[line.kind] for line in lines} == set(KINDS.values())
     assert set(KINDS.values()) <= set(told)
     assert {f"A-{i}" for i in range(1, 15)} | {"C-5", "D-2"} <= set(told)
-    assert tab.get_by_text("said in the table").count() == tab.get_by_text("its part").count() == 0
-    assert tab.get_by_text("Told after.").is_visible()
+    assert tab.get_by_text("said in the table").count() == 0
+    assert tab.get_by_text("Said after.").is_visible()
 
 
 def test_links_lead_to_the_pages_beside_it_and_can_be_reached_by_keyboard(opened):

@@ -203,11 +203,12 @@ def test_attention_comes_first_and_is_told_apart(tmp_path):
 def test_sentences_follow_the_rows():
     for site in ("q@1", "k@2", "v@2"):
         tables, description = tables_of({f"attack-pos-{site}/valid": 1.0, "self_only": 0.5})
-        said = dict(study_words.answer(Rows.of(tables, description)))
-        assert said["Attack on POS"].startswith(
-            f"change of the validation loss against the baseline, highest at {site}, +"
-        )
-        assert f"Mean over layers (largest change first): {site[0]} +0." in said["Attack on POS"]
+        said = {one.title: one for one in study_words.findings(Rows.of(tables, description))}["Attack on POS"]
+        assert said.words.startswith(f"change of the validation loss against the baseline, highest at {site}, +")
+        assert f"Mean over layers (largest change first): {site[0]} +0." in said.words
+        assert (said.measure, said.groups, said.unit, said.source) == ("attack", ("pos",), "nats", "submodules")
+        assert {e.name: round(e.mean or 0, 1) for e in said.values} == {c: 0.5 if c == site[0] else 0 for c in "qkv"}
+        assert said.comparison.partition(" ")[0] == site[0]
 
 
 def test_the_lead_names_the_component_with_the_largest_mean():

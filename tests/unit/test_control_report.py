@@ -9,18 +9,22 @@ import pytest
 from tests.controlled import SEEDS, everywhere, made
 from tests.synthetic import DECIDING, about, experiment, study_tables
 
+from trisect.claims.controls import SURVIVES
 from trisect.core import spec
+from trisect.core.finding import Estimate, Finding
+from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import First, Line, figure, first, ordered, section, summary, table, told
+from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.study import beyond, controls, figures, findings, page, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import cards
 from trisect.report.panels import Figure
-from trisect.report.points import Mean, Point, place
+from trisect.report.points import Mean, Point, by_component, place
 from trisect.report.sheet import Sheet
 from trisect.report.sheet import html as sheet_html
-from trisect.report.survival import spelt, survivals, tally, whole
+from trisect.report.survival import spelt, survivals, tallied, tally, whole
 
 NEW = ["controls-pos-valid", "controls-pos-train", "removed-pos-linear-bits", "removed-pos-linear-accuracy"]
 PAPER = pl.col("edit").is_in(["none", "attack", "freeze"]) & (pl.col("variant").fill_null("plain") == "plain")
@@ -57,7 +61,7 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = Rows.of(plain, described)
-    assert findings.answer(bare) == study_words.answer(bare)
+    assert findings.found(bare) == tuple(study_words.findings(bare))
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
 
 
@@ -66,7 +70,7 @@ def test_the_papers_figures_do_not_see_controls_ties_and_probes(study, rows, dra
     old = {**tables, "runs": tables["runs"].filter(PAPER)}
     bare = Rows.of({**old, "sites": tables["sites"].filter(pl.col("label").is_null())}, described)
     assert bare.edited == rows.edited
-    assert study_words.answer(bare) == study_words.answer(rows)
+    assert tuple(study_words.findings(bare)) == tuple(study_words.findings(rows))
     assert bare.effects("attack", "valid", "pos") == rows.effects("attack", "valid", "pos")
     assert rows.strengths == (1.0,)
 
@@ -149,7 +153,13 @@ def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
     assert against is not None
     assert against.mean == pytest.approx(0.3, abs=0.01)
     assert tying.less(one.loss, ()) is None
-    assert "Q=K=V" in dict(findings.answer(rows))["Tying"]
+    shared, costs = tying.findings(rows)
+    assert (shared.measure, shared.source, [e.name for e in shared.values]) == ("tying", "tying", ["q", "k", "v"])
+    values = {e.name: e for e in costs.values}
+    assert (costs.measure, costs.source, costs.unit) == ("matrices", "tying", "nats")
+    assert values["Q=K=V"].mean == pytest.approx(0.4, abs=0.01)
+    assert values["Q=K=V less narrower heads"].mean == pytest.approx(against.mean)
+    assert "Q=K=V with" in costs.words
     assert len(drawn["tying"].panels) == 3
     assert {key.name for key in drawn["tying"].key} == {*names, "baseline"}
 
@@ -181,8 +191,9 @@ def test_a_claim_survives_where_every_part_does(rows):
     assert found[1].said == spelt("bounded", "does not survive")
     assert len(found[0].parts) == 2
     assert survivals(rows.controls, "submodules", "A-12") == ()
-    assert any(line.startswith("Control labels: survive: A-1") for line in tally(rows.controls))
-    assert tally(frame("controls", ())) == []
+    assert "A-1" in tally(rows.controls)["control"][SURVIVES]
+    assert tallied("control", {SURVIVES: ["A-1", "A-2"]}) == "Control labels: survive: A-1 and A-2."
+    assert tally(frame("controls", ())) == {}
 
 
 def test_cards_without_the_table_are_as_they_were(study):
@@ -298,5 +309,51 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
 
 
 def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
-    found = dict(controls.finding(rows))["Controls"]
-    assert "control labels +0.03" in found
+    found = {one.groups: one for one in controls.findings(rows) if one.measure == "control"}
+    assert set(found) == {("pos", control) for control in VARIANTS[1:]}
+    left = found["pos", "control"]
+    values = {e.name: e for e in left.values}
+    assert list(values) == ["q", "k", "v", "all"]
+    # k@1 alone differs, by 0.2 nats, of two sites of k and of six in all
+    assert values["k"].mean == pytest.approx(0.1, abs=0.005)
+    assert values["all"].mean == pytest.approx(0.2 / 6, abs=0.005)
+    assert values["all"].n == len(SEEDS)
+    assert (left.unit, left.comparison.partition(" ")[0], left.source) == ("nats", "k", "")
+    assert "less that by control labels, mean over the same sites: +0.03" in left.words
+
+
+def test_the_claims_that_survive_are_counted_by_control(rows):
+    found = {one.groups: one for one in controls.findings(rows) if one.measure == "survival"}
+    for control in VARIANTS[1:]:
+        one = found[(control,)]
+        claims = rows.controls.filter(pl.col("control") == control)["claim"].n_unique()
+        assert sum(e.mean for e in one.values) == claims > 0
+        assert one.unit == "claims"
+
+
+def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
+    found = {one.measure: one for one in removal.findings(rows)}
+    assert set(found) == {"probe", "information", "erasure"}
+    for one in found.values():
+        assert [e.name for e in one.values] == ["q", "k", "v"]
+        assert (one.groups, one.source, one.per) == (("pos",), "", "seed")
+    assert found["information"].values[0].mean == pytest.approx(0.75, abs=0.02)
+    erased = {e.name: e.mean for e in found["erasure"].values}
+    assert erased["v"] == pytest.approx((0.08 + 0.5) / 2, abs=0.02)
+    assert found["erasure"].comparison == "v > k, q" or found["erasure"].comparison == "v > q, k"
+
+
+def test_a_finding_is_a_line_of_evidence_with_the_verdicts_of_its_claims(rows):
+    lines = study_lines(findings.with_verdicts(rows), "page.html")
+    kinds = [one.kind for one in lines]
+    assert "criticality" not in kinds  # shown on the study's page alone
+    attack = next(one for one in lines if one.kind == "attack" and one.what.startswith("POS"))
+    points = by_component(rows.effects("attack", "valid", "pos"))
+    assert (attack.q, attack.k, attack.v) == tuple(points[c] for c in "qkv")
+    wholes = dict(rows.claims.filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows())
+    assert attack.verdicts == tuple((c, wholes[c]) for c in ("A-1", "A-2", "A-3", "A-4", "A-5", "A-9"))
+    assert (attack.link, attack.source, attack.unit) == ("page.html", "submodules", "nats")
+    tied = next(one for one in lines if one.kind == "tying")
+    assert tied.verdicts == (("D-2", wholes["D-2"]),)
+    assert Line.of(Finding("criticality", "", values=(Estimate("q", 0.1, None, None, 3),))) is None
+    assert Line.of(Finding("attack", "", values=(Estimate("all", 0.1, None, None, 3),))) is None

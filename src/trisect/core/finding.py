@@ -24,10 +24,13 @@ class Estimate(NamedTuple):
 class Finding:
     """One thing that was found.
 
-    `measure` says what was measured, in a word that programs may ask for, `words` is the sentence made from the rest.
+    `measure` says what was measured, in a word that programs may ask for, `words` is the sentence made from the rest, which
+    stands after `title` where there is one.
     `values` are its numbers in `unit`; `comparison` is what they say of each other, as in 'v > k, q'. `source` is the key
     of the source that asks, empty where none does. Where it is a claim's verdict, `claim` is its id and `verdict` one of
     supported, refuted, inconclusive; `part` names the claim's part where it is about one.
+    `what` names the number itself, for a table; `groups` are what it is about besides components: a label column, a control;
+    `per` is what its n counts, such as seed. A `signed` number is a difference, and ranks by its size.
     """
 
     measure: str
@@ -39,9 +42,14 @@ class Finding:
     claim: str | None = None
     verdict: str | None = None
     part: str | None = None
+    title: str = ""
+    what: str = ""
+    groups: tuple[str, ...] = ()
+    per: str = ""
+    signed: bool = True
 
     def __str__(self) -> str:
-        return self.words
+        return f"{self.title}: {self.words}" if self.title else self.words
 
     def data(self) -> dict[str, Json]:
         """The finding as JSON-ready data."""

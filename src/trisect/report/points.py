@@ -46,6 +46,36 @@ class Mean(NamedTuple):
     n: int
 
 
+class Size(NamedTuple):
+    """How large a mean is, with the ends of its interval; a difference counts without its sign."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, mean: Mean, signed: bool) -> Size:
+        """The size of a mean; one without an interval is its own interval."""
+        low, high = (mean.mean if end is None else end for end in (mean.low, mean.high))
+        if not signed:
+            return cls(mean.mean, low, high)
+        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        return cls(abs(mean.mean), least, max(abs(low), abs(high)))
+
+
+def ranked(means: Mapping[str, Mean], signed: bool = True) -> tuple[list[str], list[str]]:
+    """Names by the size of their mean, largest first, and those not told apart from the first.
+
+    Not told apart: the same mean, or a 95 % interval that overlaps that of the first.
+    """
+    sizes = {name: Size.of(mean, signed) for name, mean in means.items()}
+    rank = sorted(sizes, key=lambda name: -sizes[name].mean)
+    if not rank:
+        return [], []
+    first = sizes[rank[0]]
+    return rank, [n for n in rank[1:] if alike(sizes[n].mean, first.mean) or sizes[n].high >= first.low]
+
+
 @cache
 def place(site: str) -> Place:
     """Read a site of the rows; combined components and several layers make a place of their own."""

@@ -78,9 +78,9 @@ def _numbers(row: Mapping[str, Any]) -> str:
     )
 
 
-def tally(table: pl.DataFrame) -> list[str]:
-    """For each control which claims survive it and which do not, a sentence each."""
-    said = []
+def tally(table: pl.DataFrame) -> dict[str, dict[str, list[str]]]:
+    """For each control that was run, the claims by their reading against it."""
+    said: dict[str, dict[str, list[str]]] = {}
     for control in CONTROLS:
         readings: dict[str, list[str]] = {}
         for row in table.filter(pl.col("control") == control).iter_rows(named=True):
@@ -88,10 +88,14 @@ def tally(table: pl.DataFrame) -> list[str]:
         sorts: dict[str, list[str]] = {}
         for claim in sorted(readings, key=_number):
             sorts.setdefault(whole(readings[claim]), []).append(claim)
-        parts = [f"{HEADS[reading]}: {words.listed(sorts[reading])}" for reading in HEADS if reading in sorts]
-        if parts:
-            said.append(f"{NAMES[control]}: {'; '.join(parts)}.")
+        if sorts:
+            said[control] = {reading: sorts[reading] for reading in HEADS if reading in sorts}
     return said
+
+
+def tallied(control: str, sorts: Mapping[str, Sequence[str]]) -> str:
+    """Which claims survive one control and which do not, as a sentence."""
+    return f"{NAMES[control]}: {'; '.join(f'{HEADS[reading]}: {words.listed(found)}' for reading, found in sorts.items())}."
 
 
 def _number(claim: str) -> tuple[str, int]:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import altair as alt
 from markupsafe import Markup
 
-from trisect.experiments.study import words as study_words
+from trisect.core.finding import Finding
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.panels import Figure, Key, Panel, chart_of, lay
-from trisect.report.points import Mean, alike
+from trisect.report.points import Mean
+from trisect.report.points import ranked as by_size
 from trisect.report.sheet import Section, Table
 
 # Every kind of evidence in the order of the table, with the name that a reader knows it by.
@@ -69,6 +70,16 @@ class Line(NamedTuple):
     link: str = ""
     ranked: bool = True
 
+    @classmethod
+    def of(cls, finding: Finding, verdicts: tuple[tuple[str, str], ...] = (), link: str = "") -> Line | None:
+        """The line that a finding makes; null where it is of no kind that is shown, or has no number of q, k or v."""
+        found = {e.name: Mean(e.mean, e.low, e.high, e.n or 0) for e in finding.values if e.mean is not None}
+        q, k, v = (found.get(c) for c in COMPONENTS)
+        if finding.measure not in KINDS or not any((q, k, v)):
+            return None
+        own = (finding.measure, finding.source, finding.what, finding.unit)
+        return cls(*own, q, k, v, finding.per, finding.signed, verdicts, link=link)
+
     @property
     def means(self) -> dict[str, Mean]:
         """The numbers by component, without those that there are not."""
@@ -87,12 +98,10 @@ def first(line: Line) -> First | None:
 
     A rival has the same mean, or a 95 % interval that overlaps that of the largest.
     """
-    sizes = {name: study_words.Size.of(mean, line.signed) for name, mean in line.means.items()}
-    if len(sizes) < 2 or not line.ranked:
+    if len(line.means) < 2 or not line.ranked:
         return None
-    top = max(sizes, key=lambda name: sizes[name].mean)
-    near = (n for n, s in sizes.items() if n != top and (alike(s.mean, sizes[top].mean) or s.high >= sizes[top].low))
-    return First(top, tuple(near))
+    rank, rivals = by_size(line.means, line.signed)
+    return First(rank[0], tuple(name for name in COMPONENTS if name in rivals))
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:

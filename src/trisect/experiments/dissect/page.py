@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
+from trisect.core.finding import Finding
 from trisect.core.tables import frame
 from trisect.experiments.dissect import evidence as together
 from trisect.experiments.dissect.evidence import Line
@@ -18,7 +18,6 @@ from trisect.report import format as words
 from trisect.report.points import Mean
 from trisect.report.sheet import Section, Sheet, Table, write_sheet
 
-VERDICT = re.compile(r"[A-D]-\d+ | ")
 TITLE = "What do query, key and value each do?"
 LEDE = (
     "Four sources ask this in four ways. Here each is asked once, on models trained for it on generated text, so that all of "
@@ -41,14 +40,14 @@ EVIDENCE = {
 
 
 class Asked(NamedTuple):
-    """One source as it was asked: its question, what was found in sentences, its claims' rows, and the pages to read on.
+    """One source as it was asked: its question, what was found, its claims' rows, and the pages to read on.
 
     `links` are (what, place on disk relative to the page).
     """
 
     title: str
     question: str
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     claims: pl.DataFrame | None
     links: tuple[tuple[str, str], ...]
 
@@ -110,8 +109,8 @@ def _section(one: Asked) -> Section:
         Markup(", ").join(Markup('<a href="{}">{}</a>').format(place, name) for name, place in one.links)
     )
     tables = () if one.claims is None else (_verdicts(one.claims),)
-    told = [line for line in one.findings if not VERDICT.match(line)]  # verdicts and their parts stand in the table
-    return Section(one.title, (one.question, *told, *((places,) if one.links else ())), (), tables)
+    said = [str(found) for found in one.findings if found.claim is None]  # verdicts and their parts stand in the table
+    return Section(one.title, (one.question, *said, *((places,) if one.links else ())), (), tables)
 
 
 def _verdicts(claims: pl.DataFrame) -> Table:

@@ -14,6 +14,7 @@ import polars as pl
 
 from trisect.core.errors import StudyError
 from trisect.core.files import read_json, replace_file, write_json
+from trisect.core.finding import Finding
 from trisect.core.spec import Design, Machine
 from trisect.experiments.ablate.run import AblationResult, run_ablation
 from trisect.experiments.align.run import AlignResult, align_bitext
@@ -25,7 +26,7 @@ from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.norms.settings import NORMS, NormsFacts, NormsSettings
 from trisect.experiments.recall.run import RecallResult, check_recall_folder, run_recall
 from trisect.experiments.similarity.run import SimilarityResult, run_similarity
-from trisect.experiments.study.findings import answer as study_words
+from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.plan import choose
 from trisect.experiments.study.rows import Rows
 from trisect.experiments.study.run import Study, check_study_folder, read_about, run_study
@@ -143,15 +144,15 @@ def _dissect(
     trained = run_translation("embedded", out / "translation", TRANSLATED, None, translating, machine)
     aligned = align_bitext(trained.models, generated(), out / "alignment", quiet=machine.quiet, words=PAIRS)
     reads = {seed: _read(model, out / "reading" / f"seed-{seed}", machine.quiet) for seed, model in _baselines(study)}
-    first = f"reading/seed-{next(iter(reads))}"
+    first, studied = f"reading/seed-{next(iter(reads))}", with_verdicts(_rows(study))
     asked = (
-        _submodules(study),
+        _submodules(study, studied),
         _by_hand(theory, recall),
         _norms(next(iter(reads.values())).norms, aligned, first),
-        _matrices(study, next(iter(reads.values())).similarity, first),
+        _matrices(study, studied, next(iter(reads.values())).similarity, first),
     )
     verdicts = {row["claim"]: row["verdict"] for row in page.wholes(asked)}
-    lines = _lines(study, recall, aligned, list(reads.values()), verdicts, first)
+    lines = _lines(studied, recall, aligned, list(reads.values()), verdicts, first)
     tables = {"claims": page.all_claims(asked), "evidence": page.evidence(lines)}
     for name, table in tables.items():
         replace_file(out / "tables" / f"{name}.parquet", lambda scratch, table=table: table.write_parquet(scratch))
@@ -179,12 +180,12 @@ def _read(model: Path, out: Path, quiet: bool) -> Reads:
     )
 
 
-def _submodules(study: Study) -> Asked:
+def _submodules(study: Study, studied: tuple[Finding, ...]) -> Asked:
     claims = study.tables["claims"].filter(source="submodules")
-    found = [f"{name}: {sentence}" for name, sentence in study_words(_rows(study)) if sentence and name != "Tying"]
+    found = tuple(one for one in studied if one.source != "tying")
     question = "What happens in training when q, k or v of a layer is attacked, rewound or frozen, and does that survive controls?"
     return Asked(
-        "Attack, rewinding, freezing", question, tuple(found), claims, (("the training study", "training/report.html"),)
+        "Attack, rewinding, freezing", question, found, claims, (("the training study", "training/report.html"),)
     )
 
 
@@ -196,7 +197,7 @@ def _by_hand(theory: TheoryResult, recall: RecallResult) -> Asked:
         f"{len(theory.results)} constructions are computed beside the laws derived for them: of {len(bounded)} bounds {held} "
         "hold."
     )
-    found = (said, *recall.findings)
+    found = (Finding("laws", said), *_unjudged("recall", recall.findings, recall.tables["claims"]))
     links = (("constructions to move by hand", "theory/theory.html"), ("recall", "recall/report.html"))
     return Asked("By hand, and from memory", question, found, recall.tables["claims"], links)
 
@@ -205,15 +206,33 @@ def _norms(norms: Result[NormsFacts], aligned: AlignResult, first: str) -> Asked
     question = "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?"
     links = (("norms", f"{first}/norms/report.html"), ("word alignment", "alignment/report.html"))
     claims = pl.concat([norms.tables["claims"], aligned.tables["claims"]])
-    return Asked("Norms", question, (*map(str, norms.findings), *aligned.findings), claims, links)
+    return Asked(
+        "Norms",
+        question,
+        (*norms.findings, *_unjudged("alignment", aligned.findings, aligned.tables["claims"])),
+        claims,
+        links,
+    )
 
 
-def _matrices(study: Study, similarity: SimilarityResult, first: str) -> Asked:
+def _matrices(study: Study, studied: tuple[Finding, ...], similarity: SimilarityResult, first: str) -> Asked:
     question = "Why three matrices: how alike are they, and does a model with fewer learn as well?"
     links = (("similarity", f"{first}/similarity/report.html"), ("tying", "training/report.html"))
-    tied = [f"{name}: {sentence}" for name, sentence in study_words(_rows(study)) if sentence and name == "Tying"]
+    tied = tuple(one for one in studied if one.source == "tying")
     claims = pl.concat([similarity.claims, study.tables["claims"].filter(source="tying")])
-    return Asked("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
+    return Asked(
+        "Three matrices, or fewer",
+        question,
+        (*_unjudged("similarity", similarity.findings, similarity.claims), *tied),
+        claims,
+        links,
+    )
+
+
+def _unjudged(measure: str, said: tuple[str, ...], claims: pl.DataFrame) -> tuple[Finding, ...]:
+    """Sentences of an experiment that does not yet give findings as data, without those on its claims and their parts."""
+    ids = (" ", *claims["claim"].unique().to_list())
+    return tuple(Finding(measure, line) for line in said if not line.startswith(ids))
 
 
 def _rows(study: Study) -> Rows:
@@ -221,7 +240,7 @@ def _rows(study: Study) -> Rows:
 
 
 def _lines(
-    study: Study,
+    studied: tuple[Finding, ...],
     recall: RecallResult,
     aligned: AlignResult,
     reads: list[Reads],
@@ -230,7 +249,7 @@ def _lines(
 ) -> list[Line]:
     """Every line of evidence that there are numbers for."""
     found = [
-        *study_lines(_rows(study), "training/report.html"),
+        *study_lines(studied, "training/report.html"),
         heard.ablation_line([r.ablation.tables["measures"] for r in reads], HOW, f"{first}/ablation/report.html"),
         heard.norms_line([r.norms.tables["measures"] for r in reads], verdicts, f"{first}/norms/report.html"),
         heard.similarity_line([r.similarity.measures for r in reads], verdicts, f"{first}/similarity/report.html"),

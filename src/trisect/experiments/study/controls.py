@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import polars as pl
 
 from trisect.claims.controls import CONTROLS
+from trisect.core.finding import Estimate, Finding
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import Rows
@@ -15,8 +16,8 @@ from trisect.report.frames import around
 from trisect.report.marks import Measure
 from trisect.report.panels import ZERO, Figure, site_panel
 from trisect.report.parts import component_key, cut, with_means
-from trisect.report.points import Point, interval
-from trisect.report.survival import NAMES, tally
+from trisect.report.points import Mean, Point, interval, place
+from trisect.report.survival import NAMES, tallied, tally
 
 HOW = {
     "control": "Control labels are drawn by chance, one for each word type.",
@@ -24,22 +25,41 @@ HOW = {
     "site": "Reach of the site alone: the attack trains no weights but the site's own projection.",
     "bounded+site": "One attack is both: bounded, and with the reach of the site alone.",
 }
+WITH = {
+    "control": "control labels",
+    "bounded": "the bounded attack",
+    "site": "the attack that reaches one projection",
+    "bounded+site": "the bounded attack that reaches one projection",
+}
 
 
-def finding(rows: Rows) -> tuple[tuple[str, str], ...]:
-    """What is left of attacks when their controls are taken off, and which claims survive; empty without controls."""
-    said = []
+def findings(rows: Rows) -> Iterator[Finding]:
+    """What is left of attacks when each control is taken off, by label; then which claims survive each control."""
     for label in rows.controlled:
-        less = _less(_beside(rows, label, "valid"))
-        if less:
-            start = (
-                f"{study_words.label_name(label)}, change of the validation loss by the attack less that by its control"
-            )
-            said.append(f"{start}, mean over the same sites: {less}.")
-    claims = tally(rows.controls)
-    if claims:
-        said.append(f"Whether claims about attacks survive: {' '.join(claims)}")
-    return (("Controls", " ".join(said)),) if said else ()
+        for control, points in _differences(_beside(rows, label, "valid")).items():
+            yield _left(label, control, points)
+    for control, sorts in tally(rows.controls).items():
+        counts = tuple(Estimate(reading, len(found)) for reading, found in sorts.items())
+        said = f"whether claims about attacks survive. {tallied(control, sorts)}"
+        yield Finding("survival", said, "claims", counts, title="Controls", groups=(control,))
+
+
+def _left(label: str, control: str, points: Sequence[Point]) -> Finding:
+    """The attack on one label less one control, by component and over all sites that have both."""
+    noun, over = study_words.label_name(label), _over_sites(points)
+    layers = words.listed(sorted({place(p.site).layers for p in points}))
+    less = f"{study_words.VALID}, less that by {WITH[control]}"
+    return Finding(
+        "control",
+        f"{noun}, {less}, mean over the same sites: {words.spoken(over, 'nats')}.",
+        "nats",
+        (*study_words.estimates(points), Estimate("all", *over)),
+        study_words.compared(points),
+        title="Controls",
+        what=f"{noun}, {less}, at layer{'s' * (' ' in layers)} {layers}, mean over layers",
+        groups=(label, control),
+        per="seed",
+    )
 
 
 def figures(rows: Rows) -> Iterable[Figure]:
@@ -79,19 +99,31 @@ def _figure(rows: Rows, label: str, split: str, found: Mapping[str, Sequence[Poi
     return Figure(name, "Beyond the paper", title, caption, panels, component_key(every, ZERO))
 
 
-def _less(found: Mapping[str, Sequence[Point]]) -> str:
-    """The attack less each control, paired by site and seed, mean over the sites that have both."""
+def _differences(found: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    """The attack less each control, paired by site and seed, where there are such pairs."""
     plain = {(p.site, p.seed): p.value for p in found.get("Attack", ())}
-    said = []
-    for name, other in found.items():
-        less: dict[int, list[float]] = {}
-        for p in other if name != "Attack" else ():
-            if (p.site, p.seed) in plain:
-                less.setdefault(p.seed, []).append(plain[p.site, p.seed] - p.value)
-        if less:
-            difference = interval([sum(values) / len(values) for values in less.values()])
-            said.append(f"{name.lower()} {words.spoken(difference, 'nats')}")
-    return "; ".join(said)
+    less = {
+        control: [p._replace(value=plain[p.site, p.seed] - p.value) for p in points if (p.site, p.seed) in plain]
+        for control in CONTROLS
+        if (points := found.get(NAMES[control]))
+    }
+    return {control: points for control, points in less.items() if points}
+
+
+def _over_sites(points: Sequence[Point]) -> Mean:
+    """The mean over sites within each seed, then over seeds."""
+    seeds: dict[int, list[float]] = {}
+    for point in points:
+        seeds.setdefault(point.seed, []).append(point.value)
+    return interval([sum(values) / len(values) for values in seeds.values()])
+
+
+def _less(found: Mapping[str, Sequence[Point]]) -> str:
+    """The attack less each control in words, mean over the sites that have both."""
+    return "; ".join(
+        f"{NAMES[control].lower()} {words.spoken(_over_sites(points), 'nats')}"
+        for control, points in _differences(found).items()
+    )
 
 
 def _distance(rows: Rows, label: str) -> str:

@@ -19,8 +19,8 @@ POINTS = "percentage points, valid"
 def numbers(rows: Rows) -> dict[str, Any]:
     """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
     items: list[tuple[str, str, bool, list[Point]]] = []
-    for kind, title, unit, points in study_words.methods(rows):
-        items.append((title, unit, kind in study_words.SIGNED, points))
+    for one in study_words.methods(rows):
+        items.append((one.title, one.unit, one.kind in study_words.SIGNED, one.points))
     items += [(title, POINTS, True, points) for title, points in _accuracies(rows)]
     columns = [(title, unit, signed, by_site(points)) for title, unit, signed, points in items]
     places = [

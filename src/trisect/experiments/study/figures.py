@@ -49,19 +49,19 @@ def _answer(rows: Rows) -> Iterable[Figure]:
     if not items:
         return
     frames: dict[str, Frame] = {}
-    for kind in dict.fromkeys(item[0] for item in items):
-        values = [p.value for item in items if item[0] == kind for p in with_means(item[3])]
+    for kind in dict.fromkeys(item.kind for item in items):
+        values = [p.value for item in items if item.kind == kind for p in with_means(item.points)]
         if kind == "criticality":
             frames[kind] = Frame("α", -0.04, 1.04)
         else:
             unit = "nats, valid" if kind in ("attack", "freeze") else "nats, train"
             frames[kind] = around(values, unit, zero=True, bend=True)
     panels = tuple(
-        site_panel(title, points, frames[kind], _levels(kind), MEASURES[kind](title))
-        for kind, title, _, points in items
+        site_panel(one.title, one.points, frames[one.kind], _levels(one.kind), MEASURES[one.kind](one.title))
+        for one in items
     )
-    bent = [title for kind, title, _, _ in items if frames[kind].linear is not None]
-    points = [p for item in items for p in item[3]]
+    bent = [one.title for one in items if frames[one.kind].linear is not None]
+    points = [p for item in items for p in item.points]
     marks = "Marks are the one seed's values."
     if len(rows.seeds) > 1:
         marks = "Marks are means over seeds, bars 95 % intervals (Student t), small open marks single seeds."
@@ -73,7 +73,7 @@ def _answer(rows: Rows) -> Iterable[Figure]:
     )
     if bent:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
-    caption += cut((frames[kind], found) for kind, _, _, found in items)
+    caption += cut((frames[one.kind], one.points) for one in items)
     yield Figure("answer", "", "The answer in one picture", caption, panels, component_key(points, ZERO))
 
 

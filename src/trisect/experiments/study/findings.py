@@ -1,12 +1,24 @@
-"""Findings: the whole answer of a study in words, method by method, its controls and ties among them."""
+"""Findings: what a study found, method by method, its controls and ties among them, as data with the words made from it."""
 
 from __future__ import annotations
 
+from trisect.core.finding import Finding
 from trisect.experiments.study import controls, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
+from trisect.report.provenance import verdict_findings
 
 
-def answer(rows: Rows) -> list[tuple[str, str]]:
-    """For each method its name and what its rows say; then Controls, Removed, Erasure and Tying, where there are such."""
-    return [*study_words.answer(rows), *controls.finding(rows), *removal.finding(rows), *tying.finding(rows)]
+def found(rows: Rows) -> tuple[Finding, ...]:
+    """Attacks, criticality, rewinding and freezing; then what controls, probes, erasure and ties say, where there are such."""
+    return (
+        *study_words.findings(rows),
+        *controls.findings(rows),
+        *removal.findings(rows),
+        *tying.findings(rows),
+    )
+
+
+def with_verdicts(rows: Rows) -> tuple[Finding, ...]:
+    """Every claim's verdict, then what was found."""
+    return (*verdict_findings(rows.claims), *found(rows))

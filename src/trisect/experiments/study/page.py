@@ -63,7 +63,7 @@ def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) ->
         checks=[_check(check) for check in checks],
         attention=all(check.ok for check in checks),
         answer=views.pop("answer", None),
-        words=findings.answer(rows),
+        words=[(one.title, one.words) for one in findings.found(rows)],
         lead=study_words.lead(rows),
         numbers=facts.numbers(rows),
         cards=found,

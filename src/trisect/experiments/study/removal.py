@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 import altair as alt
 import polars as pl
 
+from trisect.core.finding import Finding
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import format as words
@@ -223,25 +224,25 @@ def _erasure(rows: Rows, label: str) -> Iterable[Figure]:
     yield Figure(f"erasure-{words.slug(label)}", "Beyond the paper", title, caption, panels, component_key(rise, ZERO))
 
 
-def finding(rows: Rows) -> tuple[tuple[str, str], ...]:
-    """What probes say was removed, and what erasure costs, as findings of the answer."""
-    said = []
+def findings(rows: Rows) -> Iterator[Finding]:
+    """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
     for label in rows.labels:
+        noun = study_words.label_name(label)
+        lost = removed(rows, label, "probe_linear_accuracy")
+        if lost:
+            words_ = f"accuracy on {noun} that a linear probe loses at the attacked site,"
+            what = "accuracy that a linear probe loses at the site itself"
+            yield study_words.finding("probe", "Removed", words_, lost, "of the tokens", what, label)
         lost = removed(rows, label, "probe_linear_bits")
         if lost:
             before = rows.measure("probe_linear_bits", "valid", label, baselines(rows))
             sites = {p.site for p in lost}
-            share = interval([p.value for p in before if p.site in sites]).mean
-            label_name = study_words.label_name(label)
-            text = f"bits of {label_name} that a linear probe no longer finds at the attacked site (of {words.number(share)})"
-            said.append(
-                ("Removed", f"{text}, {study_words.extremes(lost, 'bits')} {study_words.ranking(lost)}".strip())
-            )
+            share = words.number(interval([p.value for p in before if p.site in sites]).mean)
+            words_ = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
+            what = "bits that a linear probe no longer finds at the site itself"
+            yield study_words.finding("information", "Removed", words_, lost, "bits", what, label)
         rise = beyond_chance(rows, label)
         if rise:
-            label_name = study_words.label_name(label)
-            text = (
-                f"rise of the validation loss by erasing {label_name} linearly, beyond random subspaces of equal rank,"
-            )
-            said.append(("Erasure", f"{text} {study_words.extremes(rise, 'nats')} {study_words.ranking(rise)}".strip()))
-    return tuple(said)
+            words_ = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
+            what = "rise of the validation loss by LEACE, less that by random subspaces"
+            yield study_words.finding("erasure", "Erasure", words_, rise, "nats", what, label)

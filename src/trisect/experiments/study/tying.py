@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import altair as alt
 import polars as pl
 
+from trisect.core.finding import Estimate, Finding
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import Rows
+from trisect.papers.tying import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.frames import Frame, around
@@ -213,20 +215,44 @@ def _by_layer(rows: Rows, found: Sequence[Fewer]) -> Iterable[Figure]:
     yield Figure("tying-layers", "Beyond the paper", "Fewer matrices in one layer", caption, tuple(panels), key)
 
 
-def finding(rows: Rows) -> tuple[tuple[str, str], ...]:
-    """What fewer matrices cost, as one finding of the answer; empty without them."""
+def findings(rows: Rows) -> Iterator[Finding]:
+    """What fewer matrices cost, by component and by model; nothing without them."""
     found = fewer(rows)
-    full = parameters(rows)
-    said = []
-    for one in found:
-        if one.edit == "narrow" or place(one.site).single:
-            continue
-        share = "" if not full else f" with {100 * (full - one.parameters) / full:.1f} % fewer parameters"
-        text = f"{one.name}{share} {words.spoken(interval([p.value for p in one.loss]), 'nats')}"
-        beside = narrow_for(one, found)
-        against = less(one.loss, beside.loss) if beside else None
-        said.append(text + (f", against narrower heads {words.spoken(against, 'nats')}" if against else ""))
-    if not said:
-        return ()
-    start = "change of the validation loss against three separate matrices"
-    return (("Tying", f"{start}, {_where(f for f in found if not place(f.site).single)}: {'; '.join(said)}."),)
+    if shared := _shared(rows):
+        said = words.listed([f"{c} {words.spoken(mean, 'nats')}" for c, mean in shared.items()])
+        what = f"{study_words.VALID} when it shares its matrix with one other, mean of two ties"
+        values = tuple(Estimate(c, *mean) for c, mean in shared.items())
+        order_ = study_words.order_of(shared)
+        yield Finding(
+            "tying", f"{what}: {said}.", "nats", values, order_, SOURCE.key, title="Tying", what=what, per="seed"
+        )
+    whole = [f for f in found if not place(f.site).single]
+    if costs := [_cost(one, found, parameters(rows)) for one in whole if one.edit != "narrow"]:
+        said = "; ".join(text for text, _ in costs)
+        what = f"{study_words.VALID} against three separate matrices, {_where(whole)}"
+        values = tuple(value for _, of in costs for value in of)
+        yield Finding(
+            "matrices", f"{what}: {said}.", "nats", values, "", SOURCE.key, title="Tying", what=what, per="seed"
+        )
+
+
+def _shared(rows: Rows) -> dict[str, Mean]:
+    """By component the mean over the pairs tied in every layer that hold it, within each seed, then over seeds."""
+    pairs: dict[str, dict[int, list[float]]] = {c: {} for c in ("q", "k", "v")}
+    for point in rows.effects("tie", "valid"):
+        parts = place(point.site).group.split("+")
+        for component in parts if len(parts) == 2 and not place(point.site).single else ():
+            pairs[component].setdefault(point.seed, []).append(point.value)
+    return {c: interval([sum(x) / len(x) for x in by_seed.values()]) for c, by_seed in pairs.items() if by_seed}
+
+
+def _cost(one: Fewer, found: Sequence[Fewer], full: int | None) -> tuple[str, list[Estimate]]:
+    """What one model loses against the baseline and against narrower heads: in words, and as numbers."""
+    share = "" if not full else f" with {100 * (full - one.parameters) / full:.1f} % fewer parameters"
+    mean = interval([p.value for p in one.loss])
+    text, values = f"{one.name}{share} {words.spoken(mean, 'nats')}", [Estimate(one.name, *mean)]
+    beside = narrow_for(one, found)
+    if against := less(one.loss, beside.loss) if beside else None:
+        text += f", against narrower heads {words.spoken(against, 'nats')}"
+        values.append(Estimate(f"{one.name} less narrower heads", *against))
+    return text, values

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from trisect.core.finding import Estimate, Finding
 from trisect.experiments.study.rows import Rows
+from trisect.papers.submodules import SOURCE
+from trisect.report import points as of_means
 from trisect.report.format import COMPONENT, FEW, listed, number, several, spoken
-from trisect.report.points import Mean, Point, alike, by_component, by_site, extreme
+from trisect.report.points import Mean, Point, by_component, by_site, extreme
 
+VALID = "change of the validation loss"
+MEANT = "mean over layers"
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 
@@ -53,34 +58,9 @@ def _bare(mean: Mean, unit: str, signed: bool) -> str:
     return number(mean.mean, signed) + (f"\u00a0{unit}" if unit else "")
 
 
-class Size(NamedTuple):
-    """How large a component's mean is, with the ends of its interval; a difference counts without its sign."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, mean: Mean, signed: bool) -> Size:
-        """The size of a mean; one without an interval is its own interval."""
-        low, high = (mean.mean if end is None else end for end in (mean.low, mean.high))
-        if not signed:
-            return cls(mean.mean, low, high)
-        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-        return cls(abs(mean.mean), least, max(abs(low), abs(high)))
-
-
 def ranked(points: Sequence[Point], signed: bool = True) -> tuple[list[str], list[str]]:
-    """Components by the size of their mean over layers, largest first, and those not told apart from the first.
-
-    Not told apart: the same mean, or a 95 % interval that overlaps that of the first.
-    """
-    sizes = {group: Size.of(mean, signed) for group, mean in by_component(points).items()}
-    rank = sorted(sizes, key=lambda g: -sizes[g].mean)
-    if not rank:
-        return [], []
-    first = sizes[rank[0]]
-    return rank, [g for g in rank[1:] if alike(sizes[g].mean, first.mean) or sizes[g].high >= first.low]
+    """Components by the size of their mean over layers, largest first, and those not told apart from the first."""
+    return of_means.ranked(by_component(points), signed)
 
 
 def ranking(points: Sequence[Point], signed: bool = True) -> str:
@@ -94,16 +74,39 @@ def ranking(points: Sequence[Point], signed: bool = True) -> str:
     return f"Mean over layers{' (largest change first)' if signed else ''}: {listed(said)}{tail}."
 
 
-def methods(rows: Rows) -> list[tuple[str, str, str, list[Point]]]:
-    """What the answer's panels show: (kind, title, unit, points), for each method that the study has."""
+class Method(NamedTuple):
+    """One method that the study has numbers of: how it is drawn, its title, what its numbers are, and its points.
+
+    `measure` is its findings' word, `noun` and `what` name the number in a table; `label` is the column that is attacked.
+    """
+
+    kind: str
+    title: str
+    unit: str
+    points: list[Point]
+    measure: str
+    noun: str
+    what: str
+    label: str = ""
+
+
+def methods(rows: Rows) -> list[Method]:
+    """What the answer's panels show, for each method that the study has."""
     found = []
     for label in rows.labels:
-        found.append(("attack", f"Attack on {label_name(label)}", "nats", rows.effects("attack", "valid", label)))
-    found.append(("criticality", "Criticality", "α", rows.measure("criticality", "train")))
-    found.append(("area", "Rewinding area", "nats", rows.measure("rewind_area", "train")))
-    found.append(("area", "Mid-stage area", "nats", rows.measure("midstage_area", "train")))
-    found.append(("freeze", "Freezing", "nats", rows.effects("freeze", "valid")))
-    return [item for item in found if item[3]]
+        noun, points = label_name(label), rows.effects("attack", "valid", label)
+        found.append(Method("attack", f"Attack on {noun}", "nats", points, "attack", noun, VALID, label))
+    points, what = rows.measure("criticality", "train"), "distance from the initial weights that is needed"
+    found.append(Method("criticality", "Criticality", "α", points, "criticality", "", what))
+    for title, measure, name, noun in (
+        ("Rewinding area", "rewinding", "rewind_area", "initial weights"),
+        ("Mid-stage area", "midstage", "midstage_area", "weights of every epoch"),
+    ):
+        points = rows.measure(name, "train")
+        found.append(Method("area", title, "nats", points, measure, noun, "area under the rise of the train loss"))
+    points = rows.effects("freeze", "valid")
+    found.append(Method("freeze", "Freezing", "nats", points, "freezing", "", VALID))
+    return [method for method in found if method.points]
 
 
 LEADS = {
@@ -117,14 +120,59 @@ LEADS = {
 SIGNED = ("attack", "freeze")
 
 
-def answer(rows: Rows) -> list[tuple[str, str]]:
-    """The answer in words: for each method its name and what its rows say."""
-    said = []
-    for kind, title, unit, points in methods(rows):
-        signed = kind in SIGNED
-        shown = "" if kind == "criticality" else unit
-        said.append((title, f"{LEADS[kind]} {extremes(points, shown, signed)} {ranking(points, signed)}".strip()))
-    return said
+def findings(rows: Rows) -> Iterator[Finding]:
+    """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
+    for method in methods(rows):
+        signed = method.kind in SIGNED
+        shown = "" if method.kind == "criticality" else method.unit
+        said = f"{LEADS[method.kind]} {extremes(method.points, shown, signed)} {ranking(method.points, signed)}".strip()
+        yield Finding(
+            method.measure,
+            said,
+            method.unit,
+            estimates(method.points),
+            compared(method.points),
+            SOURCE.key,
+            title=method.title,
+            what=", ".join(filter(None, (method.noun, method.what, MEANT))),
+            groups=(method.label,) if method.label else (),
+            per="seed",
+        )
+
+
+def finding(measure: str, title: str, start: str, points: Sequence[Point], unit: str, what: str, label: str) -> Finding:
+    """A finding on one label that no source asks for: extremes over sites and means of components, after `start`."""
+    shown = "" if unit.startswith("of ") else unit
+    return Finding(
+        measure,
+        f"{start} {extremes(points, shown)} {ranking(points)}".strip(),
+        unit,
+        estimates(points),
+        compared(points),
+        title=title,
+        what=f"{label_name(label)}, {what}, {MEANT}",
+        groups=(label,),
+        per="seed",
+    )
+
+
+def estimates(points: Sequence[Point]) -> tuple[Estimate, ...]:
+    """Every component's mean over layers within each seed, then over seeds."""
+    return tuple(Estimate(name, *mean) for name, mean in by_component(points).items())
+
+
+def compared(points: Sequence[Point], signed: bool = True) -> str:
+    """What the components' means say of each other, as in `order_of`."""
+    return order_of(by_component(points), signed)
+
+
+def order_of(means: Mapping[str, Mean], signed: bool = True) -> str:
+    """The largest, those not told apart from it, and the others: `v ≈ k > q`; empty with fewer than two."""
+    rank, rivals = of_means.ranked(means, signed)
+    if len(rank) < 2:
+        return ""
+    rest = ", ".join(name for name in rank[1:] if name not in rivals)
+    return " ≈ ".join([rank[0], *rivals]) + (f" > {rest}" if rest else "")
 
 
 def lead(rows: Rows) -> str:
@@ -135,15 +183,16 @@ def lead(rows: Rows) -> str:
     first: dict[str, list[str]] = {}
     open_ones: list[str] = []
     kinds = set()
-    for kind, title, _, points in methods(rows):
-        rank, rivals = ranked(points, kind in SIGNED)
+    for method in methods(rows):
+        signed = method.kind in SIGNED
+        rank, rivals = ranked(method.points, signed)
         if len(rank) < 2:
             continue
-        kinds.add(kind in SIGNED)
+        kinds.add(signed)
         if rivals:
-            open_ones.append(f"{title} ({listed([rank[0], *rivals])})")
+            open_ones.append(f"{method.title} ({listed([rank[0], *rivals])})")
         else:
-            first.setdefault(rank[0], []).append(title)
+            first.setdefault(rank[0], []).append(method.title)
     if not kinds:
         return ""
     total = sum(map(len, first.values())) + len(open_ones)
