@@ -8,9 +8,9 @@ from trisect import theory as theory
 from trisect.core.methods import Attack as Attack
 from trisect.core.methods import Control as Control
 from trisect.text.corpus import Corpus as Corpus
+from trisect.core.spec import Design as Design
 from trisect.core.edits import Edit as Edit
 from trisect.core.methods import Erase as Erase
-from trisect.core.spec import Design as Design
 from trisect.core.methods import Freeze as Freeze
 from trisect.core.spec import Machine as Machine
 from trisect.core.spec import Model as Model
