@@ -53,7 +53,9 @@ class Finding:
 
     def data(self) -> dict[str, Json]:
         """The finding as JSON-ready data."""
-        return asdict(self) | {"values": [estimate._asdict() for estimate in self.values]}
+        own: dict[str, Json] = asdict(self)
+        own["values"] = [dict(estimate._asdict()) for estimate in self.values]
+        return own
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,31 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
     `out` is a folder, the experiment's own default where null. Raises TrisectError before anything is written where
     settings or inputs are wrong.
     """
-    subjects, texts = _inputs(settings)
-    place = free_folder(_place(experiment, out, subjects))
-    machine = next(
-        (group.machine(quiet) for group in _groups(settings) if isinstance(group, Workers)), Machine(quiet=quiet)
-    )
-    began, folder = time.monotonic(), Folder(place)
-    with folder.locked():
-        measured = experiment.measures().measure(settings, Bench(place, machine, subjects, texts))
+    (subjects, texts), machine, began = _inputs(settings), _machine(settings, quiet), time.monotonic()
+    work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
+    place = _place(experiment, out, subjects, "" if work is None else work.name)
+    bench, folder = Bench(place, machine, subjects, texts), Folder(place)
+    if work is None:
+        free_folder(place)
+        with folder.locked():
+            measured = experiment.measures().measure(settings, bench)
+            words = _command(experiment, settings, subjects, texts)
+            return conclude(experiment, measured, place, words, time.monotonic() - began)
+    with folder.locked(lambda: work.check(place), lambda: work.own(place)):
+        measured = work.measure(bench)
         words = _command(experiment, settings, subjects, texts)
-        return _write(experiment, measured, place, words, time.monotonic() - began)
+        return conclude(experiment, measured, place, words, time.monotonic() - began)
+
+
+def check(experiment: Experiment[S, F], settings: S, out: Path, quiet: bool = False) -> None:
+    """Raise what `run` would with the same arguments before it does any work; changes nothing. For resumable ones."""
+    experiment.resumes().prepare(settings, _machine(settings, quiet)).check(out)
+
+
+def _machine(settings: Any, quiet: bool) -> Machine:
+    """The machine that the settings name."""
+    groups = (group for group in _groups(settings) if isinstance(group, Workers))
+    return next((group.machine(quiet) for group in groups), Machine(quiet=quiet))
 
 
 def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
@@ -65,7 +80,7 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     about, shows = read_about(experiment, folder), experiment.shows()
     tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
     report = write_sheet(folder, shows.page(tables, about))
-    return Result(folder, tables, report, tuple(shows.findings(tables, about)), about, {})
+    return experiment.result(folder, tables, report, tuple(shows.findings(tables, about)), about, {})
 
 
 def free_folder(out: Path) -> Path:
@@ -89,18 +104,18 @@ def _inputs(settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
     return tuple(group.open() for group in groups if isinstance(group, ModelSource)), texts
 
 
-def _place(experiment: Experiment[Any, Any], out: str | Path | None, subjects: tuple[Subject, ...]) -> Path:
+def _place(experiment: Experiment[Any, Any], out: str | Path | None, subjects: tuple[Subject, ...], name: str) -> Path:
     if out is not None:
         return Path(out)
     model = subjects[0].name.strip("/").split("/")[-1] if subjects else ""
-    return Path((experiment.out or experiment.name).format(model=model))
+    return Path((experiment.out or experiment.name).format(model=model, name=name))
 
 
-def _write(experiment: Experiment[S, F], measured: Measured[F], place: Path, words: str, seconds: float) -> Result[F]:
-    """Everything that a run leaves, from what it measured."""
+def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, words: str, seconds: float) -> Result[F]:
+    """Write everything that a run leaves, from what it measured: tables, record, figures and page."""
     about = About(
         experiment.name,
-        words,
+        words if measured.command is None else measured.command,
         seconds if measured.seconds is None else measured.seconds,
         measured.notes,
         versions(*measured.packages),
@@ -113,7 +128,7 @@ def _write(experiment: Experiment[S, F], measured: Measured[F], place: Path, wor
     write_json(place / experiment.record, record(about))
     shows = experiment.shows()
     report = write_sheet(place, shows.page(tables, about))
-    return Result(place, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
+    return experiment.result(place, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
 
 
 def record(about: About[Any]) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -29,7 +29,8 @@ class Measured(Generic[F]):
 
     `judge` makes the table of claims once it is known where the numbers are from; null where nothing is claimed. `family`
     says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
-    goes on over several, else null. `packages` are software besides PyTorch and the like that made the numbers.
+    goes on over several, else null. `packages` are software besides PyTorch and the like that made the numbers. `command`
+    repeats the whole where the settings of one call do not: what several calls have asked for.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -40,6 +41,7 @@ class Measured(Generic[F]):
     seconds: float | None = None
     packages: tuple[str, ...] = ("transformers",)
     paths: Mapping[str, Path] = field(default_factory=dict)
+    command: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,36 @@ class Measures(Protocol[S_in, F]):
     """The module `run` of an experiment."""
 
     def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
-        """Do the work, or what of it is not done yet; raises TrisectError."""
+        """Do the work; raises TrisectError."""
+        ...
+
+
+class Work(Protocol[F]):
+    """Work that goes on in its folder where a call before it stopped: checked against the folder, then done there."""
+
+    @property
+    def name(self) -> str:
+        """What {name} stands for in the default folder; raises nothing."""
+        ...
+
+    def check(self, folder: Path) -> None:
+        """Raise TrisectError where the folder is not this work's, or what it goes on from is damaged; change nothing."""
+        ...
+
+    def own(self, folder: Path) -> Iterable[Path]:
+        """Every folder that the work itself writes into."""
+        ...
+
+    def measure(self, bench: Bench) -> Measured[F]:
+        """Do what is not done yet; raises TrisectError."""
+        ...
+
+
+class Resumes(Protocol[S_in, F]):
+    """The module `run` of an experiment that is resumable."""
+
+    def prepare(self, settings: S_in, machine: Machine) -> Work[F]:
+        """The work that the settings ask for; raises TrisectError for what cannot be run, without a look at a folder."""
         ...
 
 
@@ -126,8 +157,10 @@ class Experiment(Generic[S, F]):
 
     `name` is the command, `function` the name in Python where that is another; `home` is the package that holds the
     modules run and page, imported at first use so that help costs nothing. `help` is what `--help` says, the first line
-    a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name.
-    `record` is the file that holds About. `source` is the key of the source that asks, empty where none does.
+    a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name
+    and {name} for that of resumable work. `record` is the file that holds About. `source` is the key of the source that
+    asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`. What a run
+    returns is a `result`.
     """
 
     name: str
@@ -140,6 +173,12 @@ class Experiment(Generic[S, F]):
     record: str = "about.json"
     function: str = ""
     resumable: bool = False
+    result: type[Result[F]] = Result
+
+    @property
+    def where(self) -> str:
+        """The default folder, as help shows it."""
+        return (self.out or self.name).format(model="MODEL", name="NAME")
 
     @property
     def python(self) -> str:
@@ -148,6 +187,11 @@ class Experiment(Generic[S, F]):
 
     def measures(self) -> Measures[S, F]:
         """The module that measures."""
+        module: Any = import_module(f"{self.home}.run")
+        return module
+
+    def resumes(self) -> Resumes[S, F]:
+        """The module that goes on where it stopped."""
         module: Any = import_module(f"{self.home}.run")
         return module
 
