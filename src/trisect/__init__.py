@@ -86,25 +86,30 @@ _HOME = {
     "Corpus": "text.corpus",
 }
 
-_EXPERIMENTS = ("norms",)  # functions made from settings, see trisect.api
 _RENAMED = {"Experiment": "Design"}  # what a name of an earlier version is called now
-__all__ = sorted((*_HOME, *_EXPERIMENTS))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import trisect` costs nothing."""
+    """Import on first use, so that `import trisect` costs nothing; experiments' functions are made from their settings."""
+    if name == "__all__":
+        return _names()
+    if name in _HOME:
+        return getattr(import_module(f"trisect.{_HOME[name]}"), name)
     if name in ("measure", "theory"):
         return import_module(f"trisect.{name}")
-    if name in _EXPERIMENTS:
-        from trisect import api, experiments
-
-        return next(api.function(one) for one in experiments.EXPERIMENTS if one.python == name)
     if name in _RENAMED:
         raise AttributeError(f"module 'trisect' has no {name!r} any more; it is called trisect.{_RENAMED[name]}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"trisect.{_HOME[name]}"), name)
+    if not name.startswith("_"):
+        for one in import_module("trisect.experiments").EXPERIMENTS:
+            if one.python == name:
+                return import_module("trisect.api").function(one)
+    raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(_names())}")
+
+
+def _names() -> list[str]:
+    """Every public name: those that have a home, and the experiments' functions."""
+    return sorted((*_HOME, *(one.python for one in import_module("trisect.experiments").EXPERIMENTS)))
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return _names()

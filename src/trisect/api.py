@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trisect.lab.experiment import Experiment, Result
 EMPTY = inspect.Parameter.empty
 
 
+@cache
 def function(experiment: Experiment[Any, Any]) -> Callable[..., Result[Any]]:
     """The function of an experiment: inputs by place or name, other settings by name, `out`, and `quiet`."""
     chosen = signature(experiment)
