@@ -14,7 +14,7 @@ from trisect.experiments.align.links import Column, Linked
 from trisect.experiments.align.rows import Scored, alignment_rows, choose_layers, judge_alignment
 from trisect.measure.alignment import KINDS
 from trisect.papers.norms import SETTINGS
-from trisect.stats.bootstrap import Redrawn
+from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import Pair
 
 COLUMNS = tuple(
@@ -59,7 +59,7 @@ def pictured(numbers: Sequence[int], gold: bool = True) -> tuple[Linked, list[Pa
 
 def tables(scored: Scored, draws: int = 300) -> dict[str, pl.DataFrame]:
     """The tables measures and claims of planted counts."""
-    redrawn = Redrawn(0, draws)
+    redrawn = CrossedBootstrap(0, draws)
     return {
         "measures": frame("measures", alignment_rows(scored, redrawn)),
         "claims": judge_alignment(scored, redrawn, {"models": "planted"}),

@@ -24,18 +24,18 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
 from trisect.experiments.norms import page
 from trisect.experiments.norms import run as lab
-from trisect.experiments.norms.rows import Resampled, StackTally
+from trisect.experiments.norms.rows import DrawnTexts, StackTally
 from trisect.experiments.norms.settings import NORMS, NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result
 from trisect.measure.block import norms as block_norms
 from trisect.measure.norms import per_layer, transformed_norms
+from trisect.measure.sums import Sums
 from trisect.measure.tally import FEWER, GROUPS, QUERIES, Layer
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_sheet
-from trisect.stats.intervals import interval
-from trisect.stats.sums import Estimate, Sums
+from trisect.stats.bootstrap import Estimate, percentile_interval
 
 NASTY = "<script>alert(1)</script>"
 
@@ -297,13 +297,13 @@ def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
 
 def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
     many, draws = 10_000, np.random.default_rng(0).normal(size=(4000, 1))
-    drawn = Resampled(many, 0)
+    drawn = DrawnTexts(many, 0)
     one = Estimate(np.zeros(1), draws)
     for fewer, groups in ((False, GROUPS), (True, FEWER)):
         row = drawn.row(one, (0,), fewer=fewer)
-        assert (row["low"], row["high"]) == tuple(float(end) for end in interval(draws[:, 0], groups))
+        assert (row["low"], row["high"]) == tuple(float(end) for end in percentile_interval(draws[:, 0], groups))
         assert row["n"] == many
-    assert Resampled(40, 0).row(one, (0,), fewer=True)["low"] == float(interval(draws[:, 0], 40)[0])
+    assert DrawnTexts(40, 0).row(one, (0,), fewer=True)["low"] == float(percentile_interval(draws[:, 0], 40)[0])
 
 
 def test_the_page_and_the_claim_say_how_many_queries_enter(done):

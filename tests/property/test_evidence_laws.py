@@ -12,7 +12,7 @@ from trisect.claims.controls import CONTROLS, NOT, NOTHING, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
 from trisect.experiments.dissect.evidence import Line, first
 from trisect.report.points import Mean
-from trisect.stats.tests import summary
+from trisect.stats.paired import summary
 
 # Whole thousandths: sums and their negatives round alike, so that mirrored readings are the same to the bit.
 NATS = st.integers(-900, 900).map(lambda n: n / 1000)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from trisect.experiments.recall.answers import AnswerBootstrap
 from trisect.measure import names, recall
-from trisect.stats.bootstrap import Redrawn, jeffreys
+from trisect.stats.null import permutation_p
+from trisect.stats.shares import jeffreys
 
 SEEDS = st.integers(0, 10_000)
 ROUNDING = 1e-12  # sums of at most a few hundred terms of order one
@@ -226,7 +228,7 @@ def test_the_permutation_null_is_calibrated():
     draw, found = np.random.default_rng(7), []
     for _ in range(500):
         ours, theirs = draw.integers(0, 4, (2, 300)).astype(str)
-        found.append(names.permutation_p(names.agreement(ours.tolist(), theirs.tolist()), draw, 199))
+        found.append(permutation_p(names.agreement(ours.tolist(), theirs.tolist()), draw, 199))
     assert stats.kstest(found, "uniform").statistic < 0.147
     for level in (0.01, 0.05, 0.2):
         assert np.mean(np.array(found) <= level) < level + 4 * (level * (1 - level) / 500) ** 0.5
@@ -275,7 +277,7 @@ def test_names_and_seeds_are_drawn_across_each_other_and_the_interval_covers():
     for i in range(300):
         of_names, of_seeds = draw.normal(size=60), draw.normal(0, 0.3, 3)
         seeds = [table(of_names + s + draw.normal(0, 0.5, 60)) for s in of_seeds]
-        row = Redrawn(i, draws=400)(seeds, share).row()
+        row = AnswerBootstrap(i, draws=400)(seeds, share).row()
         held += row["low"] < 0 < row["high"]
     assert held > 272
 
@@ -283,21 +285,23 @@ def test_names_and_seeds_are_drawn_across_each_other_and_the_interval_covers():
 def test_the_spread_over_seeds_alone_is_that_of_their_mean():
     """Seeds that differ and names that do not: s / √S, with S − 1 degrees of freedom; 20,000 draws leave 1 %."""
     seeds = [table(np.full(40, value)) for value in (0.0, 1.0, 5.0, 2.0)]
-    found = Redrawn(0, draws=20_000)(seeds, share)
+    found = AnswerBootstrap(0, draws=20_000)(seeds, share)
     assert float(found.value) == 2.0
     assert found.draws.std() == pytest.approx(np.std([0, 1, 5, 2], ddof=1) / 2, rel=0.02)
     assert int(found.groups) == 4
-    one = Redrawn(0)(seeds[:1], share)
-    assert (int(one.groups), one.names) == (40, 40)
+    one = AnswerBootstrap(0)(seeds[:1], share)
+    assert (int(one.groups), one.units) == (40, 40)
 
 
 @pytest.mark.parametrize("value", [False, True])
 def test_a_share_of_none_or_all_is_not_taken_for_certain(value):
     """Draws of Jeffreys' posterior, whose quantiles 2,000 draws give to a tenth of their size."""
-    found = Redrawn(0).share([table(np.full(50, value))], share)
+    found = AnswerBootstrap(0).share([table(np.full(50, value))], share)
     assert float(found.value) == float(value)
     low, high = jeffreys(float(value), 50)
     inner = high if value is False else 1 - low
     assert np.quantile(np.abs(found.draws - value), 0.975) == pytest.approx(inner, rel=0.1)
     some = np.arange(50) < 5
-    assert Redrawn(0).share([table(some)], share).draws.std() == pytest.approx((0.1 * 0.9 / 50) ** 0.5, rel=0.05)
+    assert AnswerBootstrap(0).share([table(some)], share).draws.std() == pytest.approx(
+        (0.1 * 0.9 / 50) ** 0.5, rel=0.05
+    )

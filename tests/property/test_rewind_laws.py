@@ -15,7 +15,8 @@ from trisect.lm.fleet import forward, initial, layout, spans, views
 from trisect.lm.loss import token_scores
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants
 from trisect.lm.variants import make_decoder, span, variant_scores
-from trisect.measure.curves import TOLERANCE, adaptive_curves, exact_curves, paired_band
+from trisect.measure.curves import TOLERANCE, adaptive_curves, exact_curves
+from trisect.stats.ratios import paired_band
 
 CORPUS = tiny.corpus()
 PIECES = evaluation_pieces(CORPUS, tiny.TRAINING, "valid", (), "cpu")

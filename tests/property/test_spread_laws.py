@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.traces import random_trace
 
+from trisect.measure import sums as spread
 from trisect.measure.block import mixing_ratio, norms
 from trisect.measure.categories import CATEGORIES
 from trisect.measure.norms import per_head, transformed_norms
+from trisect.measure.sums import Ranks, Sums, moments
 from trisect.measure.tally import Layer, Model, Whose, frequency_ranks
-from trisect.stats import sums as spread
-from trisect.stats.sums import Ranks, Sums, draw_groups, moments, variation
+from trisect.stats.bootstrap import draw_times
+from trisect.stats.describe import variation
 
 
 def spearman(x: object, y: object) -> float:
@@ -37,7 +39,7 @@ def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
     for start, stop in itertools.pairwise(edges):
         whole.add(np.arange(start, stop), values[start:stop])
     np.testing.assert_allclose(whole.total(40), values.numpy().sum(0), rtol=1e-12, atol=1e-12)
-    times = draw_groups(40, seed, 5)
+    times = draw_times(np.random.default_rng(seed), 40, 5)
     assert (times.sum(1) == 40).all()
     chosen = [np.repeat(np.arange(40), row.astype(int)) for row in times]
     want = [values.numpy()[c].sum(0) for c in chosen]
@@ -105,7 +107,7 @@ def test_rank_correlations_of_draws_are_those_of_the_drawn_texts():
     ranks = Ranks(series=3, groups=6, bins=16)
     for some in torch.arange(60).split(7):
         ranks.add(torch.from_numpy(x)[:, some], torch.from_numpy(y)[:, some], group[some])
-    times = draw_groups(6, 3, 8)
+    times = draw_times(np.random.default_rng(3), 6, 8)
     found = ranks.estimate(times)
     assert found.draws.shape == (8, 3)
     for row, line in zip(times.astype(int), found.draws, strict=True):

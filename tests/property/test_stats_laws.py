@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trisect.stats.tests import ALPHA, Sides, conjunction, holm, interval, seeds_needed, sides, summary, two_sided
+from trisect.stats.correct import conjunction, holm, two_sided
+from trisect.stats.paired import summary, t_interval, t_test
+from trisect.stats.reach import seeds_needed
+from trisect.stats.tested import ALPHA, PValues
 
 DIRECTIONS = ("above", "below", "within")
 TURNED = {"above": "below", "below": "above", "within": "within"}
@@ -17,27 +20,27 @@ samples = hnp.arrays(float, st.integers(2, 12), elements=numbers)
 bounds = st.floats(0.001, 5).map(lambda x: round(x, 6))
 probabilities = st.floats(0, 1)
 families = st.lists(probabilities, min_size=1, max_size=20)
-pairs = st.builds(lambda a, b: Sides(np.array(a), np.array(b)), probabilities, probabilities)
+pairs = st.builds(lambda a, b: PValues(np.array(a), np.array(b)), probabilities, probabilities)
 
 
 @given(samples, st.sampled_from(DIRECTIONS), bounds, st.booleans())
 def test_turning_effect_and_claim_round_changes_nothing(values, direction, bound, negative):
     bound = -bound if negative and direction != "within" else bound
     turned = bound if direction == "within" else -bound
-    here = sides(summary(values), direction, bound)
-    there = sides(summary(-values), TURNED[direction], turned)
+    here = t_test(summary(values), direction, bound)
+    there = t_test(summary(-values), TURNED[direction], turned)
     assert here == pytest.approx(there, rel=1e-9, abs=1e-300)
 
 
 @given(samples, st.sampled_from(("above", "below")), bounds)
 def test_claiming_the_opposite_swaps_the_sides(values, direction, bound):
-    here, there = (sides(summary(values), d, bound) for d in (direction, TURNED[direction]))
+    here, there = (t_test(summary(values), d, bound) for d in (direction, TURNED[direction]))
     assert (here.p_for, here.p_against) == (there.p_against, there.p_for)
 
 
 @given(samples, bounds, st.floats(0, 5))
 def test_adding_a_constant_moves_the_claim_one_way(values, bound, constant):
-    here, there = (sides(summary(values + c), "above", bound) for c in (0.0, constant))
+    here, there = (t_test(summary(values + c), "above", bound) for c in (0.0, constant))
     assert there.p_for <= here.p_for + 1e-9  # rounding of the shifted values
     assert there.p_against >= here.p_against - 1e-9
 
@@ -47,13 +50,13 @@ def test_units_do_not_matter(values, direction, bound, scale):
     here = summary(values)
     there = summary(values * scale)
     if here.testable and there.testable:
-        expected = sides(here, direction, bound)
-        assert sides(there, direction, bound * scale) == pytest.approx(expected, rel=1e-6, abs=1e-300)
+        expected = t_test(here, direction, bound)
+        assert t_test(there, direction, bound * scale) == pytest.approx(expected, rel=1e-6, abs=1e-300)
 
 
 @given(samples, st.sampled_from(DIRECTIONS), bounds)
 def test_no_part_has_two_small_sides(values, direction, bound):
-    found = sides(summary(values), direction, bound)
+    found = t_test(summary(values), direction, bound)
     assert 0 <= found.p_for <= 1
     assert 0 <= found.p_against <= 1
     assert found.p_for + found.p_against >= 1 - 1e-9
@@ -69,7 +72,7 @@ def test_joining_parts_never_makes_a_claim_easier(parts):
 
 @given(st.lists(samples, min_size=1, max_size=4), bounds)
 def test_supported_and_refuted_never_both(values, bound):
-    joint = conjunction([sides(summary(v), "above", bound) for v in values])
+    joint = conjunction([t_test(summary(v), "above", bound) for v in values])
     assert not (joint.p_for < ALPHA / 2 and joint.p_against < ALPHA / 2)
 
 
@@ -98,8 +101,8 @@ def test_holm_does_not_mind_the_order_of_claims(p, random):
 def test_the_interval_agrees_with_the_tests(values, bound):
     found = summary(values)
     if found.testable:
-        low, high = interval(found, 0.95)
-        p = sides(found, "above", bound)
+        low, high = t_interval(found, 0.95)
+        p = t_test(found, "above", bound)
         assert (p.p_for < 0.025) == (low > bound) or p.p_for == pytest.approx(0.025)
         assert (p.p_against < 0.025) == (high < bound) or p.p_against == pytest.approx(0.025)
 
@@ -108,5 +111,5 @@ def test_the_interval_agrees_with_the_tests(values, bound):
 def test_an_undecided_claim_needs_more_seeds_than_it_has(values, direction, bound, family):
     found = summary(values)
     needed = seeds_needed([(found, direction, bound)], family)
-    if needed is not None and two_sided(sides(found, direction, bound)) >= ALPHA / family:
+    if needed is not None and two_sided(t_test(found, direction, bound)) >= ALPHA / family:
         assert needed > found.n

@@ -21,7 +21,7 @@ from trisect.hf.crossing import PADDING, SPECIAL, check_crossing, cross_batches,
 from trisect.hf.load import Pretrained, load
 from trisect.measure.alignment import aer, gold_of
 from trisect.papers.norms import ALIGNMENT
-from trisect.stats.bootstrap import Redrawn
+from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import Pair
 
 SENTENCES = (
@@ -261,7 +261,7 @@ def row(rows, measure, group=None, layer=None, head=None, subject="seed-1", **fi
 
 def test_rows_are_the_rates_of_the_counts_with_intervals_over_pairs():
     scored = planted((0.5, 0.6), (0.8, 0.7))
-    rows = alignment_rows(scored, Redrawn(0, 500))
+    rows = alignment_rows(scored, CrossedBootstrap(0, 500))
     hits = scored.counts[0][..., 0].sum(0)
     for i, c in enumerate(COLUMNS):
         found = row(rows, "aer", c.group, c.layer, c.head)
@@ -283,7 +283,7 @@ def test_rows_are_the_rates_of_the_counts_with_intervals_over_pairs():
 
 def test_of_several_models_there_is_a_mean_a_spread_and_each_alone():
     scored = planted((0.5, 0.6), (0.8, 0.7), models=3)
-    rows = alignment_rows(scored, Redrawn(0, 500))
+    rows = alignment_rows(scored, CrossedBootstrap(0, 500))
     name = "seed-1, seed-2, seed-3"
     alone = [row(rows, "aer", "awi norm", 1, subject=f"seed-{i}")["value"] for i in (1, 2, 3)]
     assert row(rows, "aer", "awi norm", 1, subject=name)["value"] == pytest.approx(np.mean(alone))
@@ -304,7 +304,7 @@ def test_of_several_models_there_is_a_mean_a_spread_and_each_alone():
     ],
 )
 def test_the_claim_follows_the_planted_difference(weight, norm, models, verdict):
-    table = judge_alignment(planted(weight, norm, models), Redrawn(0, 2000), {"models": "planted"})
+    table = judge_alignment(planted(weight, norm, models), CrossedBootstrap(0, 2000), {"models": "planted"})
     whole = table.row(0, named=True)
     assert (whole["claim"], whole["verdict"]) == ("C-5", verdict)
     parts = table.filter(pl.col("part").is_not_null())
@@ -318,21 +318,21 @@ def test_seeds_that_disagree_widen_what_is_said():
     """One model where norms help greatly and one where they harm as much: no verdict, whatever the pairs say."""
     good, bad = planted((0.5, 0.5), (0.9, 0.9)), planted((0.9, 0.9), (0.5, 0.5))
     both = replace(good, models=("a", "b"), counts=(*good.counts, *bad.counts), chosen=(*good.chosen, *bad.chosen))
-    table = judge_alignment(both, Redrawn(0, 2000), {})
+    table = judge_alignment(both, CrossedBootstrap(0, 2000), {})
     assert table["verdict"][0] == "inconclusive"
     assert table["low"][0] < -0.3
     assert table["high"][0] > 0.3
 
 
 def test_without_gold_or_with_few_pairs_nothing_is_decided():
-    none = judge_alignment(None, Redrawn(0, 100), {})
+    none = judge_alignment(None, CrossedBootstrap(0, 100), {})
     assert none["verdict"][0] == "inconclusive"
     assert none["reason"][0] == "not measured on this model"
     few = planted((0.5, 0.6), (0.8, 0.8), pairs=20)
-    table = judge_alignment(few, Redrawn(0, 500), {})
+    table = judge_alignment(few, CrossedBootstrap(0, 500), {})
     assert table["verdict"][0] == "inconclusive"
     assert table["reason"][0] == "20 sentences; below 30, resampling decides nothing"
-    untried = judge_alignment(replace(few, chosen=()), Redrawn(0, 500), {})
+    untried = judge_alignment(replace(few, chosen=()), CrossedBootstrap(0, 500), {})
     assert untried["effect"].is_null().to_list() == [False, False, False, True, True]
 
 

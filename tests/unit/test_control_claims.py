@@ -16,7 +16,7 @@ from trisect.claims.readings import read
 from trisect.core.claim import LossChange
 from trisect.core.methods import VARIANTS
 from trisect.papers import submodules
-from trisect.stats.tests import summary
+from trisect.stats.paired import summary
 
 OVERFITS = submodules.CLAIMS[0].parts[1]  # POS at k@1, valid loss change > 0.02 nats
 ROBUST = submodules.CLAIMS[1].parts[1]  # mean of k@2-3, valid loss change < -0.02 nats

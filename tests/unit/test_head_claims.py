@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trisect.claims.heads import NO_NULL, Against, Resampled, judge_heads
+from trisect.claims.heads import NO_NULL, Against, ResampledHeads, judge_heads
 from trisect.claims.sampled import NO_SPREAD, NOT_MEASURED, judge_sampled
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.tables import SCHEMAS
@@ -65,8 +65,8 @@ def test_claims_of_one_source_are_one_family():
 
 def test_heads_are_resampled_by_the_rule_of_all_claims():
     draw = np.random.default_rng(0)
-    low = Resampled(0.6, draw.normal(0.6, 0.02, 2000), 72)
-    high = Resampled(0.99, draw.normal(0.99, 0.005, 2000), 72)
+    low = ResampledHeads(0.6, draw.normal(0.6, 0.02, 2000), 72)
+    high = ResampledHeads(0.99, draw.normal(0.99, 0.005, 2000), 72)
     either = part("share", "below", 0.95)
     assert verdicts(judge_heads(source((either,)), {"share": low}, ABOUT)) == {"X-1": "supported"}
     assert verdicts(judge_heads(source((either,)), {"share": high}, ABOUT)) == {"X-1": "refuted"}
@@ -79,13 +79,16 @@ def test_heads_are_resampled_by_the_rule_of_all_claims():
     [
         ({}, NOT_MEASURED),
         ({"share": against([], [], [])}, NO_NULL),
-        ({"share": Resampled(0.6, np.linspace(0.5, 0.7, 50), 12)}, "12 heads; below 30, resampling decides nothing"),
         (
-            {"share": Resampled(0.6, np.linspace(0.5, 0.7, 50), 1, "text")},
+            {"share": ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 12)},
+            "12 heads; below 30, resampling decides nothing",
+        ),
+        (
+            {"share": ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 1, "text")},
             "1 text; below 30, resampling decides nothing",
         ),
-        ({"share": Resampled(0.6, np.full(50, 0.6), 40)}, NO_SPREAD),
-        ({"share": Resampled(float("nan"), np.full(50, np.nan), 40)}, NOT_MEASURED),
+        ({"share": ResampledHeads(0.6, np.full(50, 0.6), 40)}, NO_SPREAD),
+        ({"share": ResampledHeads(float("nan"), np.full(50, np.nan), 40)}, NOT_MEASURED),
     ],
 )
 def test_what_cannot_be_tested_says_why(found, reason):
@@ -106,11 +109,11 @@ def test_a_claim_is_bound_to_what_it_speaks_of():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (Resampled(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), 72), "cannot be told"),
-        (Resampled(0.6, np.linspace(0.5, 0.7, 50), 12), "cannot be told"),
+        (ResampledHeads(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), 72), "cannot be told"),
+        (ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 12), "cannot be told"),
         (against([0.05], [0.5], [0.5]), "cannot be told"),
-        (Resampled(0.6, np.full(50, 0.6), 40), "barred: no number of heads"),
-        (Resampled(0.6, np.linspace(0.5, 0.7, 2001), 72), "no more"),
+        (ResampledHeads(0.6, np.full(50, 0.6), 40), "barred: no number of heads"),
+        (ResampledHeads(0.6, np.linspace(0.5, 0.7, 2001), 72), "no more"),
     ],
 )
 def test_how_many_heads_would_decide_is_not_invented(given, said):
@@ -131,7 +134,7 @@ def test_the_rule_is_one_for_heads_and_texts():
     }
     means = {"a": 0.6, "b": 0.4, "c": 0.3}
     claims = ((part("a", "above", 0.3), part("b", "above", 0.3)), (part("c"), part("missing")), (part("c"),))
-    heads = judge_heads(source(*claims), {k: Resampled(means[k], d, 50) for k, d in draws.items()}, ABOUT)
+    heads = judge_heads(source(*claims), {k: ResampledHeads(means[k], d, 50) for k, d in draws.items()}, ABOUT)
     texts = judge_sampled(source(*claims), draws, means, 50, ABOUT)
     columns = pl.exclude("seeds_needed", "n")
     assert heads.select(columns).equals(texts.select(columns))

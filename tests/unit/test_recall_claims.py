@@ -19,7 +19,7 @@ from trisect.experiments.recall.rows import COVERAGES, RISKS
 from trisect.measure.recall import threshold
 from trisect.papers import recall
 from trisect.report.cards import cards
-from trisect.stats.intervals import interval
+from trisect.stats.bootstrap import percentile_interval
 
 PLACES = [f"P{i:02d}{'o' * (i % 5)}" for i in range(20)]
 ABOUT = {"subject": "m", "corpus": "c"}
@@ -337,6 +337,6 @@ def test_statistics_of_fewer_units_count_with_their_own():
     table = judge_sampled(one, found, {"a": 2.0, "b": 1.0}, 400, ABOUT, each=own)
     rows = {r["part"]: r for r in table.iter_rows(named=True)}
     assert (rows["a"]["n"], rows["a − b"]["n"], rows[None]["n"]) == (400, 50, 50)
-    low, high = interval(found["a"] - found["b"], 4)
+    low, high = percentile_interval(found["a"] - found["b"], 4)
     assert (rows["a − b"]["low"], rows["a − b"]["high"]) == (float(low), float(high))
     assert rows["a − b"]["p"] > rows["a"]["p"]

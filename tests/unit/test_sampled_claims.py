@@ -16,8 +16,9 @@ from trisect.claims.sampled import judge_sampled
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
 from trisect.papers import SOURCES, norms
 from trisect.report.cards import cards
-from trisect.stats import tests as rule
-from trisect.stats.intervals import interval, sides
+from trisect.stats.bootstrap import percentile_interval, percentile_test
+from trisect.stats.correct import two_sided
+from trisect.stats.paired import summary, t_interval, t_test
 
 ABOUT = {"subject": "m", "corpus": "c"}
 
@@ -101,12 +102,14 @@ def test_p_and_interval_agree_with_students_t_for_means(n):
     values = np.random.default_rng(n).normal(0.15, 1, n)
     picks = np.random.default_rng(1).integers(n, size=(20_000, n))
     replicates = values[picks].mean(1)
-    student = rule.sides(rule.summary(values), "above", 0.0)
-    found = sides(replicates, n, "above", 0.0)
+    student = t_test(summary(values), "above", 0.0)
+    found = percentile_test(replicates, n, "above", 0.0)
     assert float(found.p_for) == pytest.approx(float(student.p_for), abs=0.01)
     assert float(found.p_against) == pytest.approx(float(student.p_against), abs=0.01)
-    want = [float(end) for end in rule.interval(rule.summary(values), 0.95)]
-    np.testing.assert_allclose([float(end) for end in interval(replicates, n)], want, atol=0.05 * (want[1] - want[0]))
+    want = [float(end) for end in t_interval(summary(values), 0.95)]
+    np.testing.assert_allclose(
+        [float(end) for end in percentile_interval(replicates, n)], want, atol=0.05 * (want[1] - want[0])
+    )
 
 
 def test_true_nulls_are_refuted_or_supported_no_oftener_than_they_may():
@@ -116,7 +119,7 @@ def test_true_nulls_are_refuted_or_supported_no_oftener_than_they_may():
     for _ in range(400):
         values = draw.exponential(1.0, 40)
         replicates = draw.multinomial(40, np.full(40, 1 / 40), size=999) @ values / 40
-        wrong += float(rule.two_sided(sides(replicates, 40, "above", 1.0))) < 0.05
+        wrong += float(two_sided(percentile_test(replicates, 40, "above", 1.0))) < 0.05
     assert wrong < 38
 
 
@@ -149,9 +152,9 @@ def test_what_was_not_measured_is_inconclusive_and_stays_in_the_family(estimates
 
 def test_draws_that_are_no_number_speak_on_neither_side():
     half = np.where(np.arange(4000) % 2, np.nan, drawn(5.0))
-    assert float(sides(half, 100, "above", 0.0).p_for) > 0.4
-    assert float(sides(-half, 100, "above", 0.0).p_against) > 0.4
-    assert np.isnan(interval(half, 100)[0])
+    assert float(percentile_test(half, 100, "above", 0.0).p_for) > 0.4
+    assert float(percentile_test(-half, 100, "above", 0.0).p_against) > 0.4
+    assert np.isnan(percentile_interval(half, 100)[0])
 
 
 def test_a_number_that_never_changes_cannot_be_tested():
@@ -214,8 +217,8 @@ def test_groups_of_texts_count_for_the_degrees_of_freedom():
     values, one = drawn(0.1, 0.1), source(claim("X", part("s")))
     table = judge_sampled(one, {"s": values}, {"s": 0.1}, 5000, ABOUT, groups=40)
     whole = table.row(0, named=True)
-    assert (whole["low"], whole["high"]) == tuple(float(end) for end in interval(values, 40))
-    assert whole["p"] == pytest.approx(float(rule.two_sided(sides(values, 40, "above", 0.0))))
+    assert (whole["low"], whole["high"]) == tuple(float(end) for end in percentile_interval(values, 40))
+    assert whole["p"] == pytest.approx(float(two_sided(percentile_test(values, 40, "above", 0.0))))
     assert whole["n"] == 5000
     assert whole["spread"] == pytest.approx(0.1 * 5000**0.5, rel=0.01)
     few = judge_sampled(one, {"s": values}, {"s": 0.1}, 40, ABOUT, groups=256)

@@ -8,19 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from trisect.stats.tests import (
-    ALPHA,
-    Sample,
-    Sides,
-    conjunction,
-    holm,
-    interval,
-    number,
-    seeds_needed,
-    sides,
-    summary,
-    two_sided,
-)
+from trisect.stats.correct import conjunction, holm, two_sided
+from trisect.stats.paired import Sample, summary, t_interval, t_test
+from trisect.stats.reach import seeds_needed
+from trisect.stats.tested import ALPHA, PValues, number
 
 CASES = [[0.3, 0.1, 0.2], [-0.4, 0.1, 0.02, 0.3, -0.2], [5.0, 5.1], list(np.linspace(-1, 2, 30))]
 
@@ -39,8 +30,8 @@ def sample(n: float, mean: float, spread: float) -> Sample:
 def test_one_sided_tests_are_those_of_scipy(values, bound):
     greater = one_sided(values, bound, "greater")
     less = one_sided(values, bound, "less")
-    assert sides(summary(values), "above", bound) == pytest.approx((greater, less), rel=1e-9)
-    assert sides(summary(values), "below", bound) == pytest.approx((less, greater), rel=1e-9)
+    assert t_test(summary(values), "above", bound) == pytest.approx((greater, less), rel=1e-9)
+    assert t_test(summary(values), "below", bound) == pytest.approx((less, greater), rel=1e-9)
 
 
 @pytest.mark.parametrize("values", CASES)
@@ -48,7 +39,7 @@ def test_one_sided_tests_are_those_of_scipy(values, bound):
 def test_intervals_are_those_of_scipy(values, level):
     result: Any = scipy_stats.ttest_1samp(values, 0)
     expected = result.confidence_interval(level)
-    assert interval(summary(values), level) == pytest.approx(tuple(expected), rel=1e-8)
+    assert t_interval(summary(values), level) == pytest.approx(tuple(expected), rel=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +51,7 @@ def test_equivalence_is_two_one_sided_tests(mean, alike):
     below_high = one_sided(values, 0.02, "less")
     above_high = one_sided(values, 0.02, "greater")
     below_low = one_sided(values, -0.02, "less")
-    found = sides(summary(values), "within", 0.02)
+    found = t_test(summary(values), "within", 0.02)
     assert found.p_for == pytest.approx(max(above_low, below_high), rel=1e-9)
     assert found.p_against == pytest.approx(min(1.0, 2 * min(above_high, below_low)), rel=1e-9)
     assert (found.p_for < 0.05) == alike
@@ -68,9 +59,9 @@ def test_equivalence_is_two_one_sided_tests(mean, alike):
 
 def test_a_small_p_against_equivalence_needs_an_effect_outside_on_either_side():
     wide = 0.001 * np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
-    assert sides(summary(0.05 + wide), "within", 0.02).p_against < 1e-4
-    assert sides(summary(-0.05 + wide), "within", 0.02).p_against < 1e-4
-    assert sides(summary(wide), "within", 0.02).p_against == 1.0
+    assert t_test(summary(0.05 + wide), "within", 0.02).p_against < 1e-4
+    assert t_test(summary(-0.05 + wide), "within", 0.02).p_against < 1e-4
+    assert t_test(summary(wide), "within", 0.02).p_against == 1.0
 
 
 @pytest.mark.parametrize("values", [[], [0.3], [0.25, 0.25, 0.25], [0.1, 0.1 + 1e-15]])
@@ -78,8 +69,8 @@ def test_no_test_is_made_without_two_differences_and_a_spread(values):
     found = summary(values)
     assert not found.testable
     for direction in ("above", "below", "within"):
-        assert sides(found, direction, 0.02) == (1.0, 1.0)
-    assert [number(end) for end in interval(found, 0.95)] == [None, None]
+        assert t_test(found, direction, 0.02) == (1.0, 1.0)
+    assert [number(end) for end in t_interval(found, 0.95)] == [None, None]
 
 
 def test_a_spread_far_above_rounding_is_tested():
@@ -96,17 +87,17 @@ def test_summary_is_count_mean_and_sample_standard_deviation():
 
 def test_all_parts_hold_by_the_largest_p_for_and_fail_by_k_times_the_smallest_p_against():
     parts = [
-        Sides(np.array(0.01), np.array(0.9)),
-        Sides(np.array(0.04), np.array(0.02)),
-        Sides(np.array(0.2), np.array(0.5)),
+        PValues(np.array(0.01), np.array(0.9)),
+        PValues(np.array(0.04), np.array(0.02)),
+        PValues(np.array(0.2), np.array(0.5)),
     ]
     assert conjunction(parts) == (0.2, pytest.approx(0.06))
-    assert conjunction([Sides(np.array(0.3), np.array(0.7))] * 2) == (0.3, 1.0)
+    assert conjunction([PValues(np.array(0.3), np.array(0.7))] * 2) == (0.3, 1.0)
 
 
 @pytest.mark.parametrize(("p_for", "p_against", "expected"), [(0.01, 0.99, 0.02), (0.9, 0.03, 0.06), (0.6, 0.7, 1.0)])
 def test_a_claim_is_tested_on_both_sides(p_for, p_against, expected):
-    assert two_sided(Sides(np.array(p_for), np.array(p_against))) == pytest.approx(expected)
+    assert two_sided(PValues(np.array(p_for), np.array(p_against))) == pytest.approx(expected)
 
 
 def test_holm_worked_by_hand():
@@ -122,7 +113,7 @@ def test_a_claim_that_was_not_measured_keeps_its_place_in_the_family():
 
 @pytest.mark.parametrize(("n", "half"), [(2, 126.0), (3, 9.635), (5, 2.744), (8, 1.521), (10, 1.236)])
 def test_half_width_of_the_first_holm_interval_over_fourteen_claims(n, half):
-    low, high = interval(sample(n, 0.0, 1.0), 1 - ALPHA / 14)
+    low, high = t_interval(sample(n, 0.0, 1.0), 1 - ALPHA / 14)
     assert float(high - low) / 2 == pytest.approx(half, rel=1e-3)  # four digits are given
     quantile = scipy_stats.t.isf(0.05 / 28, n - 1)
     assert float(high) == pytest.approx(quantile / np.sqrt(n), rel=1e-9)
@@ -173,7 +164,7 @@ def test_fourteen_true_nulls_are_seldom_called_anything():
     """Under the null of every claim, a verdict among 14 comes in at most 5 % of studies; without Holm in far more."""
     generator = np.random.default_rng(7)
     draws, claims, n = 4000, 14, 5
-    p = two_sided(sides(summary(generator.standard_normal((draws, claims, n))), "above", 0.0))
+    p = two_sided(t_test(summary(generator.standard_normal((draws, claims, n))), "above", 0.0))
     slack = 3 * np.sqrt(0.05 * 0.95 / draws)  # three standard errors of a share of 5 %
     assert (holm(p) < ALPHA).any(-1).mean() <= 0.05 + slack
     assert (p < ALPHA).any(-1).mean() > 0.4
@@ -183,13 +174,13 @@ def test_fourteen_true_nulls_are_seldom_called_anything():
 def test_claims_of_several_parts_keep_the_error_when_each_part_sits_on_its_margin(parts):
     generator = np.random.default_rng(8)
     draws, claims, n = 2000, 14, 5
-    drawn = [sides(summary(0.02 + generator.standard_normal((draws, claims, n))), "above", 0.02) for _ in range(parts)]
+    drawn = [t_test(summary(0.02 + generator.standard_normal((draws, claims, n))), "above", 0.02) for _ in range(parts)]
     wrong = (holm(two_sided(conjunction(drawn))) < ALPHA).any(-1).mean()
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / draws)
 
 
 def test_equivalence_on_its_margin_keeps_the_error():
     generator = np.random.default_rng(9)
-    found = sides(summary(0.02 + 0.005 * generator.standard_normal((4000, 5))), "within", 0.02)
+    found = t_test(summary(0.02 + 0.005 * generator.standard_normal((4000, 5))), "within", 0.02)
     assert (found.p_for < ALPHA).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
     assert (found.p_against < ALPHA).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)

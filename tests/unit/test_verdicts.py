@@ -15,7 +15,7 @@ from trisect.claims import evidence as evidence_room
 from trisect.claims import readings, verdicts
 from trisect.core.tables import SCHEMAS
 from trisect.papers import submodules
-from trisect.stats import tests as stats
+from trisect.stats.correct import holm
 
 
 def test_the_numbers_of_a_part_are_those_of_the_metrics():
@@ -40,7 +40,7 @@ def test_the_numbers_of_a_part_are_those_of_the_metrics():
 def test_p_holm_is_holm_over_the_fourteen():
     table = judged(study_tables(SEEDS, spread=0.1), SEEDS).filter(pl.col("part").is_null())
     assert table["claim"].to_list() == ORDER
-    assert table["p_holm"].to_list() == pytest.approx(list(stats.holm(table["p"].to_numpy())))
+    assert table["p_holm"].to_list() == pytest.approx(list(holm(table["p"].to_numpy())))
     verdict = table["verdict"].to_list()
     assert [v != "inconclusive" for v in verdict] == [p < 0.05 for p in table["p_holm"]]
     assert [r is None for r in table["reason"]] == [v != "inconclusive" for v in verdict]
@@ -113,7 +113,7 @@ def test_a_missing_claim_stays_in_the_family():
     tables = without(planted(TRUTHS["A-1"], spread=0.03), "attack-dep")
     row = whole(judged(tables), "A-1")
     others = judged(tables).filter(pl.col("part").is_null() & (pl.col("claim") != "A-1"))["p"].to_list()
-    assert row["p_holm"] == pytest.approx(stats.holm([row["p"], *others])[0])
+    assert row["p_holm"] == pytest.approx(holm([row["p"], *others])[0])
     assert others.count(1.0) >= 4
 
 

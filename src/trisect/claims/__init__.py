@@ -10,7 +10,7 @@ from trisect.claims.verdicts import EPSILON, judge
 from trisect.core.claim import Claim, plain
 from trisect.core.files import canonical, digest
 from trisect.papers import SOURCES
-from trisect.stats.tests import ALPHA
+from trisect.stats.tested import ALPHA
 
 __all__ = ["CLAIMS", "Check", "claims_hash", "judge", "judge_sampled", "listing", "preconditions"]
 

@@ -17,7 +17,8 @@ from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.papers.submodules import MARGIN
-from trisect.stats.tests import ALPHA, Sample, interval, number, sides, summary
+from trisect.stats.paired import Sample, summary, t_interval, t_test
+from trisect.stats.tested import ALPHA, number
 
 CONTROLS = (*VARIANTS[1:], "bounded+site")
 SURVIVES, NOT, UNDECIDED, NOTHING = "survives", "does not survive", "undecided", "no such effect"
@@ -25,7 +26,7 @@ READINGS = (SURVIVES, NOT, UNDECIDED, NOTHING)
 # Differences up to this size are none, where a part's own margin is not of that kind.
 SAME = {"nats": MARGIN, "of what the baseline learned": 0.10}
 
-Place = tuple[str, str]  # label and site
+LabelledSite = tuple[str, str]  # label and site
 
 
 class Paired(NamedTuple):
@@ -63,7 +64,7 @@ def _row(part: Part, control: str, evidence: Evidence, barred: bool) -> dict[str
         return None
     attack, other = summary(paired.attack), summary(paired.control)
     difference = summary(np.subtract(paired.attack, paired.control))
-    low, high = interval(difference, 1 - ALPHA)
+    low, high = t_interval(difference)
     return {
         "part": part.name + (f" (at {', '.join(where)})" if where else ""),
         "control": control,
@@ -92,16 +93,16 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
         return NOTHING
     match control:
         case "bounded" | "site" | "bounded+site":
-            found = sides(other, part.direction, part.bound)
+            found = t_test(other, part.direction, part.bound)
             return SURVIVES if found.p_for < ALPHA else NOT if found.p_against < ALPHA else UNDECIDED
         case "control":
             pass
         case _:
             raise AssertionError(f"no rule reads the control {control!r}")
-    low, high = interval(difference, 1 - ALPHA)
+    low, high = t_interval(difference)
     near, far = (low, high) if sign > 0 else (-high, -low)
     margin = SAME.get(part.unit)
-    same = margin is not None and bool(sides(difference, "within", margin).p_for < ALPHA)
+    same = margin is not None and bool(t_test(difference, "within", margin).p_for < ALPHA)
     if same or far < 0:
         return NOT
     return SURVIVES if near > 0 else UNDECIDED
@@ -145,7 +146,7 @@ def _attacks(leaf: Leaf) -> bool:
     )
 
 
-def _places(leaf: Leaf) -> set[Place]:
+def _places(leaf: Leaf) -> set[LabelledSite]:
     """Every label and site that a leaf about attacks reads."""
     if isinstance(leaf, CurveDistance):
         return {(label, f"{c}@{n}") for label in leaf.labels for c in leaf.pair for n in leaf.layers}
@@ -153,7 +154,7 @@ def _places(leaf: Leaf) -> set[Place]:
     return {(leaf.label or "", site) for site in leaf.sites}
 
 
-def _at(leaf: Leaf, have: set[Place], layers: set[str]) -> Leaf | None:
+def _at(leaf: Leaf, have: set[LabelledSite], layers: set[str]) -> Leaf | None:
     """The leaf at the places that it has there and in these layers, or null where nothing is left of it."""
     if isinstance(leaf, CurveDistance):
         labels = tuple(x for x in leaf.labels if any(label == x for label, _ in have))

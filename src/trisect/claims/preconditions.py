@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
-from trisect.stats.tests import interval, number, summary
+from trisect.stats.paired import summary, t_interval
+from trisect.stats.tested import number
 
 MARGIN = 0.02
 
@@ -83,7 +84,7 @@ def _check(evidence: Evidence, name: str, required: str, site: str | None, measu
     ok = bool(evidence.seeds) and not found
     sentence = " ".join([required, *(found or (["Found so in every seed."] if ok else ["Not measured."]))])
     sample = summary(list(gains.values()))
-    low, high = (number(x) for x in interval(sample, 0.95))
+    low, high = (number(x) for x in t_interval(sample))
     return Check(name, sentence, number(sample.mean), low, high, margin, ok, len(gains), diverged)
 
 

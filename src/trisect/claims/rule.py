@@ -4,39 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from trisect.core.claim import Part
-from trisect.stats.tests import ALPHA, Sides, conjunction, holm, two_sided
+from trisect.stats.correct import conjunction, holm, two_sided
+from trisect.stats.tested import ALPHA, PValues, Tested, number
 
 UNDECIDED = "not decided at the measured spread"
 
+Columns: TypeAlias = dict[str, float | int | str | bool | None]
 
-class Tested(Protocol):
-    """A part with its p-values, how far its effect lies on the claimed side, and the rule that bars a verdict."""
 
-    @property
-    def part(self) -> Part:
-        """What is claimed."""
-        ...
+@dataclass(frozen=True)
+class TestedPart:
+    """A part of a claim with its test, and the rule that bars a verdict from resting on it, or null."""
 
-    @property
-    def sides(self) -> Sides:
-        """What speaks for it and against it."""
-        ...
+    part: Part
+    tested: Tested
+    barred: str | None
 
     @property
     def slack(self) -> float:
         """How far the effect lies on the claimed side of the bound, in the part's own unit; NaN where there is none."""
-        ...
+        return float("nan") if self.tested.effect is None else slack(self.part, self.tested.effect)
 
     @property
-    def barred(self) -> str | None:
-        """Why no verdict can rest on it, or null."""
-        ...
+    def reason(self) -> str | None:
+        """Why this part has no verdict of its own, or null."""
+        return self.tested.reason if self.barred is None else self.barred
+
+    def columns(self) -> Columns:
+        """What the row of a part and that of a whole claim share: effect, intervals, margin, n and spread."""
+        part, tested = self.part, self.tested
+        return {
+            "effect": tested.effect,
+            "low": tested.low,
+            "high": tested.high,
+            "low_family": tested.low_family,
+            "high_family": tested.high_family,
+            "margin": part.margin,
+            "bound": part.bound,
+            "direction": part.direction,
+            "unit": part.unit,
+            "margin_reason": part.reason,
+            "n": tested.n,
+            "spread": tested.spread,
+        }
+
+    def row(self) -> Columns:
+        """The row of this part: what it says, its numbers, its own p on either side, and why it has none."""
+        said = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
+        p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
+        return {**said, **self.columns(), "p": p, "reason": self.reason}
 
 
-T = TypeVar("T", bound=Tested)
+T = TypeVar("T", bound=TestedPart)
 
 
 @dataclass(frozen=True)
@@ -44,7 +66,7 @@ class Decided(Generic[T]):
     """A claim by the rule: the parts that decide, both sides of their conjunction, p before and after Holm, and what bars it."""
 
     deciding: tuple[T, ...]
-    sides: Sides
+    sides: PValues
     p: float
     p_holm: float
     barred: str | None
@@ -56,6 +78,10 @@ class Decided(Generic[T]):
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
 
+    def row(self) -> Columns:
+        """The columns of the claim as a whole that every kind of evidence has."""
+        return {"decides": True, "p": self.p, "p_holm": self.p_holm, "verdict": self.verdict}
+
     @property
     def undecided(self) -> bool:
         """Whether there is no verdict."""
@@ -64,7 +90,7 @@ class Decided(Generic[T]):
     @property
     def weakest(self) -> T:
         """The part that speaks least for the claim: by its p-values, and where these are the same by its effect."""
-        return max(self.deciding, key=lambda t: (float(t.sides.p_for), -float(t.sides.p_against), -t.slack))
+        return max(self.deciding, key=lambda t: (t.tested.p_for, -t.tested.p_against, -t.slack))
 
 
 def decide(claims: Sequence[Sequence[T]], foremost: str, everywhere: str | None = None) -> list[Decided[T]]:
@@ -78,7 +104,7 @@ def decide(claims: Sequence[Sequence[T]], foremost: str, everywhere: str | None 
         deciding = tuple(test for test in parts if test.part.decides)
         reasons = [test.barred for test in deciding if test.barred is not None]
         barred = everywhere or (foremost if foremost in reasons else next(iter(reasons), None))
-        joint = conjunction([test.sides for test in deciding])
+        joint = conjunction([test.tested.p for test in deciding])
         found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred))
     adjusted = holm([p for _, _, p, _ in found])
     return [

@@ -12,11 +12,12 @@ import polars as pl
 from trisect.claims.evidence import Evidence, gather
 from trisect.claims.preconditions import checks
 from trisect.claims.readings import Reading, When, above_unigram, read
-from trisect.claims.rule import UNDECIDED, Decided, decide, slack
+from trisect.claims.rule import UNDECIDED, Columns, Decided, TestedPart, decide, slack
 from trisect.core.claim import Part, SiteMean, Source
 from trisect.core.tables import frame
 from trisect.papers import SOURCES, tying
-from trisect.stats.tests import ALPHA, Sample, Sides, interval, number, seeds_needed, sides, summary, two_sided
+from trisect.stats.paired import Sample, summary, t_tested
+from trisect.stats.reach import seeds_needed
 
 NOT_IN_USE = "attention is not in use here"
 NOT_CHECKED = "whether attention is in use was not measured in this study"
@@ -30,40 +31,20 @@ EPSILON = 0.01
 
 
 @dataclass(frozen=True)
-class Tested:
-    """A part with its paired differences in short, its p-values, and what a card shows beside them."""
+class SeedPart(TestedPart):
+    """A part with its paired differences in short, and what a card shows beside its test."""
 
-    part: Part
     sample: Sample
-    sides: Sides
     best_valid: float | None
     matched_train: float | None
     above_unigram: float | None
     runs: frozenset[str]
-    barred: str | None
-
-    @property
-    def effect(self) -> float | None:
-        """The mean difference, or null where nothing was measured."""
-        return number(self.sample.mean)
-
-    @property
-    def slack(self) -> float:
-        """How far the mean lies on the claimed side of the bound, in the part's own unit."""
-        return slack(self.part, float(self.sample.mean))
-
-    @property
-    def reason(self) -> str | None:
-        """Why this part cannot be tested, or null."""
-        if self.barred is not None or bool(self.sample.testable):
-            return self.barred
-        return ONE_SEED if self.sample.n == 1 else NO_SPREAD
 
     @property
     def early_stopping(self) -> bool | None:
         """Whether this part's validation loss lies on the other side of the bound at an earlier reading; else null."""
         readings = [x for x in (self.best_valid, self.matched_train) if x is not None]
-        if not self.part.speaks_of_validation() or self.effect is None or not readings:
+        if not self.part.speaks_of_validation() or self.tested.effect is None or not readings:
             return None
         return any((slack(self.part, x) > 0) != (self.slack > 0) for x in readings)
 
@@ -78,9 +59,10 @@ def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.Da
     everywhere = barred_everywhere(evidence)
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
     epsilon = _epsilon(about)
-    rows: list[dict[str, Any]] = []
+    rows: list[Columns] = []
     for source in asked(evidence):
-        tested = [tuple(_test(part, evidence, epsilon) for part in claim.parts) for claim in source.claims]
+        family = len(source.claims)
+        tested = [tuple(_test(part, evidence, epsilon, family) for part in claim.parts) for claim in source.claims]
         rows += _judge_source(source, tested, everywhere, diverged)
     return frame("claims", rows)
 
@@ -111,7 +93,7 @@ def _epsilon(about: Mapping[str, Any]) -> float:
     return EPSILON if rewind is None else float(rewind["epsilon"])
 
 
-def _test(part: Part, evidence: Evidence, epsilon: float) -> Tested:
+def _test(part: Part, evidence: Evidence, epsilon: float, family: int) -> SeedPart:
     readings = {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
     sample = summary([r.value for r in readings.values()])
     critical = [leaf for leaf in part.leaves() if isinstance(leaf, SiteMean) and leaf.measure == "criticality"]
@@ -122,15 +104,16 @@ def _test(part: Part, evidence: Evidence, epsilon: float) -> Tested:
         barred = OTHER_EPSILON
     elif critical and _at_floor(critical, evidence, tuple(readings)):
         barred = AT_FLOOR
-    return Tested(
+    untestable = ONE_SEED if sample.n == 1 else NO_SPREAD
+    return SeedPart(
         part,
+        t_tested(sample, part.direction, part.bound, family, untestable),
+        barred,
         sample,
-        sides(sample, part.direction, part.bound),
         _early(part, evidence, tuple(readings), "best_valid"),
         _early(part, evidence, tuple(readings), "matched_train"),
         _mean_of([above_unigram(part.effect, evidence, seed) for seed in readings]),
         frozenset().union(*(r.runs for r in readings.values())),
-        barred,
     )
 
 
@@ -152,25 +135,22 @@ def _mean_of(readings: Sequence[Reading | None]) -> float | None:
 
 
 def _judge_source(
-    source: Source, tested: Sequence[tuple[Tested, ...]], everywhere: str | None, diverged: frozenset[str]
-) -> list[dict[str, Any]]:
+    source: Source, tested: Sequence[tuple[SeedPart, ...]], everywhere: str | None, diverged: frozenset[str]
+) -> list[Columns]:
     """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
     family = len(source.claims)
     wholes = decide(tested, NOT_MEASURED, everywhere)
-    rows = []
+    rows: list[Columns] = []
     for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
         named = {"source": source.key, "claim": claim.id}
         rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, family, diverged)})
-        for test in parts:
-            p = number(two_sided(test.sides)) if bool(test.sample.testable) else None
-            own = {"part": test.part.name, "sentence": test.part.sentence, "decides": test.part.decides}
-            rows.append({**named, **own, **_row(test, family, diverged), "p": p, "reason": test.reason})
+        rows += [{**named, **test.row(), **_beside(test, diverged)} for test in parts]
     return rows
 
 
-def _whole_row(whole: Decided[Tested], family: int, diverged: frozenset[str]) -> dict[str, Any]:
+def _whole_row(whole: Decided[SeedPart], family: int, diverged: frozenset[str]) -> Columns:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part."""
-    undecided = whole.undecided
+    undecided, weakest = whole.undecided, whole.weakest
     untested = next((test.reason for test in whole.deciding if test.reason is not None), UNDECIDED)
     needed = None
     if undecided and whole.barred is None:
@@ -179,12 +159,9 @@ def _whole_row(whole: Decided[Tested], family: int, diverged: frozenset[str]) ->
     runs = frozenset().union(*(test.runs for test in whole.deciding))
     flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
     return {
-        **(_row(whole.weakest, family, diverged) if measured else {}),
-        "decides": True,
-        "n": int(min(test.sample.n for test in whole.deciding)),
-        "p": whole.p,
-        "p_holm": whole.p_holm,
-        "verdict": whole.verdict,
+        **({**weakest.columns(), **_beside(weakest, diverged)} if measured else {}),
+        **whole.row(),
+        "n": min(test.tested.n for test in whole.deciding),
         "reason": (whole.barred or untested) if undecided else None,
         "seeds_needed": needed,
         "early_stopping": any(flags) if flags and measured else None,
@@ -193,24 +170,9 @@ def _whole_row(whole: Decided[Tested], family: int, diverged: frozenset[str]) ->
     }
 
 
-def _row(test: Tested, family: int, diverged: frozenset[str]) -> dict[str, Any]:
-    """The columns that a part's row and the row of the whole share: effect, intervals, margin, spread, readings."""
-    part, sample = test.part, test.sample
-    low, high = interval(sample, 1 - ALPHA)
-    low_family, high_family = interval(sample, 1 - ALPHA / family)
+def _beside(test: SeedPart, diverged: frozenset[str]) -> Columns:
+    """The columns that only evidence over seeds has: earlier readings, runs, and how many of these diverged."""
     return {
-        "effect": test.effect,
-        "low": number(low),
-        "high": number(high),
-        "low_family": number(low_family),
-        "high_family": number(high_family),
-        "margin": part.margin,
-        "bound": part.bound,
-        "direction": part.direction,
-        "unit": part.unit,
-        "margin_reason": part.reason,
-        "n": int(sample.n),
-        "spread": number(sample.spread),
         "effect_best_valid": test.best_valid,
         "effect_matched_train": test.matched_train,
         "early_stopping": test.early_stopping,

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy import special
+from jaxtyping import Bool, Float
 
 NODES = (9, 17, 33)  # nested: each set of Chebyshev-Lobatto nodes holds the one before
 TOLERANCE = 1e-3  # nats; two interpolants that differ by less are taken as agreeing
-LEVEL = 0.95  # of intervals
 
 Evaluate = Callable[[list[float]], Float[np.ndarray, "C N"]]
 
@@ -87,37 +85,6 @@ def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: i
     mix[:, [order.index(x) for x in nodes]] = inner
     mix[exact] = grid[exact, None] == np.array(order)
     return Curves(found, exact, checks, len(nodes), tuple(order), mix)
-
-
-class Band(NamedTuple):
-    """95 % intervals of a curve's rise over its last point, and of the mean rise (the area)."""
-
-    low: Float[np.ndarray, " A"]
-    high: Float[np.ndarray, " A"]
-    area_low: float
-    area_high: float
-
-
-def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], population: int) -> Band:
-    """What a sample of whole rows says about the rise of the loss that all of them would show.
-
-    `sums` are each row's summed losses along the curve, in nats, and `tokens` the rows' lengths; the R rows were drawn
-    at random without replacement from `population` rows, and the same ones serve every point. The rise at a point is
-    the ratio of summed differences to summed tokens; its variance is that of the rows' residuals, with R − 1 degrees
-    of freedom and the finite population correction 1 − R/population (so that nothing is uncertain where every row was
-    drawn). Source: Cochran 1977, Sampling Techniques, section 6.4.
-    """
-    rise = sums - sums[-1]
-    rises = np.concatenate([rise, rise.mean(0, keepdims=True)])
-    count, length = len(tokens), tokens.mean()
-    mean = rises.sum(1) / tokens.sum()
-    if count < population and count > 1:
-        spread = np.sqrt(np.square(rises - mean[:, None] * tokens).sum(1) / (count - 1))
-        half = special.stdtrit(count - 1, (1 + LEVEL) / 2) * spread * np.sqrt((1 - count / population) / count) / length
-    else:
-        half = np.full(len(mean), 0.0 if count == population else np.nan)
-    low, high = mean - half, mean + half
-    return Band(low[:-1], high[:-1], float(low[-1]), float(high[-1]))
 
 
 def _nodes(count: int) -> list[float]:

@@ -9,8 +9,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 LENGTHS = (2, 4)  # of the pieces of names that are compared
-PERMUTATIONS = 2_000
-_TOGETHER = 2_000_000  # places of a block of permutations
 
 
 class Neighbours(NamedTuple):
@@ -106,27 +104,6 @@ def agreement(answers: Sequence[str], places: Sequence[str]) -> Float[np.ndarray
     """1 where the answer about the name of the row is the place of the neighbour of the column's name, else 0."""
     ours, theirs = (np.asarray(some, dtype=object) for some in (answers, places))
     return (ours[:, None] == theirs[None]).astype(float)
-
-
-def permutation_p(
-    agreement: Float[np.ndarray, "N N"], generator: np.random.Generator, permutations: int = PERMUTATIONS
-) -> float:
-    """One-sided p-value that names' answers agree with their own neighbours no oftener than with neighbours dealt at random.
-
-    (1 + how many of the random pairings agree at least as often) / (1 + their number); NaN with fewer than two names.
-    For several models of the same names give the sum of their agreements. Source: Phipson & Smyth 2010, Permutation
-    P-values Should Never Be Zero, section 4.
-    """
-    n = len(agreement)
-    if n < 2:
-        return float("nan")
-    observed, least = agreement.trace(), 0
-    size = max(1, _TOGETHER // n)
-    for start in range(0, permutations, size):
-        few = min(size, permutations - start)
-        dealt = generator.permuted(np.broadcast_to(np.arange(n), (few, n)), axis=1)
-        least += int((agreement[np.arange(n), dealt].sum(1) >= observed).sum())
-    return (1 + least) / (1 + permutations)
 
 
 def _codes(

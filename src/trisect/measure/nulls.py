@@ -16,40 +16,6 @@ _TOGETHER = 2**21  # numbers of a block of draws, so that memory does not grow w
 _HALVINGS = 44  # of an interval of length 1: what is left is below the rounding of a root of it
 
 
-class Null(NamedTuple):
-    """A statistic of random matrices, in ascending order, with its mean and its standard deviation."""
-
-    draws: Draws
-    mean: float
-    spread: float
-
-    @staticmethod
-    def of(draws: Draws) -> Null:
-        """The null that these draws stand for."""
-        return Null(np.sort(draws), float(draws.mean()), float(draws.std(ddof=1)))
-
-    def above(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """p of H0 "as random" against "larger": (1 + how many draws are at least as large) / (1 + draws)."""
-        reached = len(self.draws) - np.searchsorted(self.draws, values, side="left")
-        return (1 + reached) / (1 + len(self.draws))
-
-    def below(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """p of H0 "as random" against "smaller"."""
-        return (1 + np.searchsorted(self.draws, values, side="right")) / (1 + len(self.draws))
-
-    def beyond(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """p against "larger or smaller": twice the smaller one-sided p, at most 1."""
-        return np.minimum(1.0, 2 * np.minimum(self.above(values), self.below(values)))
-
-    def scores(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """z: distance from the null's mean in its standard deviations; NaN where all draws are the same."""
-        return (values - self.mean) / self.spread if self.spread > 0 else np.full(len(values), np.nan)
-
-    def quantile(self, share: float) -> float:
-        """The number below which this share of the draws lies."""
-        return float(np.quantile(self.draws, share))
-
-
 class Between(NamedTuple):
     """Of two random subspaces: the mean squared cosine of their principal angles, and the least angle in radians."""
 

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
-from scipy import special
+
+from trisect.stats.correct import family_level
+from trisect.stats.shares import upper_bound
 
 BINS = 15
 DELTA = 0.05
@@ -164,7 +166,7 @@ def threshold(
         level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level
         many, errors = int(answered.sum()), int((answered & ~correct).sum())
-        bound = 1.0 if errors == many else float(special.betaincinv(errors + 1, many - errors, 1 - delta / grid))
+        bound = upper_bound(errors, many, family_level(grid, delta))
         if bound <= risk:
             found = Threshold(float(level), risk, bound, errors / many, many / n, n)
     return found

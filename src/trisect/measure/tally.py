@@ -13,7 +13,7 @@ from trisect.core.trace import Trace
 from trisect.measure import block
 from trisect.measure.categories import CATEGORIES
 from trisect.measure.norms import both, single
-from trisect.stats.sums import Ranks, Sums, moments
+from trisect.measure.sums import Ranks, Sums, moments
 
 GROUPS = 256  # of texts: what is drawn anew
 FEWER = 64  # groups behind a layer's rank correlations

@@ -15,7 +15,7 @@ from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
 from trisect.papers import SOURCES
 from trisect.report.format import count, number, several
 from trisect.report.survival import Survival, survivals
-from trisect.stats.tests import MOST_SEEDS
+from trisect.stats.reach import MOST_SEEDS
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
 MIDDLE, FOOT, TIGHT = 11, 22, 30

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trisect.report.points import Point
-from trisect.stats import tests as stats
+from trisect.stats.paired import summary, t_interval
+from trisect.stats.tested import number
 
 DIGITS = 8  # that count; losses are sums of float32 products, so that the rest is noise
 
@@ -78,9 +79,9 @@ def mean_of(runs: Sequence[Series]) -> Series:
     full = max(count.values())
     kept = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == full]
     kept.sort(key=lambda at: at or 0.0)
-    sample = stats.summary([[column[at] for column in columns if at in column] for at in kept])
-    low, high = stats.interval(sample, 0.95)
-    ends = [[float(v) if ok else None for v, ok in zip(end, sample.testable, strict=True)] for end in (low, high)]
+    sample = summary([[column[at] for column in columns if at in column] for at in kept])
+    low, high = t_interval(sample)
+    ends = [[number(v) for v in end] for end in (low, high)]
     at = tuple(at for at in kept if at is not None)
     means = tuple(float(m) for m in sample.mean)
     off = any(run.diverged for run in runs)

@@ -8,7 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 from trisect.core.site import Site
-from trisect.stats import tests as stats
+from trisect.stats.paired import summary, t_interval
+from trisect.stats.tested import ROUNDING, number
 
 
 class Place(NamedTuple):
@@ -96,17 +97,14 @@ def order(site: str) -> tuple[bool, float, str, bool, int, str]:
 
 def interval(values: Sequence[float]) -> Mean:
     """Mean and 95 % Student t interval of one number per seed."""
-    sample = stats.summary(values)
-    mean, n = float(sample.mean), len(values)
-    if sample.testable:
-        low, high = stats.interval(sample, 0.95)
-        return Mean(mean, float(low), float(high), n)
-    return Mean(mean, None, None, n)
+    sample = summary(values)
+    low, high = t_interval(sample)
+    return Mean(float(sample.mean), number(low), number(high), len(values))
 
 
 def alike(a: float, b: float) -> bool:
     """Whether two means are the same but for rounding."""
-    return math.isclose(a, b, rel_tol=1e-9, abs_tol=stats.ROUNDING)
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=ROUNDING)
 
 
 def extreme(means: Mapping[str, Mean], way: int) -> list[str]:

@@ -1,49 +1,181 @@
-"""Draws of a recall: names drawn anew for every number, and seeds across them where there are several."""
+"""The bootstrap: units drawn again with replacement, alone or crossed with seeds; intervals and p-values as wide as Student's t."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import polars as pl
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import special
 
-from trisect.stats.intervals import interval
-from trisect.stats.percentiles import DRAWS
-from trisect.stats.sums import draw_groups
-from trisect.stats.tests import ALPHA, number
+from trisect.stats.correct import family_level
+from trisect.stats.equivalence import by_direction
+from trisect.stats.null import p_of_draws
+from trisect.stats.shares import jeffreys_draws
+from trisect.stats.tested import ALPHA, NO_TEST, ROUNDING, Interval, PValues, Reals, Tested, number, value_row
 
-TOGETHER = 2_000  # draws of a block, which bounds the memory
-# a seed's answers, and how often each counts in every draw [R N]; numbers [R] or [R C]
-Number: TypeAlias = Callable[[pl.DataFrame, Float[np.ndarray, "R N"]], Float[np.ndarray, "R ..."]]
+DRAWS = 2_000
+TOGETHER = 2_000  # draws of a block that a function of answers is given, which bounds the memory
+_NUMBERS = 1_000_000  # of a block of draws, where sums alone are drawn
+
+Generator = np.random.Generator
+Order: TypeAlias = Literal["counts", "places"]
+# the number of a seed, and how often each of its N answers counts in every draw -> numbers [R] or [R C]
+OfSeed: TypeAlias = Callable[[int, Float[np.ndarray, "R N"]], Float[np.ndarray, "R ..."]]
 
 
-class Found(NamedTuple):
-    """Numbers of one model: the mean over its seeds, the same in every draw, of how many names, with which freedom.
+def draw_places(draw: Generator, units: int, draws: int) -> Int[np.ndarray, "R N"]:
+    """Which unit stands at each of N places in every draw of N units with replacement."""
+    return draw.integers(units, size=(draws, units))
 
-    `groups` is one more than the degrees of freedom: as many as names with one seed, fewer where seeds differ.
+
+def draw_times(
+    draw: Generator, units: int, draws: int, order: Order = "counts", size: int | None = None
+) -> Float[np.ndarray, "R N"]:
+    """How often each unit comes up in every draw of as many units (or of `size`) with replacement.
+
+    Both orders are the same distribution; each takes other numbers from the generator. 'counts' draws how often each
+    unit comes up, 'places' which unit stands at each place.
+    """
+    if order == "counts":
+        return draw.multinomial(units if size is None else size, np.full(units, 1 / units), size=draws).astype(float)
+    assert size is None
+    flat = draw_places(draw, units, draws) + units * np.arange(draws)[:, None]
+    return np.bincount(flat.ravel(), minlength=draws * units).reshape(draws, units).astype(float)
+
+
+def drawn_ratios(
+    sums: Float[np.ndarray, "N C"], counts: Float[np.ndarray, " N"], seed: int, draws: int = DRAWS
+) -> Float[np.ndarray, "R C"]:
+    """Sums over counts (ratios.ratios) in every draw of N units; a draw is the same for all columns, which keeps pairs.
+
+    Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapter 6.
+    """
+    draw, found = np.random.default_rng(seed), []
+    for few in _blocks(draws, max(1, _NUMBERS // len(counts))):
+        times = draw_times(draw, len(counts), few, "places")
+        with np.errstate(invalid="ignore"):  # a loss that is no number makes a replicate that is none
+            found.append((times @ sums) / (times @ counts)[:, None])
+    return np.concatenate(found)
+
+
+def drawn_means(values: Float[np.ndarray, "*R N"], draw: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
+    """Means of N values in every draw of them; with a row of values for each draw, which were drawn from something else."""
+    places = draw_places(draw, values.shape[-1], draws)
+    return np.take_along_axis(np.broadcast_to(values, places.shape), places, 1).mean(1)
+
+
+def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> Interval:
+    """Two-sided expanded percentile interval at `level` of numbers [R …] drawn over `n` units; NaN where there is none.
+
+    There is none with fewer than two units, or where a replicate is no number. Source: Hesterberg 2015, What Teachers
+    Should Know About the Bootstrap, section 5.3.
+    """
+    known = np.isfinite(replicates).all(0) & (n > 1) & (len(replicates) > 0)
+    if n < 2 or not len(replicates):
+        return Interval(np.full(known.shape, np.nan), np.full(known.shape, np.nan))
+    tail = float(special.ndtr(np.sqrt(n / (n - 1)) * special.stdtrit(n - 1, (1 - level) / 2)))
+    low, high = np.quantile(np.where(known, replicates, 0.0), [tail, 1 - tail], axis=0)
+    return Interval(np.where(known, low, np.nan), np.where(known, high, np.nan))
+
+
+def percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
+    """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`", of replicates [R] over n units.
+
+    Each is the share of draws on the wrong side, made as wide as Student's t with n − 1 degrees of freedom; draws that
+    are no number count against both.
+    """
+
+    def beyond(bound: Reals) -> Reals:
+        return expanded_p(int(np.count_nonzero(~(replicates > bound))), len(replicates), n)
+
+    def short_of(bound: Reals) -> Reals:
+        return expanded_p(int(np.count_nonzero(~(replicates < bound))), len(replicates), n)
+
+    return by_direction(beyond, short_of, direction, np.asarray(bound))
+
+
+def expanded_p(reached: int, draws: int, n: int) -> Reals:
+    """A share of draws as a p-value, by Student's t where a percentile takes the normal distribution."""
+    share = float(p_of_draws(reached, draws))
+    return np.asarray(special.stdtr(n - 1, special.ndtri(share) * np.sqrt((n - 1) / n)) if share < 1 else 1.0)
+
+
+def draws_spread(replicates: Reals) -> float:
+    """Standard deviation of the replicates that are numbers, 0 where rounding alone could make it; NaN with fewer than two."""
+    known = replicates[np.isfinite(replicates)]
+    if len(known) < 2:
+        return float("nan")
+    found = float(known.std(ddof=1))
+    return found if found > ROUNDING * max(1.0, float(np.abs(known).max())) else 0.0
+
+
+def percentile_tested(
+    effect: float | None,
+    replicates: Reals,
+    n: int,
+    groups: int,
+    direction: str,
+    bound: float,
+    family: int,
+    reason: str | None = None,
+) -> Tested:
+    """Everything that replicates [R] say of one claim in a family; no test is made where there is a `reason` against it.
+
+    `n` units were drawn, by so many `groups` of them (as many as units, where each was drawn alone): degrees of freedom
+    are those of the groups.
+    """
+    low, high = percentile_interval(replicates, groups)
+    low_family, high_family = percentile_interval(replicates, groups, family_level(family))
+    return Tested(
+        effect,
+        n,
+        number(draws_spread(replicates) * n**0.5),
+        percentile_test(replicates, groups, direction, bound) if reason is None else NO_TEST,
+        number(low),
+        number(high),
+        number(low_family),
+        number(high_family),
+        reason,
+    )
+
+
+class Estimate(NamedTuple):
+    """A number on all units, and in every draw of them."""
+
+    value: Float[np.ndarray, "*S"]
+    draws: Float[np.ndarray, "R ..."]
+
+
+class CrossedEstimate(NamedTuple):
+    """Numbers of one model: the mean over its seeds, the same in every draw, of how many units, with which freedom.
+
+    `groups` is one more than the degrees of freedom: as many as units with one seed, fewer where seeds differ.
     """
 
     value: Float[np.ndarray, "*S"]
     draws: Float[np.ndarray, "R ..."]
-    names: int
+    units: int
     groups: np.ndarray
 
-    def at(self, place: int) -> Found:
+    def at(self, place: int) -> CrossedEstimate:
         """One of several numbers."""
-        return Found(self.value[place], self.draws[:, place], self.names, self.groups[place])
+        return CrossedEstimate(self.value[place], self.draws[:, place], self.units, self.groups[place])
 
-    def row(self) -> dict[str, Any]:
+    def minus(self, constant: float) -> CrossedEstimate:
+        """The numbers less a constant."""
+        return self._replace(value=self.value - constant, draws=self.draws - constant)
+
+    def row(self) -> dict[str, float | None]:
         """Columns value, low, high and n of one number; null where it is no number."""
-        low, high = interval(self.draws, int(self.groups))
-        low, high = np.minimum(low, self.value), np.maximum(high, self.value)  # at a share of 0 or 1, as is the custom
-        return {"value": number(self.value), "low": number(low), "high": number(high), "n": self.names}
+        low, high = percentile_interval(self.draws, int(self.groups))
+        # at a share of 0 or 1 an interval reaches to the value, as is the custom
+        return value_row(self.value, Interval(np.minimum(low, self.value), np.maximum(high, self.value)), self.units)
 
 
-class Redrawn:
-    """Numbers in draws of names with replacement, crossed with draws of seeds; the same names meet the same draws.
+class CrossedBootstrap:
+    """Numbers in draws of units with replacement, crossed with draws of seeds; the same units meet the same draws.
 
     Of S seeds S − 1 are drawn, since the variance of S drawn from S is too small by the share 1/S. Sources: Owen 2007,
     The Pigeonhole Bootstrap; Rao & Wu 1988, Resampling Inference with Complex Survey Data, section 2.
@@ -53,64 +185,67 @@ class Redrawn:
         self.seed, self.draws = seed, draws
         self._times: dict[int, Float[np.ndarray, "R N"]] = {}
 
-    def __call__(self, seeds: Sequence[pl.DataFrame], of: Number) -> Found:
-        """`of` each seed's answers, on all of them and in every draw of their names."""
-        names = sorted({name for answers in seeds for name in answers["name"].to_list()})
-        place = {name: i for i, name in enumerate(names)}
-        values, draws = [], []
-        for answers in seeds:
-            whose = [place[name] for name in answers["name"].to_list()]
-            blocks = np.array_split(self._drawn(len(names)), -(-self.draws // TOGETHER))
-            values.append(np.asarray(of(answers, np.ones((1, len(whose)))))[0])
-            draws.append(np.concatenate([of(answers, block[:, whose]) for block in blocks]))
-        share = self._shares(len(seeds)).reshape(-1, len(seeds), *[1] * values[0].ndim)
-        drawn = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
-        return Found(np.mean(values, 0), drawn, len(names), _groups(np.array(values), drawn, len(names)))
+    def __call__(self, units: Sequence[Sequence[Hashable]], of: OfSeed) -> CrossedEstimate:
+        """`of` each seed's answers, on all of them and in every draw of their units.
 
-    def share(self, seeds: Sequence[pl.DataFrame], of: Number, stream: int = 0) -> Found:
-        """The same for one share of the names, which is not taken for certain where it is 0 or 1 for all of them.
-
-        There the draws are of Jeffreys' posterior, a Beta distribution: Brown, Cai & DasGupta 2001, Interval Estimation for
-        a Binomial Proportion, section 4. Shares that are compared need a `stream` each.
+        `units` says for every seed which unit each of its answers is of; units are drawn in their sorted order.
         """
-        found = self(seeds, of)
-        if float(found.value) not in (0.0, 1.0):
-            return found
-        right = float(found.value) * found.names
-        draw = np.random.default_rng([self.seed, 2, stream])
-        return found._replace(draws=draw.beta(right + 0.5, found.names - right + 0.5, self.draws))
+        distinct = sorted({unit for answers in units for unit in answers})  # pyright: ignore[reportArgumentType]
+        place = {unit: i for i, unit in enumerate(distinct)}
+        values, draws = [], []
+        for seed, answers in enumerate(units):
+            whose = [place[unit] for unit in answers]
+            blocks = np.array_split(self._drawn(len(distinct)), -(-self.draws // TOGETHER))
+            values.append(np.asarray(of(seed, np.ones((1, len(whose)))))[0])
+            draws.append(np.concatenate([of(seed, block[:, whose]) for block in blocks]))
+        share = self._shares(len(units)).reshape(-1, len(units), *[1] * values[0].ndim)
+        drawn = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
+        return CrossedEstimate(
+            np.mean(values, 0), drawn, len(distinct), _groups(np.array(values), drawn, len(distinct))
+        )
 
-    def _drawn(self, names: int) -> Float[np.ndarray, "R N"]:
-        if names not in self._times:
-            self._times[names] = draw_groups(names, self.seed, self.draws)
-        return self._times[names]
+    def share(self, units: Sequence[Sequence[Hashable]], of: OfSeed, stream: int = 0) -> CrossedEstimate:
+        """The same for one share of the units, which is not taken for certain where it is 0 or 1 for all of them.
+
+        There the draws are of Jeffreys' posterior (shares.jeffreys_draws). Shares that are compared need a `stream` each.
+        """
+        found = self(units, of)
+        value = float(found.value)
+        if value not in (0.0, 1.0):
+            return found
+        draw = np.random.default_rng([self.seed, 2, stream])
+        return found._replace(draws=jeffreys_draws(value, found.units, draw, self.draws))
+
+    def _drawn(self, units: int) -> Float[np.ndarray, "R N"]:
+        if units not in self._times:
+            self._times[units] = draw_times(np.random.default_rng(self.seed), units, self.draws)
+        return self._times[units]
 
     def _shares(self, seeds: int) -> Float[np.ndarray, "R S"]:
         """The share of each seed in every draw."""
         if seeds == 1:
             return np.ones((self.draws, 1))
         draw = np.random.default_rng([self.seed, 1])
-        return draw.multinomial(seeds - 1, np.full(seeds, 1 / seeds), size=self.draws) / (seeds - 1)
+        return draw_times(draw, seeds, self.draws, size=seeds - 1) / (seeds - 1)
 
 
-def jeffreys(share: float, names: int) -> tuple[float, float]:
-    """Both ends of Jeffreys' 95 % interval of a share of so many names."""
-    right = share * names
-    low, high = (float(special.betaincinv(right + 0.5, names - right + 0.5, q)) for q in (ALPHA / 2, 1 - ALPHA / 2))
-    return low, high
-
-
-def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."], names: int) -> np.ndarray:
-    """One more than the degrees of freedom of a variance made of one over seeds and one over names.
+def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."], units: int) -> np.ndarray:
+    """One more than the degrees of freedom of a variance made of one over seeds and one over units.
 
     Source: Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components, equation 17.
     """
     seeds = len(values)
-    if seeds == 1 or names < 2:
-        return np.full(draws.shape[1:], names)
+    if seeds == 1 or units < 2:
+        return np.full(draws.shape[1:], units)
     between = values.var(0, ddof=1) / seeds
     within = np.maximum(draws.var(0, ddof=1) - between, 0.0)
-    below = between**2 / (seeds - 1) + within**2 / (names - 1)
+    below = between**2 / (seeds - 1) + within**2 / (units - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = np.where(below > 0, (between + within) ** 2 / below, names - 1)
-    return np.clip(np.floor(freedom).astype(int) + 1, 2, names)
+        freedom = np.where(below > 0, (between + within) ** 2 / below, units - 1)
+    return np.clip(np.floor(freedom).astype(int) + 1, 2, units)
+
+
+def _blocks(draws: int, size: int) -> Iterator[int]:
+    """The sizes of blocks that make up so many draws."""
+    for start in range(0, draws, size):
+        yield min(size, draws - start)

@@ -25,8 +25,9 @@ from trisect.lab.live import bar
 from trisect.lab.passes import PER, Edit, Tally, every_site, plan_edits
 from trisect.lab.versions import versions
 from trisect.measure.ablation import HOW, put
-from trisect.stats.percentiles import percentiles, ratios, replicates
-from trisect.stats.tests import number
+from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.ratios import ratios
+from trisect.stats.tested import finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ def _rows(
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
     counts, sums = table[:, 0], table[:, 1:]
     values = ratios(sums, counts)
-    ends = percentiles(replicates(sums, counts, seed), len(table))
+    ends = percentile_interval(drawn_ratios(sums, counts, seed), len(table))
     own = subject.objective != "output"
     rows: list[dict[str, Any]] = []
     for i, edit in enumerate([None, *edits]):
@@ -130,7 +131,7 @@ def _rows(
             }
         found = (values[i], ends.low[i], ends.high[i])
         named = zip(("value", "low", "high"), found, strict=True)
-        rows.append(row | {name: number(v) if np.isfinite(v) else None for name, v in named})
+        rows.append(row | {name: finite(v) for name, v in named})
     return rows
 
 

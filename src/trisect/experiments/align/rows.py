@@ -16,8 +16,8 @@ from trisect.claims.sampled import Drawn
 from trisect.experiments.align.links import Column, Linked
 from trisect.measure.alignment import KINDS, NONE, error_rates, precisions, recalls
 from trisect.papers.norms import ALIGNMENT, SETTINGS
-from trisect.stats.bootstrap import Found, Redrawn
-from trisect.stats.tests import number
+from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
+from trisect.stats.tested import number
 
 if TYPE_CHECKING:
     from trisect.text.bitext import Pair
@@ -76,7 +76,7 @@ def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, 
     return found
 
 
-def alignment_rows(scored: Scored, redrawn: Redrawn) -> list[dict[str, Any]]:
+def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[dict[str, Any]]:
     """Every row of `measures` about gold links; n is the number of sentence pairs.
 
     The group is a setting and a kind, such as 'awi norm', or of differences (norm less weight) the setting alone.
@@ -90,12 +90,11 @@ def alignment_rows(scored: Scored, redrawn: Redrawn) -> list[dict[str, Any]]:
         alone = [scored.only(i) for i in range(len(scored.models))]
         rows += [row for one in alone for row in _rows(one, redrawn)]
         rows += _spread_rows(scored)
-    frame = _frame(0, len(scored.lengths))
-    found = redrawn([frame], lambda answers, times: error_rates(times @ scored.diagonal))
+    found = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
     return [*rows, {"subject": DIAGONAL, "stack": "cross", "measure": "aer", **found.row()}]
 
 
-def _rows(scored: Scored, redrawn: Redrawn) -> list[dict[str, Any]]:
+def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[dict[str, Any]]:
     own: dict[str, Any] = {"subject": scored.name, "stack": "cross"}
     rows: list[dict[str, Any]] = []
     found, named = _everything(scored, redrawn), _column_rows(scored)
@@ -116,9 +115,9 @@ def _rows(scored: Scored, redrawn: Redrawn) -> list[dict[str, Any]]:
     return [own | row for row in rows]
 
 
-def statistics(scored: Scored, redrawn: Redrawn) -> dict[str, Found]:
+def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
     """Error rates of the whole by name: aer/SETTING/KIND and aer_difference/SETTING, means over layers, and aer_best likewise."""
-    found: dict[str, Found] = {}
+    found: dict[str, CrossedEstimate] = {}
     for setting in SETTINGS:
         for kind in KINDS:
             found[f"aer/{setting}/{kind}"] = _mean(scored, redrawn, setting, kind)
@@ -128,15 +127,15 @@ def statistics(scored: Scored, redrawn: Redrawn) -> dict[str, Found]:
             for kind in (*KINDS, None):
                 of = partial(_best_of, scored, setting, kind)
                 name = f"aer_best/{setting}/{kind}" if kind else f"aer_best_difference/{setting}"
-                found[name] = redrawn(_frames(scored), of)
+                found[name] = redrawn(_pairs(scored), of)
     return found
 
 
-def judge_alignment(scored: Scored | None, redrawn: Redrawn, about: Mapping[str, Any]) -> pl.DataFrame:
+def judge_alignment(scored: Scored | None, redrawn: CrossedBootstrap, about: Mapping[str, Any]) -> pl.DataFrame:
     """The table `claims`: C-5 on the error rates, sentence pairs being drawn anew, and models across them."""
     named = {} if scored is None else statistics(scored, redrawn)
     found = {name.replace("/", "_"): one for name, one in named.items()}
-    each = {name: Drawn(one.names, int(one.groups), ALIGNMENT.unit) for name, one in found.items()}
+    each = {name: Drawn(one.units, int(one.groups), ALIGNMENT.unit) for name, one in found.items()}
     values = {name: float(one.value) for name, one in found.items()}
     draws = {name: one.draws for name, one in found.items()}
     return judge_sampled(ALIGNMENT, draws, values, 0 if scored is None else len(scored.lengths), about, each=each)
@@ -149,29 +148,23 @@ def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray
     return {most[i]: np.flatnonzero(place == i) for i in range(len(most)) if (place == i).any()}
 
 
-def _frame(model: int, pairs: int) -> pl.DataFrame:
-    """A model's sentence pairs as Redrawn takes them: the same pair has the same name for every model."""
-    return pl.DataFrame({"name": np.arange(pairs)}).with_columns(model=pl.lit(model))
+def _pairs(scored: Scored) -> list[range]:
+    """The sentence pairs of every model, which are the same ones."""
+    return [range(len(scored.lengths))] * len(scored.models)
 
 
-def _frames(scored: Scored) -> list[pl.DataFrame]:
-    return [_frame(i, len(scored.lengths)) for i in range(len(scored.models))]
-
-
-def _drawn(scored: Scored, redrawn: Redrawn, of: Callable[[Float[np.ndarray, "R C 4"]], Values]) -> Found:
+def _drawn(
+    scored: Scored, redrawn: CrossedBootstrap, of: Callable[[Float[np.ndarray, "R C 4"]], Values]
+) -> CrossedEstimate:
     """A function of the columns' counts, for all pairs and in every draw of them."""
-
-    def number_of(frame: pl.DataFrame, times: Float[np.ndarray, "R N"]) -> Values:
-        return of(_sums(scored.counts[frame["model"][0]], times))
-
-    return redrawn(_frames(scored), number_of)
+    return redrawn(_pairs(scored), lambda model, times: of(_sums(scored.counts[model], times)))
 
 
 def _sums(counts: Counts, times: Float[np.ndarray, "R N"]) -> Float[np.ndarray, "R C 4"]:
     return (times @ counts.reshape(len(counts), -1)).reshape(len(times), *counts.shape[1:])
 
 
-def _mean(scored: Scored, redrawn: Redrawn, setting: str, kind: str | None) -> Found:
+def _mean(scored: Scored, redrawn: CrossedBootstrap, setting: str, kind: str | None) -> CrossedEstimate:
     """The error rate of a setting and kind, mean over layers; without a kind that of norms less that of weights."""
     signs = {kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}
     shares = np.zeros(len(scored.columns))
@@ -192,7 +185,7 @@ def _column_rows(scored: Scored) -> list[dict[str, Any]]:
     return rows + [_named(scored.columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
 
 
-def _everything(scored: Scored, redrawn: Redrawn) -> Found:
+def _everything(scored: Scored, redrawn: CrossedBootstrap) -> CrossedEstimate:
     """Error rates of all columns, norm less weight, precisions and recalls of layers: all from the same sums."""
     norms, wholes = scored.where(kind="norm"), scored.where(head=None)
     weights = [scored.columns.index(scored.columns[i]._replace(kind="weight")) for i in norms]
@@ -205,10 +198,9 @@ def _everything(scored: Scored, redrawn: Redrawn) -> Found:
 
 
 def _best_of(
-    scored: Scored, setting: str, kind: str | None, frame: pl.DataFrame, times: Float[np.ndarray, "R N"]
+    scored: Scored, setting: str, kind: str | None, model: int, times: Float[np.ndarray, "R N"]
 ) -> Float[np.ndarray, " R"]:
     """The error rate in the layer that a model was given by other pairs; without a kind norm less weight."""
-    model = int(frame["model"][0])
     total = np.zeros(len(times))
     for name, sign in ({kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}).items():
         (place,) = scored.where(setting=setting, kind=name, layer=scored.chosen[model][setting, name], head=None)
@@ -246,7 +238,7 @@ def _named(column: Column) -> dict[str, Any]:
 
 
 def link_rows(
-    several: Sequence[Linked], pairs: Sequence[Pair], kept: Sequence[int], redrawn: Redrawn
+    several: Sequence[Linked], pairs: Sequence[Pair], kept: Sequence[int], redrawn: CrossedBootstrap
 ) -> list[dict[str, Any]]:
     """Rows of `measures` that need no gold links, per layer: linked, the share of target words with a link, and
 
@@ -261,8 +253,8 @@ def link_rows(
         np.stack([np.concatenate([_linked(one.best[n], wholes), _same(one.best[n], norms, weights)]) for n in kept])
         for one in several
     ]
-    frames = [_frame(i, len(kept)) for i in range(len(several))]
-    found = redrawn(frames, lambda f, times: (times @ counts[f["model"][0]]) / (times @ words)[:, None])
+    pairs_of = [range(len(kept))] * len(several)
+    found = redrawn(pairs_of, lambda model, times: (times @ counts[model]) / (times @ words)[:, None])
     rows = [_named(columns[i]) | {"measure": "linked"} for i in wholes]
     rows += [_named(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
     own = {"subject": ", ".join(one.subject for one in several), "stack": "cross"}

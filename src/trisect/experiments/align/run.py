@@ -22,7 +22,7 @@ from trisect.experiments.align.rows import DRAWS, Scored, alignment_rows, choose
 from trisect.lab.live import bar
 from trisect.lab.versions import versions
 from trisect.measure.alignment import as_links, count_hits, diagonal, gold_of
-from trisect.stats.bootstrap import Redrawn
+from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import Bitext, Pair, assemble, read_pairs
 from trisect.text.links import write_links
 
@@ -121,7 +121,7 @@ def align_bitext(
     if not kept:
         known = "Their pieces are more than it reads at once."
         raise ModelError(f"No pair of {bitext.name} fits into {', '.join(names)}.", known, "Give shorter sentences.")
-    redrawn, gold = Redrawn(seed, draws), pairs[0].sure is not None
+    redrawn, gold = CrossedBootstrap(seed, draws), pairs[0].sure is not None
     chosen: tuple[Mapping[tuple[str, str], int], ...] = ()
     if gold and bitext.valid and bitext.valid[0].sure is not None:
         chosen = tuple(_chosen(_link(subject, bitext.valid, batch, quiet), bitext.valid) for subject in subjects)

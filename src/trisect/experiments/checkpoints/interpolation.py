@@ -14,7 +14,7 @@ from trisect.core.site import Site
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.measure.criticality import criticality, mean_difference
 from trisect.measure.curves import Curves, adaptive_curves, exact_curves
-from trisect.stats.percentiles import percentiles, replicates
+from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 
 if TYPE_CHECKING:
     from torch import nn
@@ -136,7 +136,7 @@ def _convex(bench: Bench, spot: Place, first: Values, last: Values, how: How) ->
     )
     found = criticality(grid, losses, how.epsilon)
     scores = np.array([[criticality(grid, curve, how.epsilon).score] for curve in drawn])
-    ends = percentiles(scores, len(bench.tokens))
+    ends = percentile_interval(scores, len(bench.tokens))
     named = {"criticality": found.score, "criticality_first": found.first}
     named |= {"criticality_low": ends.low[0], "criticality_high": ends.high[0]}
     named |= {
@@ -164,9 +164,10 @@ def _curve(
     how: How,
 ) -> tuple[list[Row], Float[np.ndarray, "R A"]]:
     """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts."""
-    drawn = replicates(sums.T, bench.tokens, how.seed)
+    drawn = drawn_ratios(sums.T, bench.tokens, how.seed)
     rises = drawn - drawn[:, -1:]
-    rise, area = percentiles(rises, len(bench.tokens)), percentiles(rises.mean(1, keepdims=True), len(bench.tokens))
+    rise = percentile_interval(rises, len(bench.tokens))
+    area = percentile_interval(rises.mean(1, keepdims=True), len(bench.tokens))
     columns = {"loss_nats": losses, "rise_low_nats": rise.low, "rise_high_nats": rise.high}
     rows = [
         _row(spot, bench, f"{kind}_{name}", value, float(x))

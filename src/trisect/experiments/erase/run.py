@@ -24,8 +24,9 @@ from trisect.experiments.erase.labels import WordLabels
 from trisect.lab.live import bar
 from trisect.lab.passes import Edit, Tally, every_site, plan_edits
 from trisect.lab.versions import versions
-from trisect.stats.percentiles import percentiles, ratios, replicates
-from trisect.stats.tests import number
+from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.ratios import ratios
+from trisect.stats.tested import finite
 from trisect.text.labelled import LabelledTexts, open_labelled
 
 WHOSE = ("own", "next")
@@ -138,12 +139,12 @@ def _rows(
     edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
     beyond = edited[:, :, 0] - edited[:, :, 1:].mean(2)
     sums = np.concatenate([sums, beyond], 1)
-    values, ends = ratios(sums, counts), percentiles(replicates(sums, counts, seed), len(table))
+    values, ends = ratios(sums, counts), percentile_interval(drawn_ratios(sums, counts, seed), len(table))
     unit = "share" if subject.objective == "output" else "nats"
 
     def row(column: int, measure: str, interval: bool = True, **more: Any) -> dict[str, Any]:
         named = {"value": values[column]} | ({"low": ends.low[column], "high": ends.high[column]} if interval else {})
-        known = {name: number(v) if np.isfinite(v) else None for name, v in named.items()}
+        known = {name: finite(v) for name, v in named.items()}
         return {"subject": subject.name, "measure": measure, "n": len(table)} | known | more
 
     if unit == "nats":

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import rankdata
 
 from trisect.core.trace import Address
 from trisect.measure.categories import CATEGORIES, MARKED
+from trisect.measure.sums import Sums
 from trisect.measure.tally import FEWER, GROUPS, Layer, Model
-from trisect.stats.intervals import interval
-from trisect.stats.sums import DRAWS, Estimate, Sums, draw_groups, variation
+from trisect.stats.bootstrap import Estimate, draw_times, percentile_interval
+from trisect.stats.describe import spearman, variation
+from trisect.stats.tested import finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
+DRAWS = 4_000
 
 
 @dataclass
@@ -29,27 +31,26 @@ class StackTally:
     model: Model = field(default_factory=Model)
 
 
-class Resampled:
+class DrawnTexts:
     """Values and intervals of numbers from `n` texts; every number meets the same draws."""
 
     def __init__(self, n: int, seed: int, draws: int = DRAWS) -> None:
         self.n = n
-        self.times = draw_groups(min(n, GROUPS), seed, draws)
-        self.fewer = draw_groups(min(n, FEWER), seed, draws)
+        self.times, self.fewer = (
+            draw_times(np.random.default_rng(seed), min(n, groups), draws) for groups in (GROUPS, FEWER)
+        )
 
     def sums(self, sums: Sums) -> Estimate:
         """A tally's sums, on all texts and in every draw."""
         return Estimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
 
-    def row(self, estimate: Estimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, Any]:
+    def row(self, estimate: Estimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, float | None]:
         """Columns value, low, high, n of one number of an estimate; null where it is no number.
 
         Degrees of freedom are of the groups that were drawn: `fewer` where those were.
         """
-        value, drawn = estimate.value[place], estimate.draws[(slice(None), *place)]
-        low, high = interval(drawn, (self.fewer if fewer else self.times).shape[1])
-        known = {"value": value, "low": low, "high": high}
-        return {name: float(v) if np.isfinite(v) else None for name, v in known.items()} | {"n": self.n}
+        drawn, groups = estimate.draws[(slice(None), *place)], (self.fewer if fewer else self.times).shape[1]
+        return value_row(estimate.value[place], percentile_interval(drawn, groups), self.n)
 
 
 def each(function: Any, *estimates: Estimate) -> Estimate:
@@ -63,14 +64,14 @@ def mean_of(parts: list[Estimate]) -> Estimate:
     return Estimate(np.mean([p.value for p in parts], 0), np.mean([p.draws for p in parts], 0))
 
 
-def stack_rows(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     """Every row of a stack; fills `statistics` with what the claims of papers.norms speak of."""
     for part in (_dispersion, _shares, _cancelling, _frequency, _mixing):
         for row in part(tally, drawn, statistics):
             yield {"stack": tally.stack} | row
 
 
-def _dispersion(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     for name in ("x", "f", "a", "af"):
         found = []
         for address, layer in tally.layers.items():
@@ -88,7 +89,7 @@ def _dispersion(tally: StackTally, drawn: Resampled, statistics: dict[str, Estim
             statistics[f"cv_{name}"] = mean
 
 
-def _shares(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     present = _present(tally)
     views = next(iter(tally.layers.values())).views
     whole: dict[str, list[Estimate]] = {kind: [] for kind in (*views, "norm_heads")}
@@ -117,7 +118,7 @@ def _shares(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]
             statistics[f"first_share_{kind}"] = each(lambda v: v[..., FIRST], mean)
 
 
-def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     over: list[Estimate] = []
     for address, layer in tally.layers.items():
         sums, tokens = drawn.sums(layer.means), drawn.sums(layer.tokens)
@@ -130,7 +131,7 @@ def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estim
             yield own | {"measure": "spearman_a_f"} | drawn.row(rho, (0,), fewer=True)
             each_head = layer.head_cancel.ranks[c].estimate()
             for h in range(heads.value.shape[1]):
-                known = {"value": _finite(each_head.value[h]), "n": drawn.n}
+                known = {"value": finite(each_head.value[h]), "n": drawn.n}
                 yield own | {"measure": "spearman_a_f", "head": h + 1} | known
             for k, name in enumerate(("mean_a", "mean_f")):
                 yield own | {"measure": name} | drawn.row(means, (k, c))
@@ -141,8 +142,8 @@ def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estim
         rho = tally.model.cancel.ranks[c].estimate(drawn.times, drawn.times.shape[1])
         rho = Estimate(rho.value[0], rho.draws[:, 0])
         layers = Estimate(
-            _spearman(np.stack([e.value[:, c] for e in over], -1)),
-            _spearman(np.stack([e.draws[:, :, c] for e in over], -1)),
+            spearman(np.stack([e.value[:, c] for e in over], -1)),
+            spearman(np.stack([e.draws[:, :, c] for e in over], -1)),
         )
         yield {"measure": "spearman_a_f", "group": group} | drawn.row(rho)
         yield {"measure": "spearman_a_f_layers", "group": group} | drawn.row(layers)
@@ -150,7 +151,7 @@ def _cancelling(tally: StackTally, drawn: Resampled, statistics: dict[str, Estim
             statistics |= {"spearman_sep": rho, "spearman_sep_layers": layers}
 
 
-def _frequency(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     for name in ("f", "a"):
         for tail, ranks in (("", tally.model.frequency), ("_words", tally.model.words)):
             rho = ranks[name].estimate(drawn.times, drawn.times.shape[1])
@@ -162,10 +163,10 @@ def _frequency(tally: StackTally, drawn: Resampled, statistics: dict[str, Estima
             own = measure | {"layer": address.layer}
             yield own | drawn.row(layer.frequency[name].estimate(drawn.fewer, drawn.fewer.shape[1]), (0,), fewer=True)
             heads = layer.head_frequency[name].estimate().value
-            yield from (own | {"head": h + 1, "value": _finite(v), "n": drawn.n} for h, v in enumerate(heads))
+            yield from (own | {"head": h + 1, "value": finite(v), "n": drawn.n} for h, v in enumerate(heads))
 
 
-def _mixing(tally: StackTally, drawn: Resampled, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
     if tally.stack == "cross":
         return
     found = []
@@ -187,21 +188,6 @@ def _present(tally: StackTally) -> list[int]:
     """The categories of which there is at least one token."""
     tokens = sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())
     return [c for c in range(len(CATEGORIES)) if np.asarray(tokens)[c] > 0]
-
-
-def _spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
-    """Spearman's ρ of two rows of L numbers; NaN with fewer than three, or where a row has one value only."""
-    if pair.shape[-1] < 3:
-        return np.full(pair.shape[:-2], np.nan)
-    ranks = rankdata(pair, axis=-1)
-    ranks -= ranks.mean(-1, keepdims=True)
-    across, spread = ranks.prod(-2).sum(-1), (ranks**2).sum(-1).prod(-1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(np.isfinite(pair).all((-1, -2)) & (spread > 0), across / np.sqrt(spread), np.nan)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def judged(statistics: Mapping[str, Estimate]) -> tuple[dict[str, Any], dict[str, float]]:

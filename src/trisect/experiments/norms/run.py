@@ -16,7 +16,7 @@ from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Reading
-from trisect.experiments.norms.rows import Resampled, StackTally, judged, stack_rows
+from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured
 from trisect.measure.block import expansion_rate
@@ -64,7 +64,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
         for one in subject.batches(texts.texts(), settings.batch):
             _read(subject, one, tallies, counted.ranks)
             step(one.rows[-1][0] + 1, counted.texts)
-    drawn, statistics = Resampled(counted.texts, settings.seed), {}
+    drawn, statistics = DrawnTexts(counted.texts, settings.seed), {}
     rows = [
         row for i, tally in enumerate(tallies.values()) for row in stack_rows(tally, drawn, {} if i else statistics)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from trisect.core.tables import REAL, TEXT, WHOLE
 from trisect.measure import names as near
+from trisect.stats.bootstrap import DRAWS, CrossedBootstrap, CrossedEstimate
 
 NEIGHBOURS: dict[str, Any] = {
     "model": TEXT,  # null: of every model
@@ -23,6 +24,29 @@ NEIGHBOURS: dict[str, Any] = {
 }
 
 Seeds: TypeAlias = list[pl.DataFrame]  # one model's answers, a table for each of its seeds
+NameWeights: TypeAlias = Float[np.ndarray, "R N"]  # how often each answer counts in every draw of names
+# a seed's answers and their weights in every draw -> numbers [R] or [R C]
+OfAnswers: TypeAlias = Callable[[pl.DataFrame, NameWeights], Float[np.ndarray, "R ..."]]
+
+
+class AnswerBootstrap:
+    """Numbers of tables of answers in draws of their names, crossed with draws of seeds (stats.CrossedBootstrap)."""
+
+    def __init__(self, seed: int = 0, draws: int = DRAWS) -> None:
+        self.seed = seed
+        self._crossed = CrossedBootstrap(seed, draws)
+
+    def __call__(self, seeds: Sequence[pl.DataFrame], of: OfAnswers) -> CrossedEstimate:
+        """`of` each seed's answers, on all of them and in every draw of their names."""
+        return self._crossed(_names(seeds), lambda seed, weights: of(seeds[seed], weights))
+
+    def share(self, seeds: Sequence[pl.DataFrame], of: OfAnswers, stream: int = 0) -> CrossedEstimate:
+        """The same for one share of the names; shares that are compared need a `stream` each."""
+        return self._crossed.share(_names(seeds), lambda seed, weights: of(seeds[seed], weights), stream)
+
+
+def _names(seeds: Sequence[pl.DataFrame]) -> list[list[str]]:
+    return [answers["name"].to_list() for answers in seeds]
 
 
 def neighbours(

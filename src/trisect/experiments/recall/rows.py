@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,15 +13,17 @@ from trisect.claims import judge_sampled
 from trisect.claims.sampled import Drawn
 from trisect.core.tables import REAL
 from trisect.experiments.recall import answers as picked
+from trisect.experiments.recall.answers import AnswerBootstrap, NameWeights
 from trisect.measure import names as near
 from trisect.measure import recall
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
-from trisect.stats.bootstrap import Found, Redrawn, jeffreys
+from trisect.stats.bootstrap import CrossedEstimate
+from trisect.stats.null import permutation_p
+from trisect.stats.shares import jeffreys
 
 RISKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 DRAWS = 10_000  # where few seeds leave few degrees of freedom, the tails of fewer draws end too early
 COVERAGES = tuple(i / 20 for i in range(1, 21))
-Draws: TypeAlias = Float[np.ndarray, "R N"]
 
 
 def measure_rows(
@@ -35,10 +37,10 @@ def measure_rows(
     accuracy, mean_probability (also by category), probability_excess, ece; auroc_SCORE, auroc_answer_string, aurc;
     reliability (group 'bin 1' and on, `at` the mean probability in the bin); risk (`at` a coverage); threshold and
     threshold_coverage (`at` a risk); match, match_expected, match_excess, match_p (group: the kind of match; of names that
-    the model met nowhere). Thresholds are set on lab.recall_answers.held_out. ece, aurc and risk have no interval where no
+    the model met nowhere). Thresholds are set on answers.held_out. ece, aurc and risk have no interval where no
     answer is right or none is wrong: draws of such answers are all alike, which is no certainty.
     """
-    redrawn, rows = Redrawn(seed, draws), []
+    redrawn, rows = AnswerBootstrap(seed, draws), []
     for model in sorted(set(answers["model"])):
         mine = answers.filter(pl.col("model") == model)
         for part in (_accuracies, _believed, _told_apart, _abstaining):
@@ -61,23 +63,23 @@ def judge(
 
     B-2 to B-4 are about the model 'left-out', or 'pretrained' where there is none. `about` names the models and texts.
     """
-    redrawn, found = Redrawn(seed, draws), dict[str, Found]()
+    redrawn, found = AnswerBootstrap(seed, draws), dict[str, CrossedEstimate]()
     for model in ("plain", "pretrained"):
         if seeds := picked.valid(answers.filter(pl.col("model") == model)):
             found[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
     found |= _lead(answers, redrawn)
     mine = answers.filter(pl.col("model") == picked.asked_of(answers))
     for row, one in _separations(mine, redrawn):
-        found[f"{row['measure']}_excess"] = one._replace(value=one.value - 0.5, draws=one.draws - 0.5)
+        found[f"{row['measure']}_excess"] = one.minus(0.5)
     for kind in MATCHES:
         if seeds := picked.unseen(mine, kind, nearest):
             found[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
     values = {name: float(one.value) for name, one in found.items()}
-    each = {name: Drawn(one.names, int(one.groups), SOURCE.unit) for name, one in found.items()}
+    each = {name: Drawn(one.units, int(one.groups), SOURCE.unit) for name, one in found.items()}
     return judge_sampled(SOURCE, {name: one.draws for name, one in found.items()}, values, 0, about, each=each)
 
 
-def _lead(answers: pl.DataFrame, redrawn: Redrawn) -> dict[str, Found]:
+def _lead(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> dict[str, CrossedEstimate]:
     """Where only one of the plain model and the commonest place is right: the difference of the two is that of accuracies.
 
     Apart, neither is taken for certain where it never happens.
@@ -95,7 +97,7 @@ def _lead(answers: pl.DataFrame, redrawn: Redrawn) -> dict[str, Found]:
     }
 
 
-def _baseline(answers: pl.DataFrame, redrawn: Redrawn) -> Found | None:
+def _baseline(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> CrossedEstimate | None:
     """Always the commonest place, on the valid questions: the same of every model and seed."""
     place = picked.commonest_place(answers)
     valid = answers.filter((pl.col("split") == "valid") & pl.col("gold").is_not_null())
@@ -106,7 +108,7 @@ def _baseline(answers: pl.DataFrame, redrawn: Redrawn) -> Found | None:
     return redrawn.share(seeds, _accuracy)
 
 
-def _accuracies(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
+def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     """Accuracy and mean probability, on the valid questions and by where the model met the name."""
     groups: dict[str | None, pl.DataFrame] = {None: mine.filter(pl.col("split") == "valid")}
     groups |= {c: mine.filter(pl.col("category") == c) for c in sorted(mine["category"].unique().to_list())}
@@ -117,7 +119,7 @@ def _accuracies(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]
             yield {"measure": "mean_probability", "group": group} | redrawn(seeds, _mean_probability).row()
 
 
-def _believed(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
+def _believed(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     """Calibration of the answers' probabilities."""
     if not (seeds := picked.valid(mine)):
         return
@@ -135,12 +137,12 @@ def _believed(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
         yield own | {"value": share, "low": low, "high": high, "n": int(found.weight[b])}
 
 
-def _told_apart(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
+def _told_apart(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     for row, found in _separations(mine, redrawn):
         yield row | found.row()
 
 
-def _separations(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[tuple[dict[str, Any], Found]]:
+def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[dict[str, Any], CrossedEstimate]]:
     """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
     if not (seeds := picked.valid(mine)):
         return
@@ -163,7 +165,7 @@ def _out_of_fold(answers: pl.DataFrame) -> pl.DataFrame:
     return answers.with_columns(seen=found.scores, fold=found.folds)
 
 
-def _abstaining(mine: pl.DataFrame, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
+def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
     if not (seeds := picked.valid(mine)):
         return
@@ -186,18 +188,18 @@ def _honest(row: dict[str, Any], seeds: picked.Seeds) -> dict[str, Any]:
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
 
 
-def _curve(answers: pl.DataFrame, weights: Draws) -> recall.RiskCoverage:
+def _curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
     return recall.risk_coverage(picked.probability(answers), picked.right(answers), weights)
 
 
-def _risks(answers: pl.DataFrame, weights: Draws) -> Float[np.ndarray, "R C"]:
+def _risks(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
     """The risk at the highest threshold that answers at least so many, for each of COVERAGES."""
     curve = _curve(answers, weights)
     reached = [(curve.coverage >= coverage - 1e-9).argmax(-1) for coverage in COVERAGES]
     return np.take_along_axis(curve.risk, np.stack(reached, -1), -1)
 
 
-def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: Redrawn) -> Iterator[dict[str, Any]]:
+def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     """How often answers about names met nowhere are the place of the nearest known name, against random pairing."""
     for kind in MATCHES:
         if not (seeds := picked.unseen(mine, kind, nearest)):
@@ -205,8 +207,8 @@ def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: Redrawn)
         found, own = redrawn(seeds, _follows), {"group": kind}
         for place, name in enumerate(("match", "match_expected", "match_excess")):
             yield own | {"measure": name} | found.at(place).row()
-        p = near.permutation_p(_agreement(seeds), np.random.default_rng([redrawn.seed, 3]))
-        yield own | {"measure": "match_p", "value": p if np.isfinite(p) else None, "n": found.names}
+        p = permutation_p(_agreement(seeds), np.random.default_rng([redrawn.seed, 3]))
+        yield own | {"measure": "match_p", "value": p if np.isfinite(p) else None, "n": found.units}
 
 
 def _agreement(seeds: picked.Seeds) -> Float[np.ndarray, "N N"]:
@@ -217,14 +219,14 @@ def _agreement(seeds: picked.Seeds) -> Float[np.ndarray, "N N"]:
     return np.sum(found, axis=0)
 
 
-def _follows(answers: pl.DataFrame, weights: Draws) -> Float[np.ndarray, "R 3"]:
+def _follows(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 3"]:
     found = near.follows(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)
     return np.stack(found[:3], -1)
 
 
-def _accuracy(answers: pl.DataFrame, weights: Draws) -> Float[np.ndarray, " R"]:
+def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
     return weights @ picked.right(answers) / weights.sum(-1)
 
 
-def _mean_probability(answers: pl.DataFrame, weights: Draws) -> Float[np.ndarray, " R"]:
+def _mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
     return weights @ picked.probability(answers) / weights.sum(-1)

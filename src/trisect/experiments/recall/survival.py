@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 
 from trisect.core.subject import Parts, Shape, Target, Writer
 from trisect.core.trace import Address
+from trisect.experiments.recall.answers import AnswerBootstrap
 from trisect.measure.ablation import put, zeros
-from trisect.stats.bootstrap import Redrawn
 
 COMPONENTS = ("q", "k", "v")
 MEASURES = {"mean": "survival", "zero": "survival_zero"}
@@ -86,7 +86,7 @@ def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
     place, 'survival_zero' where zero was; the subject is the model.
     """
-    redrawn, found = Redrawn(seed), []
+    redrawn, found = AnswerBootstrap(seed), []
     for key, seeds in _together(rows):
         subject, group, how, stack, layer, component = key
         place = {"subject": subject, "stack": stack, "layer": layer, "component": component, "group": group}

@@ -13,7 +13,7 @@ from trisect.report import format as words
 from trisect.report.grids import grid
 from trisect.report.panels import Figure
 from trisect.report.sheet import Section, Sheet, Table, write_sheet
-from trisect.stats.tests import ALPHA
+from trisect.stats.tested import ALPHA
 
 PAIRS = ("q-k", "k-v", "q-v")
 RANKS = ("q", "k", "v", "q-k", "v-o")

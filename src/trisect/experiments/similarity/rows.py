@@ -13,9 +13,12 @@ from torch import Tensor
 
 from trisect.core.trace import Address, Projections
 from trisect.measure import nulls, similarity
-from trisect.measure.nulls import Null, effective_ranks
+from trisect.measure.nulls import effective_ranks
 from trisect.measure.similarity import Span
-from trisect.stats.tests import ALPHA, holm, number
+from trisect.stats.correct import holm
+from trisect.stats.null import Null
+from trisect.stats.reach import fewest_draws
+from trisect.stats.tested import ALPHA, number
 
 PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 AFFINE = "with biases"
@@ -79,7 +82,7 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     Effective ranks are a family for each component, since a draw of theirs costs a decomposition.
     """
     tests = {"subspaces": 2 * len(PAIRS), "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
-    return int(SPARE * 2 * tests / ALPHA)
+    return fewest_draws(tests, SPARE)
 
 
 def measure_weights(projections: Iterable[Projections]) -> list[Measured]:

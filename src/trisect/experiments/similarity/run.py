@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 
 from trisect.claims import claims_hash
-from trisect.claims.heads import Against, Resampled, judge_heads
+from trisect.claims.heads import Against, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import write_json
 from trisect.core.subject import Batch, Subject, Texts
@@ -34,8 +34,9 @@ from trisect.lab.live import bar
 from trisect.lab.versions import versions
 from trisect.measure.scores import SUMS, Moments, score_row
 from trisect.papers import matrices
-from trisect.stats.percentiles import DRAWS, percentiles, ratios, replicates
-from trisect.stats.tests import ALPHA, number
+from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interval
+from trisect.stats.ratios import ratios
+from trisect.stats.tested import ALPHA, number
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 CORPUS = "corpus"
@@ -173,7 +174,7 @@ def _on_texts(heard: Heard, seed: int) -> OnTexts:
     shape = (len(SUMS), sums.shape[2])
     values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
     # one seed for both, so that a draw is the same texts whatever is counted
-    drawn = [replicates(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
+    drawn = [drawn_ratios(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
     return OnTexts(values, _statistics(*drawn), len(sums))
 
 
@@ -202,7 +203,7 @@ def _score_rows(address: Address, scored: OnTexts) -> list[dict[str, Any]]:
     rows = []
     named = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS, "n": scored.texts}
     for i, measure in enumerate(SCORES):
-        ends = percentiles(scored.draws[:, i], scored.texts)
+        ends = percentile_interval(scored.draws[:, i], scored.texts)
         for head, found in enumerate(zip(scored.values[i], ends.low, ends.high, strict=True), start=1):
             said = dict(zip(("value", "low", "high"), map(number, found), strict=True))
             rows.append(named | {"head": head, "measure": measure} | said)
@@ -229,25 +230,24 @@ def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] |
     if null is None or not null.spread > 0:
         return None
     beyond = np.array([value - matrices.MARGIN])
-    tails = [x for level in (ALPHA, ALPHA / family) for x in (1 - level / 2, level / 2)]
-    ends = [value - null.quantile(share) for share in tails]
+    ends = [float(end) for alpha in (ALPHA, ALPHA / family) for end in null.excess_interval(value, alpha)]
     return [value - null.mean, float(null.below(beyond)[0]), float(null.above(beyond)[0]), *ends]
 
 
-def _over_heads(found: Sequence[Measured], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, Resampled]:
+def _over_heads(found: Sequence[Measured], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, ResampledHeads]:
     """Means over heads with heads drawn anew; where texts are behind them, heads and texts."""
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:
-        chosen = whole[draw.integers(len(whole), size=(DRAWS, len(whole)))]
-        evidence["symmetric_share"] = Resampled(float(whole.mean()), chosen.mean(1), len(whole))
+        evidence["symmetric_share"] = ResampledHeads(float(whole.mean()), drawn_means(whole, draw), len(whole))
     if scored:
         first = np.concatenate([s.draws[:, 2] for s in scored.values()], 1)
         heads, fewest = first.shape[1], min(s.texts for s in scored.values())
-        chosen = np.take_along_axis(first, draw.integers(heads, size=first.shape), 1)
         mean = float(np.concatenate([s.values[2] for s in scored.values()]).mean())
         unit = "head" if heads <= fewest else "text"
-        evidence["self_first_share"] = Resampled(mean, chosen.mean(1), min(heads, fewest), unit)
+        evidence["self_first_share"] = ResampledHeads(
+            mean, drawn_means(first, draw, len(first)), min(heads, fewest), unit
+        )
     return evidence
 
 

@@ -20,8 +20,8 @@ from trisect.lm.feed import Piece
 from trisect.lm.fleet import COMPONENT_ROW, forward, generator
 from trisect.lm.places import blocks_of, representation
 from trisect.lm.rewind import Variants, evaluate_variants
-from trisect.measure.curves import paired_band
 from trisect.measure.erasure import Eraser, Moments
+from trisect.stats.ratios import paired_band
 from trisect.text.corpus import Corpus
 
 VALID = 20_000  # tokens of validation on which losses are compared, about

@@ -13,7 +13,8 @@ from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.feed import Piece
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, stages
-from trisect.measure.curves import adaptive_curves, exact_curves, paired_band
+from trisect.measure.curves import adaptive_curves, exact_curves
+from trisect.stats.ratios import paired_band
 
 Parameters = Mapping[str, Tensor]
 Pieces = Mapping[str, Sequence[Piece]]

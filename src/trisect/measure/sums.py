@@ -1,28 +1,16 @@
-"""Spread: moments and rank correlations of any number of texts in memory that does not grow, ready to be resampled."""
+"""Moments and rank correlations of any number of texts in memory that does not grow, ready for the bootstrap."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-DRAWS = 4_000
+from trisect.stats.bootstrap import Estimate
+from trisect.stats.describe import spearman_of_counts
+
 ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins are fixed
-
-
-class Estimate(NamedTuple):
-    """A number on all texts, and in every draw of texts with replacement."""
-
-    value: Float[np.ndarray, "*S"]
-    draws: Float[np.ndarray, "R ..."]
-
-
-def draw_groups(groups: int, seed: int, draws: int = DRAWS) -> Float[np.ndarray, "R G"]:
-    """How often each group comes up in each draw of as many groups with replacement."""
-    return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws).astype(float)
 
 
 class Sums:
@@ -53,14 +41,6 @@ def moments(values: Float[Tensor, "B ... T"], real: Tensor) -> Float[Tensor, "B 
     kept = torch.where(real, values.double(), 0.0)
     count = real.expand_as(values).sum(-1).double()
     return torch.stack([count, kept.sum(-1), kept.square().sum(-1)], -1)
-
-
-def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
-    """Coefficient of variation, standard deviation over mean, from `moments`; NaN where there is nothing or the mean is 0."""
-    count, first, second = np.moveaxis(sums, -1, 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = first / count
-        return np.where(mean > 0, np.sqrt(np.maximum(second / count - mean**2, 0.0)) / mean, np.nan)
 
 
 class Ranks:
@@ -127,13 +107,7 @@ class Ranks:
         self.counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
 
     def _correlate(self, joint: Float[np.ndarray, "N C"]) -> Float[np.ndarray, " N"]:
-        """Pearson's correlation of mid-ranks, from joint counts."""
-        table = joint.reshape(-1, self.bins, self.bins)
-        x, y = (_centred_ranks(table.sum(axis)) for axis in (2, 1))
-        across = np.einsum("nxy,nx,ny->n", table, x, y, optimize=True)
-        spread = (table.sum(2) * x**2).sum(1) * (table.sum(1) * y**2).sum(1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(spread > 0, across / np.sqrt(spread), np.nan)
+        return spearman_of_counts(joint.reshape(-1, self.bins, self.bins))
 
 
 def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
@@ -146,8 +120,3 @@ def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
             distinct = torch.cat([distinct[:1], torch.unique(mine.sort().values[ranks])])
         found[row, : len(distinct[1:bins])] = distinct[1:bins]
     return found
-
-
-def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]:
-    """Mid-rank of every bin, less the mean rank."""
-    return counts.cumsum(1) - counts / 2 - counts.sum(1, keepdims=True) / 2

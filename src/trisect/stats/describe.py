@@ -1,0 +1,46 @@
+"""Numbers that describe many: coefficient of variation from moments, and Spearman's rank correlation."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+
+def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
+    """Coefficient of variation, standard deviation over mean, from number, sum and sum of squares on the last axis.
+
+    NaN where there is nothing or the mean is 0.
+    """
+    count, first, second = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = first / count
+        return np.where(mean > 0, np.sqrt(np.maximum(second / count - mean**2, 0.0)) / mean, np.nan)
+
+
+def spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
+    """Spearman's ρ of two rows of L numbers; NaN with fewer than three, or where a row has one value only."""
+    if pair.shape[-1] < 3:
+        return np.full(pair.shape[:-2], np.nan)
+    ranks = rankdata(pair, axis=-1)
+    ranks -= ranks.mean(-1, keepdims=True)
+    across, spread = ranks.prod(-2).sum(-1), (ranks**2).sum(-1).prod(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.isfinite(pair).all((-1, -2)) & (spread > 0), across / np.sqrt(spread), np.nan)
+
+
+def spearman_of_counts(table: Float[np.ndarray, "N X Y"]) -> Float[np.ndarray, " N"]:
+    """Spearman's ρ from joint counts of x in X ascending bins and y in Y: Pearson's correlation of mid-ranks.
+
+    NaN where x or y is in one bin only.
+    """
+    x, y = (_centred_ranks(table.sum(axis)) for axis in (2, 1))
+    across = np.einsum("nxy,nx,ny->n", table, x, y, optimize=True)
+    spread = (table.sum(2) * x**2).sum(1) * (table.sum(1) * y**2).sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(spread > 0, across / np.sqrt(spread), np.nan)
+
+
+def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]:
+    """Mid-rank of every bin, less the mean rank."""
+    return counts.cumsum(1) - counts / 2 - counts.sum(1, keepdims=True) / 2

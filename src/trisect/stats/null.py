@@ -1,0 +1,82 @@
+"""Null distributions by drawing: p-values of values among draws of a null, and of pairings among random pairings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from trisect.stats.correct import bonferroni
+from trisect.stats.tested import ALPHA, Interval, Reals
+
+PERMUTATIONS = 2_000
+_TOGETHER = 2_000_000  # places of a block of permutations
+
+
+def p_of_draws(reached: ArrayLike, draws: int) -> Reals:
+    """(1 + how many draws reach at least as far) / (1 + draws), which is never 0.
+
+    Source: Phipson & Smyth 2010, Permutation P-values Should Never Be Zero, section 4.
+    """
+    return (1 + np.asarray(reached)) / (1 + draws)
+
+
+class Null(NamedTuple):
+    """Draws of a statistic under a null, in ascending order, with their mean and their standard deviation."""
+
+    draws: Float[np.ndarray, " R"]
+    mean: float
+    spread: float
+
+    @staticmethod
+    def of(draws: Float[np.ndarray, " R"]) -> Null:
+        """The null that these draws stand for."""
+        return Null(np.sort(draws), float(draws.mean()), float(draws.std(ddof=1)))
+
+    def above(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+        """p of the null against "larger"."""
+        reached = len(self.draws) - np.searchsorted(self.draws, values, side="left")
+        return p_of_draws(reached, len(self.draws))
+
+    def below(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+        """p of the null against "smaller"."""
+        return p_of_draws(np.searchsorted(self.draws, values, side="right"), len(self.draws))
+
+    def beyond(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+        """p against "larger or smaller": twice the smaller one-sided p, at most 1."""
+        return bonferroni(np.minimum(self.above(values), self.below(values)), 2)
+
+    def scores(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+        """z: distance from the null's mean in its standard deviations; NaN where all draws are the same."""
+        return (values - self.mean) / self.spread if self.spread > 0 else np.full(len(values), np.nan)
+
+    def quantile(self, share: float) -> float:
+        """The number below which this share of the draws lies."""
+        return float(np.quantile(self.draws, share))
+
+    def excess_interval(self, value: float, alpha: float = ALPHA) -> Interval:
+        """Interval at 1 − `alpha` of how far a value lies above what the null would give in its place."""
+        low, high = (value - self.quantile(share) for share in (1 - alpha / 2, alpha / 2))
+        return Interval(np.asarray(low), np.asarray(high))
+
+
+def permutation_p(
+    agreement: Float[np.ndarray, "N N"], generator: np.random.Generator, permutations: int = PERMUTATIONS
+) -> float:
+    """One-sided p-value that rows agree with their own columns no oftener than with columns dealt at random.
+
+    `p_of_draws` of random pairings that agree at least as often; NaN with fewer than two rows. For several tables of the
+    same rows and columns give the sum of their agreements.
+    """
+    n = len(agreement)
+    if n < 2:
+        return float("nan")
+    observed, least = agreement.trace(), 0
+    size = max(1, _TOGETHER // n)
+    for start in range(0, permutations, size):
+        few = min(size, permutations - start)
+        dealt = generator.permuted(np.broadcast_to(np.arange(n), (few, n)), axis=1)
+        least += int((agreement[np.arange(n), dealt].sum(1) >= observed).sum())
+    return float(p_of_draws(least, permutations))

@@ -1,0 +1,79 @@
+"""What so many units can decide, known before any data: the smallest p within reach, and how many units or draws are needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from trisect.stats.bootstrap import DRAWS, expanded_p
+from trisect.stats.correct import bonferroni, conjunction, two_sided
+from trisect.stats.null import PERMUTATIONS, p_of_draws
+from trisect.stats.paired import Sample, t_test
+from trisect.stats.tested import ALPHA, Reals
+
+MOST_SEEDS = 1000
+Method: TypeAlias = Literal["t", "bootstrap", "signs", "permutation"]
+ClaimPart: TypeAlias = tuple[Sample, str, float]  # what was seen of a part, its direction and its bound
+
+
+def smallest_p(method: Method, n: int, draws: int | None = None, sides: int = 2) -> float:
+    """The smallest p-value that a test over `n` units (or groups, or seeds) can give, whatever they show.
+
+    't' has no floor from two units on, since p goes to 0 with the effect: 0. 'bootstrap' over `draws` draws (DRAWS):
+    where all of them lie on one side, made as wide as t with n − 1 degrees of freedom. 'signs': all 2ⁿ ways to flip the
+    signs of n differences. 'permutation': all n! orders of n units, or `draws` random ones (PERMUTATIONS) where that is
+    fewer. With too few units for any test it is 1.
+    """
+    if n < 2:
+        return 1.0
+    if method == "t":
+        return 0.0
+    if method == "bootstrap":
+        one_sided = expanded_p(0, DRAWS if draws is None else draws, n)
+    elif method == "signs":
+        one_sided = 2.0**-n
+    else:
+        assert method == "permutation", method
+        drawn = p_of_draws(0, PERMUTATIONS if draws is None else draws)
+        one_sided = max(math.exp(-math.lgamma(n + 1)), float(drawn))
+    return float(bonferroni(one_sided, sides))
+
+
+def fewest_units(method: Method, family: int = 1, draws: int | None = None, most: int = MOST_SEEDS) -> int | None:
+    """The fewest units with which a verdict in a family of claims is within reach (Holm's first step, both sides).
+
+    Null where no number up to `most` would do: then more draws are needed, or another test.
+    """
+    threshold = ALPHA / family
+    return next((n for n in range(2, most + 1) if smallest_p(method, n, draws) < threshold), None)
+
+
+def fewest_draws(tests: int, spare: float = 1.0, alpha: float = ALPHA) -> int:
+    """How many draws of a null let one test of a family survive Holm on either side, times `spare`."""
+    return int(spare * 2 * tests / alpha)
+
+
+def fewest_counts(ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha: float = ALPHA) -> int | None:
+    """The first of ascending `counts` of units that would decide a claim whose parts keep these means and spreads.
+
+    Decided is p < alpha / family, Holm's first step; either side counts. Null where none of them would do.
+    """
+    parts = [
+        t_test(Sample(counts, np.full_like(counts, s.mean), np.full_like(counts, s.spread)), direction, bound)
+        for s, direction, bound in ahead
+    ]
+    enough = np.flatnonzero(two_sided(conjunction(parts)) < alpha / family)
+    return int(counts[enough[0]]) if len(enough) else None
+
+
+def seeds_needed(parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA) -> int | None:
+    """The fewest seeds that would decide the claim at these means and spreads (see `fewest_counts`).
+
+    Null when fewer than MOST_SEEDS would not do, or when some part has one seed or no spread and so cannot tell.
+    """
+    if not all(bool(sample.testable) for sample, _, _ in parts):
+        return None
+    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha)
