@@ -30,7 +30,7 @@ def too_few(n: int, unit: str) -> str:
 
 
 class Drawn(NamedTuple):
-    """What was drawn anew: `n` units, by so many groups of them (as many as units, where each was drawn alone).
+    """What was resampled: `n` units, by so many groups of them (as many as units, where each was drawn alone).
 
     Degrees of freedom are those of the groups.
     """

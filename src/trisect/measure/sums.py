@@ -14,7 +14,7 @@ ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins ar
 
 
 class Sums:
-    """Sums per group of texts: a row per group, so that texts can be drawn anew after they are gone.
+    """Sums per group of texts: a row per group, so that texts can be resampled after they are gone.
 
     Text number i belongs to group i modulo the number of groups: with no more texts than groups, a group is a text.
     """
