@@ -20,7 +20,7 @@ from trisect.stats.describe import spearman, spearman_of_counts
 from trisect.stats.ratios import ratios
 
 
-def rng(seed: int = 0) -> np.random.Generator:
+def rng(seed: int | list[int] = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -67,12 +67,12 @@ def test_means_of_draws_are_those_of_the_units_that_were_drawn():
 def test_the_expanded_interval_of_many_units_is_scipys_percentile_interval_widened_to_t(n):
     values = rng(n).exponential(size=n)
     draws = 40_000
-    tail = scipy_stats.norm.cdf(np.sqrt(n / (n - 1)) * scipy_stats.t.ppf(0.025, n - 1))
+    tail = float(scipy_stats.norm.cdf(np.sqrt(n / (n - 1)) * scipy_stats.t.ppf(0.025, n - 1)))
     wanted: Any = scipy_stats.bootstrap(
         (values,), np.mean, n_resamples=draws, confidence_level=1 - 2 * tail, method="percentile", rng=rng(9)
     )
     found = percentile_interval(drawn_means(values, rng(8), draws), n)
-    wide = found.high - found.low
+    wide = float(found.high - found.low)
     # quantiles in the tails of 40,000 draws, both sides of the comparison
     assert found == pytest.approx(tuple(wanted.confidence_interval), abs=0.03 * wide)
     plain: Any = scipy_stats.bootstrap((values,), np.mean, n_resamples=draws, method="percentile", rng=rng(9))
