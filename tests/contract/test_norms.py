@@ -35,7 +35,7 @@ from trisect.measure.sums import Sums
 from trisect.measure.tally import FEWER, GROUPS, QUERIES, Layer
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_sheet
-from trisect.stats.bootstrap import Estimate, percentile_interval
+from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
 
 NASTY = "<script>alert(1)</script>"
 
@@ -298,7 +298,7 @@ def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
 def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
     many, draws = 10_000, np.random.default_rng(0).normal(size=(4000, 1))
     drawn = DrawnTexts(many, 0)
-    one = Estimate(np.zeros(1), draws)
+    one = DrawnEstimate(np.zeros(1), draws)
     for fewer, groups in ((False, GROUPS), (True, FEWER)):
         row = drawn.row(one, (0,), fewer=fewer)
         assert (row["low"], row["high"]) == tuple(float(end) for end in percentile_interval(draws[:, 0], groups))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from trisect.claims.rule import UNDECIDED, Columns, Decided, TestedPart, decide, slack
+from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
 from trisect.claims.sampled import LEAST, NO_SPREAD, NOT_MEASURED, too_few
 from trisect.core.claim import Part, Source, Statistic
 from trisect.core.files import canonical
@@ -52,7 +52,7 @@ def judge_heads(
     """
     family = len(source.claims)
     tested = [tuple(_test(part, found, family) for part in claim.parts) for claim in source.claims]
-    rows: list[Columns] = []
+    rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, decide(tested, NOT_MEASURED), strict=True):
         named = {"source": source.key, "claim": claim.id, "runs": canonical(dict(about))}
         rows.append({**named, "sentence": claim.sentence, **_whole(whole)})
@@ -91,7 +91,7 @@ def _against_null(part: Part, given: Against) -> TestedPart:
     return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
 
 
-def _whole(whole: Decided[TestedPart]) -> Columns:
+def _whole(whole: Decided[TestedPart]) -> ClaimColumns:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part.
 
     How many heads would decide is not said: a model has the heads that it has.

@@ -12,7 +12,7 @@ from trisect.stats.tested import ALPHA, PValues, Tested, number
 
 UNDECIDED = "not decided at the measured spread"
 
-Columns: TypeAlias = dict[str, float | int | str | bool | None]
+ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TestedPart:
         """Why this part has no verdict of its own, or null."""
         return self.tested.reason if self.barred is None else self.barred
 
-    def columns(self) -> Columns:
+    def columns(self) -> ClaimColumns:
         """What the row of a part and that of a whole claim share: effect, intervals, margin, n and spread."""
         part, tested = self.part, self.tested
         return {
@@ -51,7 +51,7 @@ class TestedPart:
             "spread": tested.spread,
         }
 
-    def row(self) -> Columns:
+    def row(self) -> ClaimColumns:
         """The row of this part: what it says, its numbers, its own p on either side, and why it has none."""
         said = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
         p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
@@ -78,7 +78,7 @@ class Decided(Generic[T]):
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
 
-    def row(self) -> Columns:
+    def row(self) -> ClaimColumns:
         """The columns of the claim as a whole that every kind of evidence has."""
         return {"decides": True, "p": self.p, "p_holm": self.p_holm, "verdict": self.verdict}
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from trisect.claims.rule import UNDECIDED, Columns, Decided, TestedPart, decide
+from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide
 from trisect.core.claim import Combination, Effect, Part, Source, Statistic
 from trisect.core.files import canonical
 from trisect.core.tables import frame
@@ -72,7 +72,7 @@ def judge_sampled(
         tuple(_test(part, replicates, estimates, _drawn(part, drawn, each or {}), family) for part in claim.parts)
         for claim in source.claims
     ]
-    rows: list[Columns] = []
+    rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, decide(tested, NOT_MEASURED), strict=True):
         named = {"source": source.key, "claim": claim.id, "runs": runs}
         rows.append({**named, "sentence": claim.sentence, **_whole(whole, family)})
@@ -117,7 +117,7 @@ def _value(effect: Effect, values: Mapping[str, Any]) -> Any:
     return sum(parts[1:], parts[0])
 
 
-def _whole(whole: Decided[SampledPart], family: int) -> Columns:
+def _whole(whole: Decided[SampledPart], family: int) -> ClaimColumns:
     measured = all(test.tested.effect is not None for test in whole.deciding)
     more = whole.undecided and more_helps(whole.barred)
     return {

@@ -12,7 +12,7 @@ import polars as pl
 from trisect.claims.evidence import Evidence, gather
 from trisect.claims.preconditions import checks
 from trisect.claims.readings import Reading, When, above_unigram, read
-from trisect.claims.rule import UNDECIDED, Columns, Decided, TestedPart, decide, slack
+from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
 from trisect.core.claim import Part, SiteMean, Source
 from trisect.core.tables import frame
 from trisect.papers import SOURCES, tying
@@ -59,7 +59,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.Da
     everywhere = barred_everywhere(evidence)
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
     epsilon = _epsilon(about)
-    rows: list[Columns] = []
+    rows: list[ClaimColumns] = []
     for source in asked(evidence):
         family = len(source.claims)
         tested = [tuple(_test(part, evidence, epsilon, family) for part in claim.parts) for claim in source.claims]
@@ -136,11 +136,11 @@ def _mean_of(readings: Sequence[Reading | None]) -> float | None:
 
 def _judge_source(
     source: Source, tested: Sequence[tuple[SeedPart, ...]], everywhere: str | None, diverged: frozenset[str]
-) -> list[Columns]:
+) -> list[ClaimColumns]:
     """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
     family = len(source.claims)
     wholes = decide(tested, NOT_MEASURED, everywhere)
-    rows: list[Columns] = []
+    rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
         named = {"source": source.key, "claim": claim.id}
         rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, family, diverged)})
@@ -148,7 +148,7 @@ def _judge_source(
     return rows
 
 
-def _whole_row(whole: Decided[SeedPart], family: int, diverged: frozenset[str]) -> Columns:
+def _whole_row(whole: Decided[SeedPart], family: int, diverged: frozenset[str]) -> ClaimColumns:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part."""
     undecided, weakest = whole.undecided, whole.weakest
     untested = next((test.reason for test in whole.deciding if test.reason is not None), UNDECIDED)
@@ -170,7 +170,7 @@ def _whole_row(whole: Decided[SeedPart], family: int, diverged: frozenset[str]) 
     }
 
 
-def _beside(test: SeedPart, diverged: frozenset[str]) -> Columns:
+def _beside(test: SeedPart, diverged: frozenset[str]) -> ClaimColumns:
     """The columns that only evidence over seeds has: earlier readings, runs, and how many of these diverged."""
     return {
         "effect_best_valid": test.best_valid,

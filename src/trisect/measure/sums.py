@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.stats.bootstrap import Estimate
+from trisect.stats.bootstrap import DrawnEstimate
 from trisect.stats.describe import spearman_of_counts
 
 ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins are fixed
@@ -73,7 +73,7 @@ class Ranks:
         if self._kept * self.series >= ROOM:
             self._fix()
 
-    def estimate(self, times: Float[np.ndarray, "R G"] | None = None, used: int | None = None) -> Estimate:
+    def estimate(self, times: Float[np.ndarray, "R G"] | None = None, used: int | None = None) -> DrawnEstimate:
         """ρ of every series on the first `used` groups, and in every draw of groups (none without `times`).
 
         NaN where x or y has one value only.
@@ -84,13 +84,13 @@ class Ranks:
         used = self.groups if used is None else used
         value = self._correlate(counts[:, :used].sum(1, dtype=float))
         if times is None:
-            return Estimate(value, np.empty((0, self.series)))
+            return DrawnEstimate(value, np.empty((0, self.series)))
         # A block of draws at a time: all of them together would need a gigabyte.
         blocks = [
             np.stack([self._correlate(some @ one[: times.shape[1]].astype(float)) for one in counts], -1)
             for some in np.array_split(times, max(1, len(times) // 500))
         ]
-        return Estimate(value, np.concatenate(blocks))
+        return DrawnEstimate(value, np.concatenate(blocks))
 
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))

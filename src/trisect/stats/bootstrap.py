@@ -141,7 +141,7 @@ def percentile_tested(
     )
 
 
-class Estimate(NamedTuple):
+class DrawnEstimate(NamedTuple):
     """A number on all units, and in every draw of them."""
 
     value: Float[np.ndarray, "*S"]

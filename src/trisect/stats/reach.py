@@ -15,11 +15,11 @@ from trisect.stats.paired import Sample, t_test
 from trisect.stats.tested import ALPHA, Reals
 
 MOST_SEEDS = 1000
-Method: TypeAlias = Literal["t", "bootstrap", "signs", "permutation"]
+ReachMethod: TypeAlias = Literal["t", "bootstrap", "signs", "permutation"]
 ClaimPart: TypeAlias = tuple[Sample, str, float]  # what was seen of a part, its direction and its bound
 
 
-def smallest_p(method: Method, n: int, draws: int | None = None, sides: int = 2) -> float:
+def smallest_p(method: ReachMethod, n: int, draws: int | None = None, sides: int = 2) -> float:
     """The smallest p-value that a test over `n` units (or groups, or seeds) can give, whatever they show.
 
     't' has no floor from two units on, since p goes to 0 with the effect: 0. 'bootstrap' over `draws` draws (DRAWS):
@@ -42,7 +42,7 @@ def smallest_p(method: Method, n: int, draws: int | None = None, sides: int = 2)
     return float(bonferroni(one_sided, sides))
 
 
-def fewest_units(method: Method, family: int = 1, draws: int | None = None, most: int = MOST_SEEDS) -> int | None:
+def fewest_units(method: ReachMethod, family: int = 1, draws: int | None = None, most: int = MOST_SEEDS) -> int | None:
     """The fewest units with which a verdict in a family of claims is within reach (Holm's first step, both sides).
 
     Null where no number up to `most` would do: then more draws are needed, or another test.

@@ -13,7 +13,7 @@ from trisect.core.trace import Address
 from trisect.measure.categories import CATEGORIES, MARKED
 from trisect.measure.sums import Sums
 from trisect.measure.tally import FEWER, GROUPS, Layer, Model
-from trisect.stats.bootstrap import Estimate, draw_times, percentile_interval
+from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import spearman, variation
 from trisect.stats.tested import finite, value_row
 
@@ -40,11 +40,11 @@ class DrawnTexts:
             draw_times(np.random.default_rng(seed), min(n, groups), draws) for groups in (GROUPS, FEWER)
         )
 
-    def sums(self, sums: Sums) -> Estimate:
+    def sums(self, sums: Sums) -> DrawnEstimate:
         """A tally's sums, on all texts and in every draw."""
-        return Estimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
+        return DrawnEstimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
 
-    def row(self, estimate: Estimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, float | None]:
+    def row(self, estimate: DrawnEstimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, float | None]:
         """Columns value, low, high, n of one number of an estimate; null where it is no number.
 
         Degrees of freedom are of the groups that were drawn: `fewer` where those were.
@@ -53,25 +53,25 @@ class DrawnTexts:
         return value_row(estimate.value[place], percentile_interval(drawn, groups), self.n)
 
 
-def each(function: Any, *estimates: Estimate) -> Estimate:
+def each(function: Any, *estimates: DrawnEstimate) -> DrawnEstimate:
     """A function of sums, on all texts and in every draw; where it divides by nothing the result is NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return Estimate(function(*(e.value for e in estimates)), function(*(e.draws for e in estimates)))
+        return DrawnEstimate(function(*(e.value for e in estimates)), function(*(e.draws for e in estimates)))
 
 
-def mean_of(parts: list[Estimate]) -> Estimate:
+def mean_of(parts: list[DrawnEstimate]) -> DrawnEstimate:
     """The mean of several numbers."""
-    return Estimate(np.mean([p.value for p in parts], 0), np.mean([p.draws for p in parts], 0))
+    return DrawnEstimate(np.mean([p.value for p in parts], 0), np.mean([p.draws for p in parts], 0))
 
 
-def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
     """Every row of a stack; fills `statistics` with what the claims of papers.norms speak of."""
     for part in (_dispersion, _shares, _cancelling, _frequency, _mixing):
         for row in part(tally, drawn, statistics):
             yield {"stack": tally.stack} | row
 
 
-def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
     for name in ("x", "f", "a", "af"):
         found = []
         for address, layer in tally.layers.items():
@@ -89,10 +89,10 @@ def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Esti
             statistics[f"cv_{name}"] = mean
 
 
-def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
     present = _present(tally)
     views = next(iter(tally.layers.values())).views
-    whole: dict[str, list[Estimate]] = {kind: [] for kind in (*views, "norm_heads")}
+    whole: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
     for address, layer in tally.layers.items():
         queries, sums, heads = (drawn.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
         own = {"layer": address.layer}
@@ -101,7 +101,7 @@ def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate
         shares = each(_shared, sums)
         whole["norm_heads"].append(each(lambda s: _shared(s[..., 1, :, :].mean(-2)), heads))
         for k, kind in enumerate(views):
-            whole[kind].append(Estimate(shares.value[k], shares.draws[:, k]))
+            whole[kind].append(DrawnEstimate(shares.value[k], shares.draws[:, k]))
             for c in present:
                 group = {"group": CATEGORIES[c]}
                 yield own | group | {"measure": f"{kind}_sum"} | drawn.row(layered, (k, c))
@@ -118,8 +118,8 @@ def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate
             statistics[f"first_share_{kind}"] = each(lambda v: v[..., FIRST], mean)
 
 
-def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
-    over: list[Estimate] = []
+def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+    over: list[DrawnEstimate] = []
     for address, layer in tally.layers.items():
         sums, tokens = drawn.sums(layer.means), drawn.sums(layer.tokens)
         heads = each(lambda s, t: s / t[..., None, None, :], sums, tokens)
@@ -140,8 +140,8 @@ def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Esti
     for c in _present(tally):
         group = CATEGORIES[c]
         rho = tally.model.cancel.ranks[c].estimate(drawn.times, drawn.times.shape[1])
-        rho = Estimate(rho.value[0], rho.draws[:, 0])
-        layers = Estimate(
+        rho = DrawnEstimate(rho.value[0], rho.draws[:, 0])
+        layers = DrawnEstimate(
             spearman(np.stack([e.value[:, c] for e in over], -1)),
             spearman(np.stack([e.draws[:, :, c] for e in over], -1)),
         )
@@ -151,12 +151,12 @@ def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Esti
             statistics |= {"spearman_sep": rho, "spearman_sep_layers": layers}
 
 
-def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
     for name in ("f", "a"):
         for tail, ranks in (("", tally.model.frequency), ("_words", tally.model.words)):
             rho = ranks[name].estimate(drawn.times, drawn.times.shape[1])
             if np.isfinite(rho.value[0]):
-                statistics[f"spearman_rank_{name}{tail}"] = Estimate(rho.value[0], rho.draws[:, 0])
+                statistics[f"spearman_rank_{name}{tail}"] = DrawnEstimate(rho.value[0], rho.draws[:, 0])
                 yield {"measure": f"spearman_rank_{name}{tail}"} | drawn.row(rho, (0,))
         measure = {"measure": f"spearman_rank_{name}"}
         for address, layer in tally.layers.items():
@@ -166,7 +166,7 @@ def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estim
             yield from (own | {"head": h + 1, "value": finite(v), "n": drawn.n} for h, v in enumerate(heads))
 
 
-def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Estimate]) -> Iterator[dict[str, Any]]:
+def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
     if tally.stack == "cross":
         return
     found = []
@@ -190,6 +190,6 @@ def _present(tally: StackTally) -> list[int]:
     return [c for c in range(len(CATEGORIES)) if np.asarray(tokens)[c] > 0]
 
 
-def judged(statistics: Mapping[str, Estimate]) -> tuple[dict[str, Any], dict[str, float]]:
+def judged(statistics: Mapping[str, DrawnEstimate]) -> tuple[dict[str, Any], dict[str, float]]:
     """Replicates and estimates by name, as claims.judge_sampled takes them."""
     return {k: e.draws for k, e in statistics.items()}, {k: float(e.value) for k, e in statistics.items()}

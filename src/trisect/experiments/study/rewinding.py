@@ -18,7 +18,7 @@ from trisect.stats.ratios import paired_band
 
 Parameters = Mapping[str, Tensor]
 Pieces = Mapping[str, Sequence[Piece]]
-Sums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed loss along the curve, in nats
+CurveSums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed loss along the curve, in nats
 
 
 def rewind(
@@ -47,7 +47,7 @@ def rewind(
 
 def _midstage(
     run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], pieces: Pieces
-) -> tuple[dict[str, Any], Sums]:
+) -> tuple[dict[str, Any], CurveSums]:
     whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
     found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in pieces.items()}
     body = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
@@ -56,7 +56,7 @@ def _midstage(
 
 def _convex(
     run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: Any
-) -> tuple[dict[str, Any], Sums]:
+) -> tuple[dict[str, Any], CurveSums]:
     """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes."""
     whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how["points"]) / (how["points"] - 1)
     rows: dict[float, list[np.ndarray]] = {}
