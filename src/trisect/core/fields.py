@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -110,9 +110,16 @@ def _declared(settings: type[Any], name: str, hint: Any, default: Any) -> Declar
             break
     if is_dataclass(kind):
         inner = tuple(d for d in declared(kind) if isinstance(d, Declared))
-        return Group(name, kind, optional, tuple(d._replace(default=None) for d in inner) if optional else inner)
+        return Group(name, kind, optional, tuple(map(_open, inner)) if optional else inner)
     assert isinstance(setting, Setting), f"{settings.__name__}.{name} says nothing of itself"
     return Declared(name, kind, optional, setting, default)
+
+
+def _open(one: Declared) -> Declared:
+    """A setting of a group that may be missing: nothing stands by default, and its help says what does in the group."""
+    plain = one.kind is bool or one.setting.unset is not None or one.default in (MISSING, None, ())
+    setting = one.setting if plain else replace(one.setting, unset=str(one.default))
+    return one._replace(optional=True, default=None, setting=setting)
 
 
 S = TypeVar("S")
@@ -186,8 +193,11 @@ def _one(one: Declared, value: Any) -> Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if kind in NOUNS and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-        raise SpecError(f"{one.name} is {value!r}.", f"It is {_noun(kind, setting)}.", f"Give {one.name} as that.")
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    known = all(k in NOUNS for k in kinds)
+    if known and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+        nouns = " or ".join(_noun(k, setting) for k in kinds)
+        raise SpecError(f"{one.name} is {value!r}.", f"It is {nouns}.", f"Give {one.name} as that.")
     if setting.choices and value not in setting.choices:
         there = f"There is {_listed(setting.choices)}."
         raise SpecError(f"{one.name} is {value!r}.", there, "Use one of them.")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, StudyError
@@ -35,7 +35,7 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
     """
     (subjects, texts), machine, began = _inputs(settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
-    place = _place(experiment, out, subjects, "" if work is None else work.name)
+    place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
     bench, folder = Bench(place, machine, subjects, texts), Folder(place)
     if work is None:
         free_folder(place)
@@ -104,10 +104,14 @@ def _inputs(settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
     return tuple(group.open() for group in groups if isinstance(group, ModelSource)), texts
 
 
-def _place(experiment: Experiment[Any, Any], out: str | Path | None, subjects: tuple[Subject, ...], name: str) -> Path:
+def _place(
+    experiment: Experiment[Any, Any], settings: Any, out: str | Path | None, subjects: tuple[Subject, ...], name: str = ""
+) -> Path:
+    """The folder; its default is named by the work, by the model that was opened, or by one that the experiment opens itself."""
     if out is not None:
         return Path(out)
-    model = subjects[0].name.strip("/").split("/")[-1] if subjects else ""
+    model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
+    model = model.strip("/").split("/")[-1]
     return Path((experiment.out or experiment.name).format(model=model, name=name))
 
 
@@ -175,14 +179,21 @@ def _option(one: Declared, value: Any) -> list[str]:
         return []
     name, setting = f"--{one.words}", one.setting
     if setting.argument:
-        return [str(item) for item in value] if one.several else [str(value)]
+        return [_word(one, item) for item in value] if one.several else [_word(one, value)]
     if one.kind is bool:
         return [name] if setting.value is None else [name, setting.value]
     if not one.several:
-        return [name, f"{value:g}" if isinstance(value, float) else str(value)]
-    items = [str(item) for item in value]
+        return [name, f"{value:g}" if isinstance(value, float) else _word(one, value)]
+    items = [_word(one, item) for item in value]
     if setting.count is not None:
         return [name, *items]
     if setting.many in ("commas", "seeds"):
         return [name, ",".join(items) + "," * (setting.many == "seeds" and len(items) == 1)]
     return [name, " ".join(items)] if setting.many == "words" else [word for item in items for word in (name, item)]
+
+
+def _word(one: Declared, value: Any) -> str:
+    """A value as a word; of what lies on this machine no path: an argument's name in capitals, an option's own name."""
+    if Path not in (one.item, *get_args(one.item)) or not Path(value).exists():
+        return str(value)
+    return one.name.upper() if one.setting.argument else Path(value).resolve().name

@@ -1,0 +1,68 @@
+"""Settings that may be missing as a group, values that may be a text or a path, and the words that repeat a run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import pytest
+
+from trisect.api import signature
+from trisect.cli.options import parameters_of, parsed
+from trisect.core.errors import SpecError
+from trisect.core.fields import Setting, build
+from trisect.lab import driver
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import TextSource
+
+
+@dataclass(frozen=True)
+class Asked:
+    model: Annotated[str | Path, Setting("A model.", argument=True)]
+    where: Annotated[str | Path, Setting("A folder.")]
+    read: TextSource | None = None
+
+
+@dataclass(frozen=True)
+class Noted:
+    model: str
+
+
+MADE: Experiment[Any, Any] = Experiment("made", "Make.", Asked, Noted, "nowhere", out="made-{model}")
+
+
+def from_words(*words: str) -> Any:
+    command = click.Command("made", params=parameters_of(Asked))
+    return build(Asked, parsed(Asked, command.make_context("made", list(words)).params))
+
+
+def test_a_group_of_which_nothing_is_given_is_missing_and_its_help_says_what_stands():
+    assert from_words("m", "--where", "w").read is None
+    assert from_words("m", "--where", "w", "--corpus", "c").read == TextSource("c")
+    assert from_words("m", "--where", "w", "--text", "a b", "--split", "valid").read == TextSource(
+        None, ("a b",), "valid"
+    )
+    (split,) = (p for p in parameters_of(Asked) if p.name == "split")
+    assert isinstance(split, click.Option)
+    assert split.default is None
+    assert "[default: test]" in str(split.help)
+    assert signature(MADE).parameters["split"].annotation == str | None
+
+
+def test_a_value_of_several_types_is_one_of_them():
+    assert build(Asked, {"model": Path("m"), "where": "w"}).model == Path("m")
+    with pytest.raises(SpecError) as error:
+        build(Asked, {"model": "m", "where": 3})
+    assert (error.value.given, error.value.known) == ("where is 3.", "It is a text or a path.")
+
+
+def test_a_command_repeats_a_run_without_paths_of_this_machine(tmp_path):
+    (tmp_path / "bank").mkdir()
+    here = Asked(tmp_path, tmp_path / "bank")
+    assert driver._command(MADE, here, (), None) == "trisect made MODEL --where bank"
+    assert driver._command(MADE, Asked("owner/model", "hf:a/b"), (), None) == "trisect made owner/model --where hf:a/b"
+
+
+def test_a_folder_is_named_by_the_model_that_an_experiment_opens_itself():
+    assert driver._place(MADE, Asked("owner/model/", "w"), None, ()) == Path("made-model")
+    assert driver._place(MADE, Asked("m", "w"), "there", ()) == Path("there")
