@@ -63,7 +63,7 @@ def docstring(experiment: Experiment[Any, Any]) -> str:
     """What the command's help says, then every setting with what it is."""
     head = experiment.help.split("\b")[0].strip()
     lines = [f"    {one.name}: {one.setting.help}{_bounds(one)}" for one in flat(experiment.settings)]
-    lines.append(f"    out: The folder for tables, figures and page; {experiment.where} where null.")
+    lines.append(f"    out: {experiment.leaves}; {experiment.where} where null.")
     lines.append("    quiet: Show no progress.")
     return "\n".join([head, "", "Settings:", *lines, "", "Raises TrisectError for anything that cannot be run."])
 

@@ -1,19 +1,21 @@
 """Settings that may be missing as a group, values that may be a text or a path, and the words that repeat a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import pytest
+from tests import tinyhf
 
 from trisect.api import signature
 from trisect.cli.options import parameters_of, parsed
-from trisect.core.errors import SpecError
+from trisect.core.errors import ModelError, SpecError
 from trisect.core.fields import Setting, build
+from trisect.hf.load import load
 from trisect.lab import driver
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import TextSource
+from trisect.lab.inputs import ModelsSource, TextSource
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,12 @@ class Asked:
     model: Annotated[str | Path, Setting("A model.", argument=True)]
     where: Annotated[str | Path, Setting("A folder.")]
     read: TextSource | None = None
+
+
+@dataclass(frozen=True)
+class Trio:
+    models: ModelsSource
+    files: Annotated[tuple[str | Path, ...], Setting("Three files.", count=3, metavar="A B C")] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,3 +74,27 @@ def test_a_command_repeats_a_run_without_paths_of_this_machine(tmp_path):
 def test_a_folder_is_named_by_the_model_that_an_experiment_opens_itself():
     assert driver._place(MADE, Asked("owner/model/", "w"), None, ()) == Path("made-model")
     assert driver._place(MADE, Asked("m", "w"), "there", ()) == Path("there")
+
+
+def test_so_many_values_are_so_many():
+    assert build(Trio, {"models": "m", "files": ["a", Path("b"), "c"]}) == Trio(
+        ModelsSource(("m",)), ("a", Path("b"), "c")
+    )
+    with pytest.raises(SpecError) as error:
+        build(Trio, {"models": "m", "files": ("a", "b")})
+    assert (error.value.given, error.value.known) == ("files was given 2 values.", "It takes 3: A B C")
+    (files,) = (p for p in parameters_of(Trio) if p.name == "files")
+    assert files.nargs == 3
+
+
+def test_models_of_one_name_get_numbers_and_none_is_no_answer():
+    one = load(tinyhf.bert(), tinyhf.tokenizer())
+    other = replace(one, name="other")
+    assert [m.name for m in ModelsSource((one, other, one)).open()] == [f"{one.name} (1)", "other", f"{one.name} (3)"]
+    with pytest.raises(ModelError, match="dtype was given") as error:
+        ModelsSource((one,), dtype="float64").open()
+    assert "loaded already" in error.value.known
+    with pytest.raises(ModelError, match="No model was given"):
+        build(Trio, {"models": ()}).models.open()
+    two = Trio(ModelsSource((one, other)), ("a", "b", "c"))
+    assert driver._command(MADE, two, (one, other), None) == "trisect made MODEL MODEL --files a b c"

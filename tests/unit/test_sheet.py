@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from base64 import b64decode
 from dataclasses import replace
 
 import altair as alt
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 from tests.unit.test_sampled_claims import claim, drawn, part, source
 
 from trisect.claims import judge_sampled
 from trisect.core.errors import StudyError
+from trisect.report import template
 from trisect.report.panels import Figure, Key, Panel
-from trisect.report.sheet import SHORT, Section, Sheet, Table, html, write_sheet
+from trisect.report.sheet import SHORT, Document, Section, Sheet, Table, html, write_page, write_sheet
 
 NASTY = "<script>alert('x')</script>&\"</svg>"
 
@@ -75,3 +79,28 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="could not be written"):
         write_sheet(tmp_path / "file", sheet())
+
+
+def test_a_document_lies_under_its_own_name_with_its_figures(tmp_path):
+    figure = next(figure for section in sheet().sections for figure in section.figures)
+    page = write_page(tmp_path, Document("other.html", "<p>ä</p>", (figure,)))
+    assert page == tmp_path / "other.html"
+    assert page.read_text(encoding="utf-8") == "<p>ä</p>"
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    assert drawn.keys() == {f"{figure.name}.svg", f"{figure.name}.png"}
+    write_page(tmp_path / "sheet", sheet())
+    for name, content in drawn.items():
+        assert (tmp_path / "sheet" / "figures" / name).read_bytes() == content
+
+
+def test_a_template_has_style_script_and_the_hash_of_that_script(tmp_path):
+    (tmp_path / "a.js").write_text("const a = '<b>';\n")
+    (tmp_path / "page.html").write_text("{{ style }}|{{ script }}|{{ script_hash }}|{{ name }}|{{ 1234 | count }}")
+    script = template.closed(tmp_path / "a.js")
+    assert script == "\"use strict\";\n(() => {\nconst a = '<b>';\n})();\n"
+    said = template.fill(tmp_path / "page.html", "a > b {}", script, name="<i>").split("|")
+    assert said[:2] == ["a > b {}", script]
+    assert b64decode(said[2]) == hashlib.sha256(script.encode()).digest()
+    assert said[3:] == ["&lt;i&gt;", "1\u202f234"]
+    with pytest.raises(UndefinedError):
+        template.fill(tmp_path / "page.html", "")

@@ -49,7 +49,7 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
 
     parameters = [
         *parameters_of(experiment.settings),
-        click.Option(["--out"], help=f"The folder for tables, figures and page.  [default: {experiment.where}]"),
+        click.Option(["--out"], help=f"{experiment.leaves}.  [default: {experiment.where}]"),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
     ]
     return make(experiment.name, experiment.help, experiment.settings, parameters, call)

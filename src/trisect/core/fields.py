@@ -166,6 +166,9 @@ def _checked(one: Declared, value: Any) -> Any:
     if one.setting.many == "words":
         value = [item for v in value for item in (v.split() if isinstance(v, str) else [v])]
     found = tuple(_one(one, item) for item in value)
+    if one.setting.count is not None and len(found) != one.setting.count:
+        known = f"It takes {one.setting.count}: {one.setting.metavar or one.setting.help}"
+        raise SpecError(f"{one.name} was given {len(found)} values.", known, f"Give {one.setting.count}.")
     if one.setting.many == "seeds":
         check_seeds(found)
     return found

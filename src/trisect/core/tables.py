@@ -163,6 +163,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     path = folder / f"{name}.parquet"
     if name in LATER_TABLES and folder.is_dir() and not path.exists():
         return frame(name, ())
+    schema = SCHEMAS.get(name)  # null: a table that one experiment alone has
     todo = f"Delete {path} and call 'trisect report' on the study: tables are made anew from its runs."
     try:
         content = path.read_bytes()
@@ -171,10 +172,12 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
         table = pl.read_parquet(io.BytesIO(content))
     except (Exception, pl.exceptions.PanicException) as error:
         raise DamagedFileError(f"The table {path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
-    later = {column: kind for column, kind in SCHEMAS[name].items() if column in LATER.get(name, ())}
+    if schema is None:
+        return table
+    later = {column: kind for column, kind in schema.items() if column in LATER.get(name, ())}
     table = table.with_columns(pl.lit(None, kind).alias(c) for c, kind in later.items() if c not in table.columns)
-    table = table.select(list(SCHEMAS[name])) if set(table.columns) == set(SCHEMAS[name]) else table
-    if dict(table.schema) != dict(pl.Schema(SCHEMAS[name])):
+    table = table.select(list(schema)) if set(table.columns) == set(schema) else table
+    if dict(table.schema) != dict(pl.Schema(schema)):
         raise DamagedFileError(
             f"The table {path} has other columns than '{name}'.", f"It has {', '.join(table.columns)}.", todo
         )

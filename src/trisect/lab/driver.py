@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -19,9 +20,9 @@ from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
 from trisect.lab.experiment import Bench, Experiment, Measured, Result
 from trisect.lab.folder import Folder, is_study
-from trisect.lab.inputs import ModelSource, TextSource, Workers
+from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.versions import versions
-from trisect.report.sheet import write_sheet
+from trisect.report.sheet import Document, Sheet, write_document, write_page
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -30,20 +31,20 @@ F = TypeVar("F")
 def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None, quiet: bool = False) -> Result[F]:
     """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
 
-    `out` is a folder, the experiment's own default where null. Raises TrisectError before anything is written where
-    settings or inputs are wrong.
+    `out` is a folder, or the page of an experiment that leaves that alone; the experiment's own default where null. Raises
+    TrisectError before anything is written where settings or inputs are wrong.
     """
     (subjects, texts), machine, began = _inputs(settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
-    bench, folder = Bench(place, machine, subjects, texts), Folder(place)
+    folder = _parent(place) if experiment.single else place
+    bench = Bench(folder, machine, subjects, texts)
     if work is None:
-        free_folder(place)
-        with folder.locked():
+        with nullcontext() if experiment.single else Folder(free_folder(folder)).locked():  # a page is written at once
             measured = experiment.measures().measure(settings, bench)
             words = _command(experiment, settings, subjects, texts)
             return conclude(experiment, measured, place, words, time.monotonic() - began)
-    with folder.locked(lambda: work.check(place), lambda: work.own(place)):
+    with Folder(folder).locked(lambda: work.check(place), lambda: work.own(place)):
         measured = work.measure(bench)
         words = _command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
@@ -79,7 +80,7 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     """Make the page and figures again from the tables and the record of a folder; measures nothing."""
     about, shows = read_about(experiment, folder), experiment.shows()
     tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
-    report = write_sheet(folder, shows.page(tables, about))
+    report = write_page(folder, shows.page(tables, about))
     return experiment.result(folder, tables, report, tuple(shows.findings(tables, about)), about, {})
 
 
@@ -101,11 +102,16 @@ def _inputs(settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
     """The models and texts that the settings name, opened."""
     groups = list(_groups(settings))
     texts = next((group.open() for group in groups if isinstance(group, TextSource)), None)
-    return tuple(group.open() for group in groups if isinstance(group, ModelSource)), texts
+    subjects = [group.open() for group in groups if isinstance(group, ModelSource)]
+    return (*subjects, *(one for group in groups if isinstance(group, ModelsSource) for one in group.open())), texts
 
 
 def _place(
-    experiment: Experiment[Any, Any], settings: Any, out: str | Path | None, subjects: tuple[Subject, ...], name: str = ""
+    experiment: Experiment[Any, Any],
+    settings: Any,
+    out: str | Path | None,
+    subjects: tuple[Subject, ...],
+    name: str = "",
 ) -> Path:
     """The folder; its default is named by the work, by the model that was opened, or by one that the experiment opens itself."""
     if out is not None:
@@ -127,12 +133,30 @@ def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, w
         measured.facts,
     )
     tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-    for name, table in tables.items():
-        write_table(place / "tables", name, table)
-    write_json(place / experiment.record, record(about))
     shows = experiment.shows()
-    report = write_sheet(place, shows.page(tables, about))
-    return experiment.result(place, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
+    if experiment.single:
+        report = _alone(place, shows.page(tables, about))
+        return Result(report.parent, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
+    shows = experiment.shows()
+    if experiment.single:
+        report = _alone(place, shows.page(tables, about))
+    else:
+        for name, table in tables.items():
+            write_table(place / "tables", name, table)
+        write_json(place / experiment.record, record(about))
+        report = write_page(place, shows.page(tables, about))
+    return experiment.result(report.parent, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
+
+
+def _alone(place: Path, page: Sheet | Document) -> Path:
+    """Write the page of an experiment that leaves nothing else: as `place`, or under its own name in that folder."""
+    assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
+    return write_document(place / page.name if _parent(place) == place else place, page)
+
+
+def _parent(place: Path) -> Path:
+    """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
+    return place if place.is_dir() or not place.suffix else place.parent
 
 
 def record(about: About[Any]) -> dict[str, Json]:
@@ -166,6 +190,8 @@ def _command(
             words += _option(one, value)
         elif isinstance(value, ModelSource):
             words += [word for subject in subjects for word in subject.options]
+        elif isinstance(value, ModelsSource):
+            words += [*(subject.options[0] for subject in subjects), *subjects[0].options[1:]]
         elif isinstance(value, TextSource):
             words += [] if texts is None else list(texts.options)
         elif value is not None and not isinstance(value, Workers):

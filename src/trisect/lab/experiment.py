@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from trisect.core.subject import Subject, Texts
-    from trisect.report.sheet import Sheet
+    from trisect.report.sheet import Document, Sheet
 
 S_in = TypeVar("S_in", contravariant=True)
 S = TypeVar("S")
@@ -146,8 +146,8 @@ class Shows(Protocol[F]):
         """What was found, as data: the page, the terminal and dissect all read these."""
         ...
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sheet:
-        """The page, from tables alone."""
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sheet | Document:
+        """The page, from tables and what stands beside them alone."""
         ...
 
 
@@ -159,8 +159,8 @@ class Experiment(Generic[S, F]):
     modules run and page, imported at first use so that help costs nothing. `help` is what `--help` says, the first line
     a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name
     and {name} for that of resumable work. `record` is the file that holds About. `source` is the key of the source that
-    asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`. What a run
-    returns is a `result`.
+    asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`. A `single`
+    one leaves one page and nothing else: `out` is then the page, or a folder to put it in. What a run returns is a `result`.
     """
 
     name: str
@@ -173,11 +173,17 @@ class Experiment(Generic[S, F]):
     record: str = "about.json"
     function: str = ""
     resumable: bool = False
+    single: bool = False
     result: type[Result[F]] = Result
 
     @property
+    def leaves(self) -> str:
+        """What `out` is, as help shows it."""
+        return "The page" if self.single else "The folder for tables, figures and page"
+
+    @property
     def where(self) -> str:
-        """The default folder, as help shows it."""
+        """The default of `out`, as help shows it."""
         return (self.out or self.name).format(model="MODEL", name="NAME")
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,20 +51,61 @@ class ModelSource:
 
     def open(self) -> Subject:
         """The model, loaded unless it is one already; raises ModelError where it cannot be read."""
-        from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
-        from trisect.lab.subject import load
-
-        if not isinstance(self.model, Subject):
-            return load(self.model, window=self.window, **self.fetched())
-        if given := [f.name for f in fields(self) if f.name != "model" and getattr(self, f.name) != f.default]:
-            known = f"{self.model.name} is loaded already, so that they cannot be heeded."
-            raise ModelError(f"{', '.join(given)} was given.", known, "Give them to trisect.load instead.")
-        return self.model
+        return _opened(self, self.model, window=self.window, **self.fetched())
 
     def fetched(self) -> dict[str, Any]:
         """The options of `load` besides the model and its window."""
         names = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class ModelsSource:
+    """Models to be read beside each other, and how they are fetched."""
+
+    models: Annotated[
+        tuple[Any, ...],
+        Setting(
+            "One or several, each as `trisect.load` takes it; in Python also loaded models.",
+            argument=True,
+            metavar="MODEL...",
+        ),
+    ]
+    revision: Revision | None = None
+    dtype: Dtype | None = None
+    device: Device = "cpu"
+    pickle: Pickle = False
+    remote_code: RemoteCode = False
+
+    def open(self) -> tuple[Subject, ...]:
+        """The models, loaded unless they are; those of one name get numbers. Raises ModelError, also where there is none."""
+        if not self.models:
+            raise ModelError("No model was given.", "At least one is read.", "Give a model.")
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "models"}
+        return _named_apart([_opened(self, model, **options) for model in self.models])
+
+
+def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
+    """One model of a source, loaded unless it is one already; raises ModelError for options that then come too late."""
+    from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
+    from trisect.lab.subject import load
+
+    if not isinstance(model, Subject):
+        return load(model, **options)
+    own = [f for f in fields(source) if f.name not in ("model", "models")]
+    if given := [f.name for f in own if getattr(source, f.name) != f.default]:
+        known = f"{model.name} is loaded already, so that they cannot be heeded."
+        raise ModelError(f"{', '.join(given)} was given.", known, "Give them to trisect.load instead.")
+    return model
+
+
+def _named_apart(subjects: Sequence[Any]) -> tuple[Subject, ...]:
+    """Models of the same name get numbers, so that rows tell them apart."""
+    names = [subject.name for subject in subjects]
+    return tuple(
+        replace(subject, name=f"{subject.name} ({number})") if names.count(subject.name) > 1 else subject
+        for number, subject in enumerate(subjects, start=1)
+    )
 
 
 @dataclass(frozen=True)

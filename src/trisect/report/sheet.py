@@ -1,17 +1,16 @@
-"""Sheet: a static page of sections, figures, tables and verdicts, for what is measured on one model."""
+"""Sheet: a static page of sections, figures, tables and verdicts; Document: a page that is a text of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from trisect.core.files import inside, replace_file
-from trisect.report import cards, drawing, render
+from trisect.report import cards, drawing, render, template
 from trisect.report import format as words
 from trisect.report.panels import Figure
 
@@ -61,32 +60,55 @@ class Sheet:
     references: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Document:
+    """A page that is no sheet, such as one to move things on: its file's name, its text, and figures to lie beside it."""
+
+    name: str
+    html: str
+    figures: tuple[Figure, ...] = ()
+
+
+def write_page(folder: Path, page: Sheet | Document) -> Path:
+    """Write a page and its figures: a sheet as `report.html`, a document under its own name; returns the page's path.
+
+    The same page gives the same bytes. Raises StudyError when the folder cannot be written.
+    """
+    return write_sheet(folder, page) if isinstance(page, Sheet) else write_document(folder / page.name, page)
+
+
 def write_sheet(folder: Path, sheet: Sheet) -> Path:
     """Write `folder/report.html` and `folder/figures/NAME.svg` and `.png`; returns the page's path.
 
-    The same sheet gives the same bytes; the page holds no script, and every word of the sheet stands on it as text.
-    Raises StudyError when the folder cannot be written.
+    The page holds no script, and every word of the sheet stands on it as text. Raises as write_page.
     """
-    for section in sheet.sections:
-        for figure in section.figures:
-            text = render.svg(figure.chart(), figure.name)
-            _store(inside(folder, "figures", f"{figure.name}.svg"), text.encode())
-            _store(inside(folder, "figures", f"{figure.name}.png"), render.png(text))
+    _draw(folder, [figure for section in sheet.sections for figure in section.figures])
     page = folder / "report.html"
     _store(page, html(sheet).encode())
     return page
 
 
+def write_document(path: Path, document: Document) -> Path:
+    """Write a document as `path`, its figures beside it; returns `path`. Raises as write_page."""
+    _draw(path.parent, document.figures)
+    _store(path, document.html.encode())
+    return path
+
+
+def _draw(folder: Path, figures: Iterable[Figure]) -> None:
+    for figure in figures:
+        text = render.svg(figure.chart(), figure.name)
+        _store(inside(folder, "figures", f"{figure.name}.svg"), text.encode())
+        _store(inside(folder, "figures", f"{figure.name}.png"), render.png(text))
+
+
 def html(sheet: Sheet) -> str:
     """The whole page as one text, with its style sheet and its figures inside."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(number=words.number)
-    return environment.get_template("sheet.html").render(
+    return template.fill(
+        HERE / "sheet.html",
+        template.read(template.STYLE),
         sheet=sheet,
         sections=[_section(number, section) for number, section in enumerate(sheet.sections, start=1)],
-        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
     )
 
 

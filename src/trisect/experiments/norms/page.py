@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.experiments.norms.settings import NormsFacts
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import palette
@@ -19,6 +18,9 @@ from trisect.report.palette import KINDS
 from trisect.report.panels import WIDTH, Figure, Key, Panel, chart_of, data_of, lay
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
+
+if TYPE_CHECKING:
+    from trisect.experiments.norms.settings import NormsFacts
 
 WHAT = {
     "attention": "of attention alone",
