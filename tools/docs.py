@@ -13,8 +13,8 @@ import click
 from trisect import _HOME as HOME
 from trisect.api import docstring, signature
 from trisect.cli import main
-from trisect.experiments import EXPERIMENTS
-from trisect.lab.experiment import Experiment
+from trisect.experiments import EXPERIMENTS, UTILITIES
+from trisect.lab.experiment import Experiment, Utility
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
@@ -76,12 +76,12 @@ def cli_page() -> str:
 def api_page() -> str:
     """docs/api.md: every experiment's function, with its settings."""
     parts = ["# The Python API of experiments\n\nMade by `make docs` from the experiments' settings.\n"]
-    for one in EXPERIMENTS:
+    for one in (*EXPERIMENTS, *UTILITIES):
         parts.append(f"## trisect.{one.python}\n\n```text\n{one.python}{shown(one)}\n\n{docstring(one)}\n```\n")
     return "\n".join(parts)
 
 
-def shown(one: Experiment[Any, Any]) -> str:
+def shown(one: Experiment[Any, Any] | Utility[Any]) -> str:
     """A function's parameters and result, one a line, as they stand in the stub."""
     lines, starred = [], False
     for name, each in signature(one).parameters.items():
@@ -99,8 +99,10 @@ def spelt(annotation: Any) -> str:
     return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", str(annotation))
 
 
-def result(one: Experiment[Any, Any]) -> str:
+def result(one: Experiment[Any, Any] | Utility[Any]) -> str:
     """The type of what a function returns."""
+    if isinstance(one, Utility):
+        return one.gives
     return f"Result[{one.facts.__name__}]"
 
 
@@ -121,7 +123,8 @@ def stub() -> str:
     lines += ["from trisect.lab.experiment import Result"]
     for one in EXPERIMENTS:
         lines.append(f"from {one.settings.__module__} import {one.facts.__name__}")
-    for one in EXPERIMENTS:
+    lines += [f"from {one.home} import {one.gives}" for one in UTILITIES]
+    for one in (*EXPERIMENTS, *UTILITIES):
         lines += ["", f"def {one.python}{shown(one)}: ..."]
     return "\n".join(lines) + "\n"
 

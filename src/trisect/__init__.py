@@ -103,12 +103,16 @@ def __getattr__(name: str) -> Any:
         for one in import_module("trisect.experiments").EXPERIMENTS:
             if one.python == name:
                 return import_module("trisect.api").function(one)
+        for one in import_module("trisect.experiments").UTILITIES:
+            if one.python == name:
+                return import_module("trisect.api").utility(one)
     raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(_names())}")
 
 
 def _names() -> list[str]:
-    """Every public name: those that have a home, and the experiments' functions."""
-    return sorted((*_HOME, *(one.python for one in import_module("trisect.experiments").EXPERIMENTS)))
+    """Every public name: those that have a home, and the functions of experiments and utilities."""
+    found = import_module("trisect.experiments")
+    return sorted((*_HOME, *(one.python for one in (*found.EXPERIMENTS, *found.UTILITIES))))
 
 
 def __dir__() -> list[str]:

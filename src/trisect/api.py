@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from trisect.core.fields import Declared, build, flat
-from trisect.lab.experiment import Experiment, Result
+from trisect.lab.experiment import Experiment, Reply, Result, Utility
 
 EMPTY = inspect.Parameter.empty
 
@@ -34,13 +34,29 @@ def function(experiment: Experiment[Any, Any]) -> Callable[..., Result[Any]]:
     return call
 
 
-def signature(experiment: Experiment[Any, Any]) -> inspect.Signature:
+def utility(one: Utility[Any]) -> Callable[..., Reply]:
+    """The function of a utility: inputs by place or name, other settings by name."""
+    chosen = signature(one)
+
+    def call(*args: Any, **named: Any) -> Reply:
+        return one.reply(build(one.settings, chosen.bind(*args, **named).arguments))
+
+    call.__name__ = call.__qualname__ = one.python
+    call.__module__ = "trisect"
+    call.__doc__ = docstring(one)
+    call.__signature__ = chosen  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+def signature(experiment: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature:
     """Parameters in the order of the settings: those that are inputs may be given by place."""
     fields = list(flat(experiment.settings))
     placed = sorted((one for one in fields if is_input(one)), key=lambda one: not one.required)
     rest = [one for one in fields if not is_input(one)]
     parameters = [_parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in placed]
     parameters += [_parameter(one, inspect.Parameter.KEYWORD_ONLY) for one in rest]
+    if isinstance(experiment, Utility):
+        return inspect.Signature(parameters, return_annotation=Reply)
     parameters += [
         inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | Path | None),
         inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool),
@@ -49,22 +65,24 @@ def signature(experiment: Experiment[Any, Any]) -> inspect.Signature:
 
 
 def is_input(one: Declared) -> bool:
-    """Whether a setting is what the experiment is about: an argument, or texts."""
-    return one.setting.argument or one.required or one.name == "texts"
+    """Whether a setting is what the experiment is about: an argument, texts, or data."""
+    return one.setting.argument or one.required or one.name in ("texts", "data")
 
 
 def _parameter(one: Declared, kind: Any) -> inspect.Parameter:
     default = EMPTY if one.default is MISSING else one.default
-    annotation = one.kind | None if one.optional and one.kind is not Any else one.kind
+    own = int | Sequence[int] if one.setting.many == "seeds" else one.kind
+    annotation = own | None if one.optional and own is not Any else own
     return inspect.Parameter(one.name, kind, default=default, annotation=annotation)
 
 
-def docstring(experiment: Experiment[Any, Any]) -> str:
+def docstring(experiment: Experiment[Any, Any] | Utility[Any]) -> str:
     """What the command's help says, then every setting with what it is."""
     head = experiment.help.split("\b")[0].strip()
     lines = [f"    {one.name}: {one.setting.help}{_bounds(one)}" for one in flat(experiment.settings)]
-    lines.append(f"    out: {experiment.leaves}; {experiment.where} where null.")
-    lines.append("    quiet: Show no progress.")
+    if isinstance(experiment, Experiment):
+        lines.append(f"    out: {experiment.leaves}; {experiment.where} where null.")
+        lines.append("    quiet: Show no progress.")
     return "\n".join([head, "", "Settings:", *lines, "", "Raises TrisectError for anything that cannot be run."])
 
 

@@ -2,10 +2,12 @@
 
 from trisect.cli import models, people, study, translation  # each adds its commands
 from trisect.cli.group import main
-from trisect.cli.options import command, say_result
-from trisect.experiments import EXPERIMENTS
+from trisect.cli.options import command, say_result, utility
+from trisect.experiments import EXPERIMENTS, UTILITIES
 
 for experiment in EXPERIMENTS:
     main.add_command(command(experiment, say_result))
+for one in UTILITIES:
+    main.add_command(utility(one))
 
 __all__ = ["main", "models", "people", "study", "translation"]

@@ -12,7 +12,7 @@ import click
 
 from trisect.core.errors import SpecError
 from trisect.core.fields import Declared, build, flat
-from trisect.lab.experiment import Experiment, Result
+from trisect.lab.experiment import Experiment, Result, Utility
 
 TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRING}
 
@@ -55,6 +55,18 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
     return make(experiment.name, experiment.help, experiment.settings, parameters, call)
 
 
+def utility(one: Utility[Any]) -> click.Command:
+    """The command of a utility."""
+
+    def call(as_json: bool, **named: Any) -> None:
+        reply = one.reply(build(one.settings, parsed(one.settings, named)))
+        for line in [json.dumps(reply.data(), ensure_ascii=False)] if as_json else reply.words():
+            click.echo(line)
+
+    flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
+    return make(one.name, one.help, one.settings, [*parameters_of(one.settings), flag], call)
+
+
 def make(
     name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
 ) -> click.Command:
@@ -92,11 +104,22 @@ def _parameter(one: Declared) -> click.Parameter:
         return click.Option(
             [option, name], multiple=True, type=kind, default=_default(one), required=one.required, **rest
         )
+    if setting.many == "pairs":
+        return click.Option([option, name], multiple=True, **rest)
     if one.several:
-        default = ",".join(map(str, one.default)) if isinstance(one.default, tuple) and one.default else None
+        default = _joined(one)
         return click.Option([option, name], default=default, required=one.required, **rest)
     default = None if one.default is MISSING or one.kind is bool else one.default
     return click.Option([option, name], type=kind, default=default, required=one.required, **rest)
+
+
+def _joined(one: Declared) -> str | None:
+    """A default of several values in one word: seeds that are counted from 1 as their number."""
+    if not isinstance(one.default, tuple) or not one.default:
+        return None
+    if one.setting.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1)):
+        return str(len(one.default))
+    return ",".join(map(str, one.default))
 
 
 def _default(one: Declared) -> Any:
@@ -119,6 +142,8 @@ def _value(one: Declared, given: Any) -> Any:
                 )
             return given is not None
         return not given if one.words.startswith("no-") else given
+    if setting.many == "pairs":
+        return read_pairs(one.words, given) or None
     if given is None or (one.several and given == () and not one.required):
         return None if one.optional else one.default
     if one.several and setting.many == "commas":
@@ -138,11 +163,23 @@ def read_seeds(text: str) -> int | tuple[int, ...]:
     return numbers if "," in text else numbers[0]
 
 
+def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """The values of an option NAME=VALUE that may stand several times; raises SpecError for one without '='."""
+    pairs = [text.partition("=") for text in given]
+    if wrong := [name for name, sign, _ in pairs if not sign]:
+        known = "A setting has a name, '=' and a value."
+        raise SpecError(f"--{option} {wrong[0]}.", known, f"Use for example --{option} layers=2.")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def say_result(done: Result[Any]) -> None:
-    """The notes and findings, and the path of the page."""
+    """The notes and findings, where what was made lies, and the path of the page."""
     for line in (*done.notes, *map(str, done.findings)):
         click.echo(line)
-    click.echo(f"report  {done.report.resolve()}")
+    for path in done.paths.values() if done.makes else ():
+        click.echo(f"{done.makes.removesuffix('s')}  {path.resolve()}")
+    if done.paged:
+        click.echo(f"report  {done.report.resolve()}")
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ class Setting:
     Values lie from `low` to `high`, above `above` and below `below`, or are one of `choices`. `option` is its name on the
     command line where it is not the field's (empty: Python alone); an `argument` has none. Several values are given one by
     one ('repeat'), with spaces between ('words'), with commas ('commas'), as a number of seeds or the seeds themselves ('seeds'),
-    or as so many words behind one option (`count`).
+    as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`).
     A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
     `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part.
     """
@@ -157,6 +158,8 @@ def _checked(one: Declared, value: Any) -> Any:
         raise SpecError(f"{one.name} was not given.", f"It is needed: {one.setting.help}", f"Give {one.name}.")
     if value is None:
         return value if one.optional else one.default
+    if one.setting.many == "pairs" and not isinstance(value, Mapping):
+        raise SpecError(f"{one.name} is {value!r}.", "It is values by their names.", f"Give {one.name} as that.")
     if not one.several:
         return _one(one, value)
     if one.setting.many == "seeds" and isinstance(value, int):
@@ -188,6 +191,17 @@ def check_seeds(seeds: Sequence[int]) -> None:
     if not seeds or len(set(seeds)) < len(seeds) or not good:
         known = "They are different whole numbers from 0 to 4,294,967,295, at least one."
         raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
+
+
+def read(one: Declared, given: Any) -> Any:
+    """One value of a field, which may be given as a word, such as '1e-3'; checked. Raises SpecError naming the field."""
+    value = given
+    if one.item in NUMBERS and isinstance(given, str):
+        with suppress(ValueError):  # what is no number stays a word, and is refused as one
+            value = one.item(given)
+    elif one.item is int and isinstance(given, float) and given.is_integer():
+        value = int(given)
+    return _one(one, value)
 
 
 def _one(one: Declared, value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trisect.experiments.norms.settings import NORMS
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Experiment, Utility
 
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (NORMS,)
+UTILITIES: tuple[Utility[Any], ...] = ()

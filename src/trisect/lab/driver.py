@@ -10,6 +10,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import polars as pl
+
 from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.fields import Declared, Group, declared
@@ -78,10 +80,9 @@ def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
 
 def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     """Make the page and figures again from the tables and the record of a folder; measures nothing."""
-    about, shows = read_about(experiment, folder), experiment.shows()
+    about = read_about(experiment, folder)
     tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
-    report = write_page(folder, shows.page(tables, about))
-    return experiment.result(folder, tables, report, tuple(shows.findings(tables, about)), about, {})
+    return _shown(experiment, folder, tables, about, {})
 
 
 def free_folder(out: Path) -> Path:
@@ -133,19 +134,29 @@ def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, w
         measured.facts,
     )
     tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-    shows = experiment.shows()
-    if experiment.single:
-        report = _alone(place, shows.page(tables, about))
-        return Result(report.parent, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
-    shows = experiment.shows()
-    if experiment.single:
-        report = _alone(place, shows.page(tables, about))
-    else:
+    if not experiment.single:
         for name, table in tables.items():
             write_table(place / "tables", name, table)
         write_json(place / experiment.record, record(about))
-        report = write_page(place, shows.page(tables, about))
-    return experiment.result(report.parent, tables, report, tuple(shows.findings(tables, about)), about, measured.paths)
+    return _shown(experiment, place, tables, about, measured.paths)
+
+
+def _shown(
+    experiment: Experiment[S, F],
+    place: Path,
+    tables: Mapping[str, pl.DataFrame],
+    about: About[F],
+    paths: Mapping[str, Path],
+) -> Result[F]:
+    """The result, with its page written where the experiment has one."""
+    shows = experiment.shows()
+    if not experiment.paged:
+        report = place / experiment.record
+    else:
+        page = shows.page(tables, about)
+        report = _alone(place, page) if experiment.single else write_page(place, page)
+    found = tuple(shows.findings(tables, about))
+    return experiment.result(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
 def _alone(place: Path, page: Sheet | Document) -> Path:
@@ -179,6 +190,11 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
+def command_of(experiment: Experiment[S, Any], settings: S) -> str:
+    """The command that repeats a run of these settings, which name no model and no texts to be opened."""
+    return _command(experiment, settings, (), None)
+
+
 def _command(
     experiment: Experiment[Any, Any], settings: Any, subjects: tuple[Subject, ...], texts: Texts | None
 ) -> str:
@@ -208,6 +224,8 @@ def _option(one: Declared, value: Any) -> list[str]:
         return [_word(one, item) for item in value] if one.several else [_word(one, value)]
     if one.kind is bool:
         return [name] if setting.value is None else [name, setting.value]
+    if setting.many == "pairs":
+        return [word for key, item in value.items() for word in (name, f"{key}={item}")]
     if not one.several:
         return [name, f"{value:g}" if isinstance(value, float) else _word(one, value)]
     items = [_word(one, item) for item in value]

@@ -46,7 +46,10 @@ class Measured(Generic[F]):
 
 @dataclass(frozen=True, eq=False)
 class Result(Generic[F]):
-    """What a run of an experiment left: its folder, tables by name, page, findings, and where it is all from."""
+    """What a run of an experiment left: its folder, tables by name, page, findings, and where it is all from.
+
+    `report` is the record where an experiment has no page (`paged`); `paths` are what `makes` says, such as models.
+    """
 
     folder: Path
     tables: Mapping[str, pl.DataFrame]
@@ -54,6 +57,8 @@ class Result(Generic[F]):
     findings: tuple[Finding, ...]
     about: About[F]
     paths: Mapping[str, Path]
+    paged: bool = True
+    makes: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -61,9 +66,15 @@ class Result(Generic[F]):
         return self.about.notes
 
     def data(self) -> dict[str, Json]:
-        """The result as JSON-ready data: the page, the findings in words and as records."""
+        """The result as JSON-ready data: the page, the findings in words and as records, notes, and what was made."""
+        page: dict[str, Json] = {"report": str(self.report.resolve())} if self.paged else {}
+        made: dict[str, Json] = (
+            {self.makes: [str(path.resolve()) for path in self.paths.values()]} if self.makes else {}
+        )
         return {
-            "report": str(self.report.resolve()),
+            **page,
+            **made,
+            "notes": list(self.notes),
             "findings": [str(finding) for finding in self.findings],
             "records": [finding.data() for finding in self.findings],
         }
@@ -140,7 +151,7 @@ class Resumes(Protocol[S_in, F]):
 
 
 class Shows(Protocol[F]):
-    """The module `page` of an experiment; never reaches PyTorch."""
+    """The module `page` of an experiment; never reaches PyTorch. Without a page it has findings alone."""
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sequence[Finding]:
         """What was found, as data: the page, the terminal and dissect all read these."""
@@ -160,7 +171,9 @@ class Experiment(Generic[S, F]):
     a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name
     and {name} for that of resumable work. `record` is the file that holds About. `source` is the key of the source that
     asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`. A `single`
-    one leaves one page and nothing else: `out` is then the page, or a folder to put it in. What a run returns is a `result`.
+    one leaves one page and nothing else: `out` is then the page, or a folder to put it in. One
+    that is not `paged` leaves no page. What a run returns is a `result`; `makes` says in one word what its paths are where
+    the terminal shows them, such as models.
     """
 
     name: str
@@ -174,12 +187,17 @@ class Experiment(Generic[S, F]):
     function: str = ""
     resumable: bool = False
     single: bool = False
+    paged: bool = True
+    makes: str = ""
     result: type[Result[F]] = Result
 
     @property
     def leaves(self) -> str:
         """What `out` is, as help shows it."""
-        return "The page" if self.single else "The folder for tables, figures and page"
+        if self.single:
+            return "The page"
+        names = [*filter(None, (self.makes,)), "tables", *(("figures", "page") if self.paged else ())]
+        return f"The folder for {', '.join(names[:-1])} and {names[-1]}"
 
     @property
     def where(self) -> str:
@@ -205,3 +223,39 @@ class Experiment(Generic[S, F]):
         """The module that says what was found and makes the page."""
         module: Any = import_module(f"{self.home}.page")
         return module
+
+
+class Reply(Protocol):
+    """What a utility gives back."""
+
+    def words(self) -> Sequence[str]:
+        """As lines of a terminal."""
+        ...
+
+    def data(self) -> dict[str, Json]:
+        """As JSON-ready data."""
+        ...
+
+
+@dataclass(frozen=True)
+class Utility(Generic[S]):
+    """A command and function that leaves no folder: it takes settings, as an experiment does, and gives a reply back.
+
+    `home` is the module that holds its function `reply`, of the settings, and the type `gives` of what that returns.
+    """
+
+    name: str
+    help: str
+    settings: type[S]
+    home: str
+    gives: str
+
+    @property
+    def python(self) -> str:
+        """The function's name."""
+        return self.name.replace("-", "_")
+
+    def reply(self, settings: S) -> Reply:
+        """What it says to these settings; raises TrisectError."""
+        module: Any = import_module(self.home)
+        return module.reply(settings)

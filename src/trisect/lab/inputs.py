@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from trisect.core.subject import Subject, Texts
 
 Seed = Annotated[int, Setting("Of every random draw.", low=0, high=2**32 - 1)]
+Seeds = Annotated[
+    tuple[int, ...], Setting("A number of seeds, or the seeds themselves: 1,2,7.", many="seeds", metavar="SEEDS")
+]
 Batch = Annotated[int, Setting("Texts read at once.", low=1, option="")]
 Sites = Annotated[
     tuple[Site | str, ...],

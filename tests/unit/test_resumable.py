@@ -1,0 +1,189 @@
+"""Experiments that are gone on with, that leave no page, and utilities: what the driver and both interfaces make of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from trisect import api
+from trisect.cli.options import command, parameters_of, parsed, say_result, utility
+from trisect.core.errors import SpecError, StudyError
+from trisect.core.fields import Setting, build, flat, read
+from trisect.core.finding import Finding
+from trisect.core.spec import Machine
+from trisect.lab import driver
+from trisect.lab.driver import command_of
+from trisect.lab.experiment import Bench, Experiment, Measured, Utility
+from trisect.lab.inputs import Seeds
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How far is counted."""
+
+    settings: (
+        Annotated[Mapping[str, Any], Setting("Other values.", option="set", many="pairs", metavar="NAME=VALUE")] | None
+    ) = None
+    seeds: Seeds = (1, 2)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted."""
+
+    many: int
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """Whom to greet."""
+
+    name: Annotated[str, Setting("A name.", argument=True)]
+    times: Annotated[int, Setting("How often.", low=1)] = 1
+
+
+class Count:
+    """A number in a file that each call makes larger by its seeds; a folder with a file 'other' is refused."""
+
+    name = ""
+
+    def __init__(self, settings: Counting, machine: Machine) -> None:
+        self.settings = settings
+
+    def check(self, folder: Path) -> None:
+        if (folder / "other").exists():
+            raise StudyError("There is 'other'.", "It is not ours.", "Choose another folder.")
+
+    def own(self, folder: Path) -> list[Path]:
+        return [folder]
+
+    def measure(self, bench: Bench) -> Measured[Counted]:
+        path = bench.folder / "count.txt"
+        many = (int(path.read_text()) if path.exists() else 0) + len(self.settings.seeds)
+        path.write_text(str(many))
+        whole = Counting(self.settings.settings, tuple(range(1, many + 1)))
+        return Measured(
+            {}, Counted(many), ("A note.",), seconds=7.0, paths={"one": path}, command=command_of(COUNT, whole)
+        )
+
+
+class Greeted:
+    def __init__(self, settings: Greeting) -> None:
+        self.settings = settings
+
+    def words(self) -> list[str]:
+        return [f"Hello {self.settings.name}"] * self.settings.times
+
+    def data(self) -> dict[str, Any]:
+        return {"name": self.settings.name}
+
+
+COUNT: Experiment[Counting, Counted] = Experiment(
+    "count", "Count.", Counting, Counted, "made_count", resumable=True, paged=False, makes="counters"
+)
+GREET: Utility[Greeting] = Utility("greet", "Greet.", Greeting, "made_greet", "Greeted")
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch):
+    """The modules of both, which are on no path."""
+    names = {
+        "made_count": {},
+        "made_count.run": {"prepare": Count},
+        "made_count.page": {"findings": lambda tables, about: [Finding("count", f"{about.facts.many} in all.")]},
+        "made_greet": {"reply": Greeted},
+    }
+    for name, holds in names.items():
+        module = ModuleType(name)
+        vars(module).update(holds)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_work_goes_on_over_calls_and_its_command_repeats_them_all(tmp_path):
+    first = driver.run(COUNT, Counting({"a": 1}, (3,)), tmp_path, quiet=True)
+    assert (first.about.command, first.about.seconds) == ("trisect count --set a=1 --seeds 1,", 7.0)
+    again = driver.run(COUNT, Counting(), tmp_path, quiet=True)
+    assert again.about.facts == Counted(3)
+    assert again.about.command == "trisect count --seeds 1,2,3"
+    assert driver.read_about(COUNT, tmp_path) == again.about
+    assert driver.render(COUNT, tmp_path).findings == again.findings
+
+
+def test_scratch_files_of_killed_processes_are_removed_in_its_own_folders(tmp_path):
+    (tmp_path / ".x.txt.12-0123abcd.trisect-part").write_text("half")
+    driver.run(COUNT, Counting(), tmp_path, quiet=True)
+    assert not (tmp_path / ".x.txt.12-0123abcd.trisect-part").exists()
+
+
+def test_a_folder_that_is_refused_stays_as_it_was(tmp_path):
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / ".x.txt.12-0123abcd.trisect-part").write_text("half")
+    for call in (driver.check, driver.run):
+        with pytest.raises(StudyError, match="There is 'other'"):
+            call(COUNT, Counting(), tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".x.txt.12-0123abcd.trisect-part", "other"]
+
+
+def test_without_a_page_the_terminal_says_what_was_made(tmp_path):
+    shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "a"), "--seeds", "3"])
+    assert shown.output.splitlines() == ["A note.", "3 in all.", f"counter  {tmp_path / 'a' / 'count.txt'}"]
+    shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "b"), "--json"])
+    body = json.loads(shown.output)
+    assert body["counters"] == [str(tmp_path / "b" / "count.txt")]
+    assert body["notes"] == ["A note."]
+    assert "report" not in body
+    assert not list((tmp_path / "a").glob("*.html"))
+
+
+def test_values_with_names_are_read_and_checked():
+    def words(*given: str) -> Counting:
+        made = click.Command("count", params=parameters_of(Counting))
+        return build(Counting, parsed(Counting, made.make_context("count", list(given)).params))
+
+    assert words("--set", "a=1", "--set", "b = x=y") == Counting({"a": "1", "b": "x=y"})
+    assert words() == Counting()
+    with pytest.raises(SpecError) as error:
+        words("--set", "a")
+    assert error.value.given == "--set a."
+    with pytest.raises(SpecError) as error:
+        build(Counting, {"settings": "a=1"})
+    assert error.value.given == "settings is 'a=1'."
+
+
+def test_seeds_are_their_number_where_they_are_counted_from_one():
+    (seeds,) = (one for one in parameters_of(Counting) if one.name == "seeds")
+    assert seeds.default == "2"
+    assert api.signature(COUNT).parameters["seeds"].default == (1, 2)
+
+
+@pytest.mark.parametrize(("given", "value"), [("2", 2), (2, 2), (2.0, 2)])
+def test_a_value_may_be_a_word_that_says_it(given, value):
+    times = flat(Greeting)[1]
+    assert read(times, given) == value
+    for wrong in ("two", "2.5", 2.5, "0", None, float("inf")):
+        with pytest.raises(SpecError, match="times is "):
+            read(times, wrong)
+
+
+def test_a_utility_is_a_command_and_a_function():
+    shown = CliRunner().invoke(utility(GREET), ["Ada", "--times", "2"])
+    assert shown.output.splitlines() == ["Hello Ada", "Hello Ada"]
+    assert json.loads(CliRunner().invoke(utility(GREET), ["Ada", "--json"]).output) == {"name": "Ada"}
+    greet = api.utility(GREET)
+    assert list(greet("Ada", times=3).words()) == ["Hello Ada"] * 3
+    assert "times: How often." in str(greet.__doc__)
+    with pytest.raises(SpecError, match="times is 0"):
+        greet("Ada", times=0)
+
+
+def test_tables_and_figures_stand_in_what_out_holds():
+    assert COUNT.leaves == "The folder for counters and tables"
