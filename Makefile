@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: study test check docs bench notebook fix clean
+.PHONY: study test check types quick docs bench notebook fix clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -24,7 +24,12 @@ test: .venv/ready
 check: .venv/ready
 	$(BIN)/ruff format --check src tests tools bench
 	$(BIN)/ruff check src tests tools bench
+	@$(MAKE) --no-print-directory --jobs=2 types quick
+
+types: .venv/ready
 	$(BIN)/pyright
+
+quick: .venv/ready
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/property tests/golden
 
 docs: .venv/ready

@@ -1,8 +1,12 @@
 import contextlib
+import os
 from unittest import mock
 
 import pytest
 import torch
+
+# read when Polars is first imported: tests share two cores, and their tables are small
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,29 +95,43 @@ def study_tables(
     `spread` is the standard deviation over seeds of every effect; seeds also share a common shift of 0.1 nats.
     `whole` is another experiment than `experiment` gives: its runs of every kind, with probes and erasure where it has
     them, whose keys are `bits-SLUG-SITE` (bits that a probe of the run SLUG finds there; 1 when not named),
-    `erase-SITE` and `random-SITE` (rises).
+    `erase-SITE` and `random-SITE` (rises). The same tables are made once in a process.
     """
+    planted = plausible(layers, labels) if effects is None else effects
+    asked = whole or experiment(seeds, epochs, layers, labels)
+    return dict(_made(asked, tuple(seeds), layers, tuple(planted.items()), spread, generator_seed))
+
+
+@lru_cache(maxsize=32)
+def _made(
+    asked: spec.Experiment,
+    seeds: tuple[int, ...],
+    layers: int,
+    effects: tuple[tuple[str, float], ...],
+    spread: float,
+    generator_seed: int,
+) -> dict[str, pl.DataFrame]:
     generator = np.random.default_rng(generator_seed)
-    planted = plausible(layers, labels) if effects is None else dict(effects)
+    planted, claims_hash = dict(effects), claims.claims_hash()
     runs: list[dict[str, Any]] = []
     metrics, sites = _Columns("metrics"), _Columns("sites")
     shifts = {seed: 0.1 * generator.standard_normal() for seed in seeds}
-    asked = whole or experiment(seeds, epochs, layers, labels)
     for run in asked.runs(CORPUS):
-        runs.append(_run_row(run))
+        identity = run.id
+        runs.append(_run_row(run, identity, claims_hash))
         slug = run.edit.slug if run.edit else "baseline"
         ends: dict[str, float] = {}
         for split in ("train", "valid"):
             noise = spread * generator.standard_normal() if run.edit else 0.0
             ends[split] = FINAL[split] + shifts[run.seed] + planted.get(f"{slug}/{split}", 0.0) + noise
         pace = 3 + planted.get(f"pace-{slug}", 0.0) + 5 * spread * generator.standard_normal()
-        _add_metrics(metrics, run, ends, pace)
+        _add_metrics(metrics, run, identity, ends, pace)
         if run.edit is None:
-            _add_sites(sites, run, ends, layers, planted, spread, generator)
+            _add_sites(sites, run, identity, ends, layers, planted, spread, generator)
         if asked.probe and slug.partition("-")[0] in ("baseline", "attack"):
-            _add_probes(sites, asked.probe, run.id, slug, planted, spread, generator)
+            _add_probes(sites, asked.probe, identity, slug, planted, spread, generator)
         if asked.erase and run.edit is None:
-            _add_erasure(sites, asked.erase, run.id, planted, spread, generator)
+            _add_erasure(sites, asked.erase, identity, planted, spread, generator)
     return {"runs": frame("runs", runs), "metrics": metrics.frame(), "sites": sites.frame()}
 
 
@@ -172,10 +187,10 @@ def diverged(tables: Mapping[str, pl.DataFrame], run: str, epoch: int) -> dict[s
     }
 
 
-def _run_row(run: spec.Run) -> dict[str, Any]:
+def _run_row(run: spec.Run, identity: str, claims_hash: str) -> dict[str, Any]:
     edit = run.edit
     return {
-        "run": run.id,
+        "run": identity,
         "edit": edit.kind if edit else "none",
         "site": str(edit.site) if edit else None,
         "label": edit.setting("label") if edit else None,
@@ -189,7 +204,7 @@ def _run_row(run: spec.Run) -> dict[str, Any]:
         "device": "cpu",
         "wall_seconds": 1.5,
         "versions": '{"torch": "9.9.9", "trisect": "0.1.0"}',
-        "claims_hash": claims.claims_hash(),
+        "claims_hash": claims_hash,
     }
 
 
@@ -227,8 +242,8 @@ class _Columns:
         return pl.DataFrame(self.lists, schema=self.schema).sort(list(self.schema), nulls_last=True)
 
 
-def _add_metrics(table: _Columns, run: spec.Run, ends: Mapping[str, float], pace: float) -> None:
-    last, identity = run.training.epochs, run.id
+def _add_metrics(table: _Columns, run: spec.Run, identity: str, ends: Mapping[str, float], pace: float) -> None:
+    last = run.training.epochs
     curves: dict[Key, np.ndarray] = {}
     progress = (1 - np.exp(-pace * np.arange(last + 1) / last)) / (1 - np.exp(-pace))
     for split, end in ends.items():
@@ -249,6 +264,7 @@ def _add_metrics(table: _Columns, run: spec.Run, ends: Mapping[str, float], pace
 def _add_sites(
     table: _Columns,
     run: spec.Run,
+    identity: str,
     ends: Mapping[str, float],
     layers: int,
     planted: Mapping[str, float],
@@ -268,7 +284,6 @@ def _add_sites(
         add(site, f"{kind}_area", float(np.mean(losses - ends[split])))
         return losses
 
-    identity = run.id
     alphas, epochs = np.linspace(0, 1, POINTS), np.arange(run.training.epochs + 1.0)
     for split in ("train", "valid"):
         add(None, "unigram_loss_nats", UNIGRAM[split])

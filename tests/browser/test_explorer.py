@@ -507,8 +507,10 @@ def test_no_sideways_scroll_and_nothing_without_a_size(visit, name, width):
 
 def test_a_resized_window_is_drawn_anew(visit, shown):
     tab = visit(place="#attn@1.h1")
+    width = "document.querySelector('.x-map[data-kind=weights] canvas').width"
+    before = tab.evaluate(width)
     tab.set_viewport_size({"width": 700, "height": 900})
-    tab.wait_for_timeout(150)
+    tab.wait_for_function(f"before => {width} < before", arg=before)
     weights, _ = maps_of(shown["named"].reading, 0, 0)
     hover(tab, 9, 3, weights.shape)
     assert value(spot(tab)) == pytest.approx(weights[9, 3], rel=2e-3, abs=1e-5)

