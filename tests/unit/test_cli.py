@@ -124,45 +124,6 @@ def test_heads_that_do_not_divide_and_no_layers(tmp_path):
         assert str(value) in result.stderr
 
 
-def test_the_tiny_study_from_the_command_line(tmp_path):
-    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
-    plan = call("plan", "tiny.json")
-    assert plan.exit_code == 0
-    assert len([line for line in plan.stdout.splitlines() if re.search(r"-s[12]-[0-9a-f]{8}$", line)]) == 14
-    words = (
-        "study",
-        "tiny.json",
-        "--seeds",
-        "1",
-        "--only",
-        "freeze",
-        "--sites",
-        "v@all",
-        "--out",
-        "out",
-        "--workers",
-        "0",
-    )
-    done = call(*words, "--json")
-    assert done.exit_code == 0
-    said = json.loads(done.stdout)
-    assert said["runs"] == {"finished": 2}
-    assert set(said["verdicts"]) == {f"A-{i}" for i in range(1, 15)}
-    again = call(*words)
-    assert again.stdout.splitlines()[-1].endswith("out/report.html")
-    assert "A-13" in again.stdout
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "trisect study experiment.json" in page
-    whole = json.loads((tmp_path / "out" / "experiment.json").read_text())
-    assert (whole["seeds"], whole["attack"], whole["freeze"]["sites"]) == ([1], None, ["v@1-2"])
-    runs = json.loads(call("plan", "out/experiment.json", "--json").stdout)["runs"]
-    assert sorted(runs) == sorted(p.name for p in (tmp_path / "out" / "runs").iterdir())
-    assert call("report", "out").stdout.strip().endswith("out/report.html")
-    other = call("study", "tiny.json", "--epochs", "1", "--out", "out")
-    assert other.exit_code == 2
-    assert "training.epochs (there 2, here 1)" in other.stderr
-
-
 def test_plan_as_json_is_an_experiment_that_study_takes(tmp_path):
     (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
     data = json.loads(call("plan", "tiny.json", "--json").stdout)
