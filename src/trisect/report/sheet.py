@@ -1,56 +1,71 @@
-"""Sheet: a static page of sections, figures, tables and verdicts; Document: a page that is a text of its own."""
+"""Sheet: the page of an experiment, in sections with figures, tables and verdicts; Document: a page that is a text of its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
 from trisect.core.files import inside, replace_file
-from trisect.report import cards, drawing, render, template
+from trisect.report import cards, drawing, marks, render, template
 from trisect.report import format as words
+from trisect.report.blocks import SHORT, Block, Paragraph, Picture, Strip, Table, Verdicts
 from trisect.report.panels import Figure
 
+__all__ = [
+    "SHORT",
+    "Document",
+    "Section",
+    "Sheet",
+    "Table",
+    "html",
+    "write_document",
+    "write_page",
+    "write_sheet",
+]
 HERE = Path(__file__).parent
-SHORT = 12  # rows of a table that is shown unfolded
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table: the first column names the row, every row is as long as `columns`.
-
-    One of `prose` holds sentences, which are wrapped; `folded` says whether it has to be opened (null: if it is long).
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-    prose: bool = False
-    folded: bool | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether the page shows it folded."""
-        return len(self.rows) > SHORT if self.folded is None else self.folded
+SCRIPTS = ("plot.js", "picture.js", "page.js")
+RULE = (
+    "A claim holds when all of its deciding parts do. Only the p that is corrected over the claims of one source (Holm) "
+    "decides."
+)
+READING = (
+    "How to read the drawings: the dot is the effect, the thick line its 95 % interval, the thin line the interval at the "
+    "level of the whole family, an arrow a line that goes on. The tinted side is the claimed one, up to its bound (solid); the "
+    "dashed line is zero."
+)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section: its heading, paragraphs, figures, tables, and a table of claims (schema `claims`) as cards."""
+    """One section: its heading, paragraphs, a table of claims (schema `claims`) as cards, figures, tables, then `blocks`.
+
+    `id` is the place that links lead to, by its number where it is empty; `short` is its title among the contents.
+    """
 
     title: str
     words: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     cards: pl.DataFrame | None = None
+    blocks: tuple[Block, ...] = ()
+    id: str = ""
+    short: str = ""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A page: the line above its title, the title, what it is about, its sections, and how to reproduce it."""
+    """A page: the line above its title, the title, what it is about, its sections, and how to reproduce it.
+
+    `under` is a second line of what it is about, `window` the title of the browser's window, `skip` the section that the
+    link to the content leads to, `style` further rules. On an `interactive` page figures can be read by pointer and
+    keys, hide marks, be arranged in other ways and be saved; the others hold no script.
+    """
 
     title: str
     kicker: str
@@ -58,6 +73,18 @@ class Sheet:
     sections: tuple[Section, ...]
     facts: tuple[tuple[str, str], ...] = ()
     references: tuple[str, ...] = ()
+    under: str = ""
+    window: str = ""
+    skip: tuple[str, str] = ("part-1", "content")
+    style: str = ""
+    interactive: bool = False
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Every figure, in the order of the page."""
+        return tuple(
+            block.figure for section in self.sections for block in _blocks(section, "") if isinstance(block, Picture)
+        )
 
 
 @dataclass(frozen=True)
@@ -80,9 +107,9 @@ def write_page(folder: Path, page: Sheet | Document) -> Path:
 def write_sheet(folder: Path, sheet: Sheet) -> Path:
     """Write `folder/report.html` and `folder/figures/NAME.svg` and `.png`; returns the page's path.
 
-    The page holds no script, and every word of the sheet stands on it as text. Raises as write_page.
+    Every word of the sheet stands on the page as text. Raises as write_page.
     """
-    _draw(folder, [figure for section in sheet.sections for figure in section.figures])
+    _draw(folder, sheet.figures)
     page = folder / "report.html"
     _store(page, html(sheet).encode())
     return page
@@ -103,39 +130,70 @@ def _draw(folder: Path, figures: Iterable[Figure]) -> None:
 
 
 def html(sheet: Sheet) -> str:
-    """The whole page as one text, with its style sheet and its figures inside."""
+    """The whole page as one text, with its style sheet, its figures and its script inside."""
     return template.fill(
         HERE / "sheet.html",
-        template.read(template.STYLE),
+        template.read(template.STYLE) + sheet.style,
+        template.closed(*(HERE / name for name in SCRIPTS)) if sheet.interactive else "",
         sheet=sheet,
-        sections=[_section(number, section) for number, section in enumerate(sheet.sections, start=1)],
+        sections=[
+            {
+                "id": section.id or f"part-{number}",
+                "title": section.title,
+                "short": section.short or section.title,
+                "blocks": [_ready(block, sheet.interactive) for block in _blocks(section, sheet.lede)],
+            }
+            for number, section in enumerate(sheet.sections, start=1)
+        ],
+        badge=cards.badge,
     )
 
 
-def _section(number: int, section: Section) -> dict[str, Any]:
-    found = [] if section.cards is None else cards.cards(section.cards)
-    return {
-        "id": f"part-{number}",
-        "title": section.title,
-        "words": section.words,
-        "figures": [_figure(figure) for figure in section.figures],
-        "tables": section.tables,
-        "cards": found,
-        "tally": words.tally(cards.tally(found)) if found else "",
-    }
+def _blocks(section: Section, about: str) -> list[Block]:
+    """All that stands in a section, in order."""
+    found: list[Block] = [Paragraph(text) for text in section.words]
+    if section.cards is not None and (made := cards.cards(section.cards)):
+        found.append(Paragraph(f"{words.tally(cards.tally(made))} {RULE}"))
+        found += [Paragraph(READING, "quiet"), Verdicts(section.cards, about)]
+    found += [Picture(figure) for figure in section.figures]
+    return [*found, *section.tables, *section.blocks]
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
-    """A figure for the page; only its first arrangement, since nothing on this page can switch to another."""
+def _ready(block: Block, interactive: bool) -> dict[str, Any]:
+    """A block for the template, which knows it by its kind."""
+    kind = type(block).__name__.lower()
+    if isinstance(block, Picture):
+        return {"kind": kind, "figure": _figure(block.figure, interactive), "titled": block.titled}
+    if isinstance(block, Verdicts):
+        return {"kind": kind, "cards": cards.cards(block.claims, block.controls), "about": block.about}
+    if isinstance(block, Strip):
+        return {"kind": kind, "cards": cards.cards(block.claims)}
+    return {"kind": kind, "block": block}
+
+
+def _figure(figure: Figure, interactive: bool) -> dict[str, Any]:
+    """A figure for the page; where nothing can switch to another arrangement, only its first."""
+    views = figure.views if interactive else figure.views[:1]
     return {
         "name": figure.name,
         "number": figure.number,
         "title": figure.title,
         "caption": figure.caption,
-        "view": drawing.arrangement(figure.name, figure.views[0]),
+        "views": [
+            drawing.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
+            for i, view in enumerate(views)
+        ],
         "ramp": figure.ramp,
         "stops": figure.stops,
+        "numbers": _numbers(figure) if interactive else "",
     }
+
+
+def _numbers(figure: Figure) -> Markup:
+    """What lies under the marks of every arrangement, as JSON that may stand inside <script>."""
+    views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
+    numbers = json.dumps(marks.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
+    return Markup(numbers.replace("<", "\\u003c"))  # "<" could end the block; as an escape it is the same text
 
 
 def _store(path: Path, content: bytes) -> None:

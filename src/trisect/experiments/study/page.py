@@ -1,29 +1,39 @@
-"""The page: one self-contained report.html made from the tables and the study's description alone."""
+"""The page of a study, made from its tables and description alone: the answer, the verdicts, and the figures behind them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
-from trisect.core.files import inside, replace_file
 from trisect.experiments.study import curves, facts, figures, findings
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.rows import Rows
-from trisect.report import cards, drawing, marks, palette, render
+from trisect.report import cards, palette, sheet
 from trisect.report import format as words
+from trisect.report.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Facts,
+    Paragraph,
+    Picture,
+    Requirement,
+    Requirements,
+    Strip,
+    Table,
+    Verdicts,
+)
 from trisect.report.panels import Figure
 from trisect.report.points import Mean
-from trisect.report.sheet import HERE
+from trisect.report.sheet import Section, Sheet
+
+TITLE = "What do query, key and value each do?"
 
 
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
@@ -33,53 +43,185 @@ def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, 
     Raises StudyError when the folder cannot be written.
     """
     rows = Rows.of(tables, about)
-    drawn = figures.collect(rows)
-    for figure in drawn:
-        text = render.svg(figure.chart(), figure.name)
-        _store(inside(folder, "figures", f"{figure.name}.svg"), text.encode())
-        _store(inside(folder, "figures", f"{figure.name}.png"), render.png(text))
-    page = folder / "report.html"
-    _store(page, html(tables, rows, drawn).encode())
-    return page
+    return sheet.write_sheet(folder, make_sheet(tables, rows, figures.collect(rows)))
 
 
-def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: list[Figure]) -> str:
-    """The whole page as one text, with its style sheet and its figures inside."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(number=words.number, count=words.count, several=words.several, listed=words.listed)
-    found = cards.cards(rows.claims, rows.controls)
+def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> str:
+    """The whole page as one text, with these figures."""
+    return sheet.html(make_sheet(tables, rows, drawn))
+
+
+def make_sheet(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> Sheet:
+    """The page as plain data, with these figures."""
+    said, name = facts.study(rows), (rows.about.get("experiment") or {}).get("name", "study")
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
-    views = {figure.name: _view(figure) for figure in drawn}
-    script = _script()
-    return environment.get_template("page.html").render(
-        script=Markup(script),
-        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        about=rows.about,
-        experiment=rows.about.get("experiment") or {},
-        corpus=rows.about.get("corpus") or {},
-        study=facts.study(rows),
-        checks=[_check(check) for check in checks],
-        attention=all(check.ok for check in checks),
-        answer=views.pop("answer", None),
-        words=[(one.title, one.words) for one in findings.found(rows)],
-        lead=study_words.lead(rows),
-        numbers=facts.numbers(rows),
-        cards=found,
-        several_sources=rows.claims["source"].n_unique() > 1,
-        tally=words.tally(cards.tally(found)),
-        badge=cards.badge,
-        figures=[view for name, view in views.items() if _group(name) == "figures"],
-        groups=[
-            (group, title, said, [view for name, view in views.items() if _group(name) == group])
-            for group, (title, said) in GROUPS.items()
-            if any(_group(name) == group for name in views)
-        ],
-        exactness=exactness(rows),
-        left_out=study_words.left_out(rows),
+    groups = ((group, *GROUPS[group], [one for one in drawn if _group(one.name) == group]) for group in GROUPS)
+    sections = (
+        _attention(checks),
+        _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
+        *_verdicts(rows, said),
+        _figures(rows, [one for one in drawn if one.name != "answer" and _group(one.name) == "figures"], said["many"]),
+        *(Section(title, (question,), tuple(own), id=group) for group, title, question, own in groups if own),
+        _reproduce(rows, said),
+    )
+    return Sheet(
+        TITLE,
+        f"trisect · {name}",
+        f"{said['model']} · {said['corpus']}",
+        sections,
         references=(*dict.fromkeys(part["citation"] for part in listing("seed")), *REFERENCES),
-        style=Markup((HERE / "page.css").read_text(encoding="utf-8") + _dark_ramp(rows)),
+        under=said["budget"],
+        window=f"{TITLE} {name}",
+        skip=("answer-section", "answer"),
+        style=_dark_ramp(rows),
+        interactive=True,
+    )
+
+
+def _attention(checks: Sequence[Check]) -> Section:
+    """The preconditions of every verdict."""
+    start = (
+        "Yes, by both checks that come before any verdict."
+        if all(check.ok for check in checks)
+        else "Not by these checks: one of them fails or was not measured, so every verdict below is inconclusive by rule."
+    )
+    text = f"{start} Both are read on the validation split, and every seed must pass."
+    blocks = (Requirements(tuple(map(_check, checks))),)
+    return Section("Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?")
+
+
+def _check(check: Check) -> Requirement:
+    said = "not measured"
+    if check.effect is not None:
+        said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
+    return Requirement(check.ok, check.name, check.sentence, f"Mean difference: {said}; margin {check.margin:g} nats.")
+
+
+def _answer(rows: Rows, figure: Figure | None) -> Section:
+    """All methods in one picture, in sentences, and as a table."""
+    blocks: list[Block] = [Paragraph("No intervention has rows yet, so there is nothing to draw.")]
+    if figure is not None:
+        lead = study_words.lead(rows)
+        found = (Markup("<strong>{}</strong>: {}").format(one.title, one.words) for one in findings.found(rows))
+        rule = (
+            "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
+            "verdicts."
+        )
+        blocks = [Picture(figure, titled=bool(figure.number)), *([Paragraph(lead)] if lead else [])]
+        blocks += [Bullets(tuple(found), look="findings"), Paragraph(rule, "quiet"), _numbers(rows)]
+    return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="The answer")
+
+
+def _numbers(rows: Rows) -> Table:
+    """The picture as a table."""
+    found = facts.numbers(rows)
+    cells = ((site, *(_small(*pair) for pair in cells)) for site, cells in found["rows"])
+    caption, label = "The same as a table", "Means and intervals by site"
+    columns = ("Site", *(_small(*pair, always=True) for pair in found["columns"]))
+    return Table(columns, tuple(cells), caption, folded=True, label=label, wrap=False)
+
+
+def _small(text: str, below: str, always: bool = False) -> Markup:
+    """A cell with a smaller line below it."""
+    return Markup("{}<small>{}</small>").format(text, below) if below or always else Markup("{}").format(text)
+
+
+HOW_TO_READ = (
+    "How to read the drawings: the dot is the mean over seeds, the thick line its 95 % interval, the thin line the interval at "
+    "the level of the whole family, an arrow a line that goes on; a small triangle above is the mean at each run's own best "
+    "validation epoch, one below at matched train loss. The tinted side is the claimed one, up to its bound (solid); the dashed "
+    "line is zero: no difference, or, for a learned fraction, nothing learned (1 is as much as the baseline learned). Parts with "
+    "the same unit share a scale within a card."
+)
+
+
+def _verdicts(rows: Rows, said: Mapping[str, Any]) -> Iterable[Section]:
+    """The claims as cards; nothing without them."""
+    found = cards.cards(rows.claims, rows.controls)
+    if not found:
+        return
+    who = "sources say" if rows.claims["source"].n_unique() > 1 else "paper says"
+    rule = (
+        f"{words.tally(cards.tally(found))} A claim holds when all of its deciding parts do. Each part is one number per seed, mostly "
+        "a difference to the baseline of that seed, tested against a margin that was fixed before there were data; the claims of "
+        "one source share one correction (Holm). Only that corrected p decides."
+    )
+    changed = (
+        f"The claims have changed since these runs were made: they carry the hash {', '.join(said['hashes'])}, and the verdicts below "
+        f"are by {said['today']}."
+    )
+    blocks = (
+        *([Paragraph(changed, "notice")] if said["changed"] else []),
+        Strip(rows.claims),
+        Paragraph(HOW_TO_READ, "quiet", "how-to-read"),
+        Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
+    )
+    yield Section(f"What the {who}, and what was found here", (rule,), blocks=blocks, id="verdicts", short="Verdicts")
+
+
+def _figures(rows: Rows, drawn: Sequence[Figure], many: bool) -> Section:
+    """The paper's figures, with the check of figure 8 below it."""
+    thin = "thin lines are single seeds, bold lines their mean, and " if many else ""
+    text = (
+        "Numbered as in the paper. Losses are in nats per token; losses called train and validation are measured in evaluation "
+        f"mode. In curves there is one panel per component, and one colour and shape per layer; {thin}grey and dashed is the "
+        "baseline (in figure 10, its final loss)."
+    )
+    if gone := study_words.left_out(rows):
+        text += f" Not part of this study, and so not drawn: {words.listed(gone)}."
+    exact, blocks = exactness(rows), []
+    for figure in drawn:
+        blocks.append(Picture(figure))
+        if figure.ramp and exact is not None:
+            columns = ("Site", *(_small(*pair, always=True) for pair in exact.columns))
+            table = tuple((site, *cells) for site, cells in exact.rows)
+            label = "Evaluations and disagreement by site"
+            more = {"folded": True, "label": label, "words": (exact.sentence,), "id": "exactness", "wrap": False}
+            blocks.append(Table(columns, table, "How exact is figure 8?", **more))
+    return Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures")
+
+
+def _reproduce(rows: Rows, said: Mapping[str, Any]) -> Section:
+    """The command, what made the runs, and the whole statement of the study."""
+    command = rows.about.get("command")
+    start = Markup(
+        "<code>experiment.json</code> beside this page holds the whole experiment; "
+        "<code>trisect study experiment.json --out OUT</code> runs it.{}"
+    ).format(" This study:" if command else "")
+    places = Markup(
+        "The rows are in <code>tables/</code> and every figure is in <code>figures/</code>, beside this page. "
+        "<code>trisect report</code> draws the page anew from the rows, byte for byte."
+    )
+    notes = tuple((rows.about.get("corpus") or {}).get("notes") or ())
+    blocks = (
+        *([Code(command)] if command else []),
+        Facts(_facts(rows, said)),
+        Paragraph(places),
+        *([Bullets(notes, "Notes about the corpus")] if notes else []),
+    )
+    return Section("How to reproduce", (start,), blocks=blocks, id="reproduce")
+
+
+def _facts(rows: Rows, said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    corpus, code = rows.about.get("corpus") or {}, Markup("<code>{}</code>")
+    changed = Markup(
+        ". <strong>The claims have changed since these runs were made</strong>: today their hash is <code>{}</code>"
+    ).format(said["today"])
+    hashes = Markup("hash {}{}").format(
+        code.format(", ".join(said["hashes"]) or "–"), changed if said["changed"] else ""
+    )
+    prints = code.format(", ".join(said["fingerprints"]))
+    return (
+        ("Seeds", said["seeds"]),
+        ("Runs", said["runs"]),
+        ("Wall time", f"{said['wall']} on {rows.about.get('device', '–')}{said['products']}"),
+        ("Corpus", Markup("{}, fingerprint {}").format(corpus.get("name", "–"), prints)),
+        ("Claims", hashes),
+        ("Made by", "; other runs: ".join(said["versions"])),
+        *(
+            (group.capitalize(), ", ".join(f"{name} {value}" for name, value in values))
+            for group, values in said["settings"]
+        ),
     )
 
 
@@ -123,51 +265,6 @@ PREFIXES = {
 def _group(name: str) -> str:
     """The section that a figure stands in."""
     return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
-
-
-def _script() -> str:
-    """The page's script as one closed text, exactly as it stands between its tags."""
-    rooms = "".join((HERE / name).read_text(encoding="utf-8") for name in ("plot.js", "picture.js", "page.js"))
-    return f'"use strict";\n(() => {{\n{rooms}}})();\n'
-
-
-def _store(path: Path, content: bytes) -> None:
-    replace_file(path, lambda scratch: scratch.write_bytes(content), durable=False)
-
-
-def _check(check: Check) -> dict[str, Any]:
-    said = "not measured"
-    if check.effect is not None:
-        said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
-    return {
-        "name": check.name,
-        "sentence": check.sentence,
-        "ok": check.ok,
-        "said": said,
-        "margin": check.margin,
-        "n": check.n,
-    }
-
-
-def _view(figure: Figure) -> dict[str, Any]:
-    """A figure for the page: a drawing per panel, so that they can stand side by side or one above the other."""
-    ends = figure.ramp and {"low": figure.ramp[0], "high": figure.ramp[1], "unit": figure.ramp[2]}
-    views = [(view.name, [(p.series, p.strokes) for p in view.panels]) for view in figure.views]
-    numbers = json.dumps(marks.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
-    return {
-        "name": figure.name,
-        "number": figure.number,
-        "title": figure.title,
-        "caption": figure.caption,
-        "views": [
-            drawing.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
-            for i, view in enumerate(figure.views)
-        ],
-        "ramp": ends,
-        "stops": figure.stops,
-        # Inside <script>, "<" could end the block; as an escape it is the same text.
-        "numbers": Markup(numbers.replace("<", "\\u003c")),
-    }
 
 
 def _dark_ramp(rows: Rows) -> str:
