@@ -18,6 +18,8 @@ from unittest import mock
 import torch
 from common import ONE, Said, Tally, call, files_of, kind, same, without_page, write_experiment
 
+from trisect.engine.start import SCRATCH
+
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 MOMENTS = ("half of the bytes", "fsync", "rename", "making the folder")
 
@@ -28,18 +30,22 @@ class Disk:
     def __init__(self, at: int = -1, moment: str = "") -> None:
         self.at, self.moment, self.count = at, moment, 0
         self.paths: list[Path] = []
+        self.durable: list[bool] = []  # of each, whether it is waited for
 
     def _now(self, moment: str) -> bool:
         return self.count == self.at and self.moment == moment
 
-    def replace_file(self, inner: Callable[..., None]) -> Callable[..., None]:
-        """Stands in for core.files.replace_file."""
+    def replace_file(self, inner: Callable[..., None], moves: bool = False) -> Callable[..., None]:
+        """Stands in for core.files.replace_file; a file that `moves` is whole or not there."""
 
         def counted(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
             self.count += 1
             self.paths.append(path)
+            self.durable.append(durable)
 
             def halfway(scratch: Path) -> None:
+                if moves and self._now("half of the bytes"):
+                    raise FULL
                 write(scratch)
                 if self._now("half of the bytes"):
                     os.truncate(scratch, scratch.stat().st_size // 2)
@@ -61,6 +67,7 @@ def disk(at: int = -1, moment: str = "") -> Iterator[Disk]:
     """Every room that writes, writes on this disk."""
     import trisect.experiments.study.page
     from trisect.core import files, tables
+    from trisect.engine import jobs, landing
     from trisect.experiments.study import run as study
     from trisect.lm import snapshots
     from trisect.text import store
@@ -70,6 +77,8 @@ def disk(at: int = -1, moment: str = "") -> Iterator[Disk]:
         write = made.replace_file(files.replace_file)
         for room in (files, tables, study, snapshots, store, trisect.experiments.study.page):
             stack.enter_context(mock.patch.object(room, "replace_file", write))
+        for room in (jobs, landing):
+            stack.enter_context(mock.patch.object(room, "replace_file", made.replace_file(files.replace_file, True)))
         yield made
 
 
@@ -85,6 +94,13 @@ def check(tally: Tally, said: Said, where: str, named: Path | None, out: Path) -
     tally.expect(not [*out.rglob("*.part"), *out.rglob("*.trisect-part")], f"{where}: left half a file")
 
 
+def at_home(path: Path) -> Path | None:
+    """What a file of a job is called in the study; null for the second name under which it travels there."""
+    if path.parts[0] != SCRATCH:
+        return path
+    return Path(*path.parts[3:]) if path.parts[2] == "work" else None
+
+
 def enumerate_writes(tally: Tally, root: Path, file: Path, peace: Path) -> None:
     """Fail each write of the study at one moment of it, in turn, then go on with room again."""
     with disk() as counting:
@@ -93,21 +109,22 @@ def enumerate_writes(tally: Tally, root: Path, file: Path, peace: Path) -> None:
     first_page = next(i for i, path in enumerate(written) if path.parts[0] in ("figures", "report.html"))
     for i, path in enumerate(written):
         out, moment = root / f"full-{i}", MOMENTS[i % len(MOMENTS)]
-        if moment == "fsync" and kind(path) in ("checkpoint", "epoch snapshot", "figure", "report.html"):
-            moment = MOMENTS[0]  # these are written without waiting for the disk
+        if moment == "fsync" and not counting.durable[i]:
+            moment = MOMENTS[0]
+        named = at_home(path)
         with ExitStack() as stack:
             if i < first_page:
                 stack.enter_context(without_page())
             with disk(i + 1, moment):
                 said = call("study", file, "--out", out, "--workers", 0)
-            check(tally, said, f"write {i + 1} ({path}), {moment}", out / path, out)
+            check(tally, said, f"write {i + 1} ({path}), {moment}", named and out / named, out)
             before = {p: p.read_bytes() for p in out.glob("runs/*/*") if p.is_file()}
             with without_page():
                 said = call("study", file, "--out", out, "--workers", 0)
         tally.expect(said.status == 0, f"write {i + 1} ({path}): resuming said {said.err[-600:]}")
         lost = [p for p, content in before.items() if p.name == "run.json" and p.read_bytes() != content]
         whole = {p.parent.name for p in before if p.name == "run.json"}
-        unfinished = any(p.parts[0] == "runs" for p in (path,))
+        unfinished = named is None or named.parts[0] == "runs"
         tally.expect(unfinished or not lost, f"write {i + 1} ({path}): finished runs {whole} were run again")
         tally.expect(said.status != 0 or same(out, peace), f"write {i + 1} ({path}): other tables")
         tally.seen[f"{kind(path)}: {moment}"] += 1

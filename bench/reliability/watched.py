@@ -1,6 +1,6 @@
 """A study, and its workers, that note what they are doing where a kill cannot take it away.
 
-python bench/reliability/watched.py NOTES OUT DEVICE is such a worker.
+python bench/reliability/watched.py NOTES is such a worker.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def watch(note: Note) -> None:
 
     import trisect.experiments.study.page
     from trisect.core import files, tables
+    from trisect.engine import jobs, landing
     from trisect.experiments.study import run as study
     from trisect.experiments.study import tasks
     from trisect.lm import snapshots, train
@@ -63,28 +64,26 @@ def watch(note: Note) -> None:
     note.around(tasks, "_evaluate", "rewinding")
     note.around(study, "collect", "making tables")
     note.around(trisect.experiments.study.page, "write", "drawing the report")
-    for place in (files, tables, study, snapshots, store, trisect.experiments.study.page):
+    for place in (files, tables, study, snapshots, store, jobs, landing, trisect.experiments.study.page):
         note.around(place, "replace_file", lambda path, *rest: f"writing {kind(Path(*path.parts[-3:]))}")
 
 
-def prepare(notes: Path, out: Path) -> None:
+def prepare(notes: Path) -> None:
     """Watch this process as the parent of a study, its workers too."""
     note = Note(notes, "parent")
     watch(note)
-    from trisect.experiments.study import run as study
+    from trisect.engine import processes
 
-    run_tasks = study.run_tasks
-    ours = (__file__, str(notes), str(out), "cpu")
-    study.run_tasks = lambda tasks, command, *other: run_tasks(tasks, ours, *other)  # type: ignore[assignment]
+    processes.COMMAND = (__file__, str(notes))
 
 
-def main(notes: str, *rest: str) -> None:
+def main(notes: str) -> None:
     """Be a worker, noting what it does."""
     note = Note(Path(notes), "worker")
     watch(note)
-    from trisect.experiments.study.worker import main as serve
+    from trisect.engine.worker import main as serve
 
-    serve(*rest)
+    serve()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Annotating: one label a token, several processes, going on after a kill, and every refusal."""
 
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 from trisect.core.errors import CorpusError, StudyError
+from trisect.engine import processes
 from trisect.text import annotate as room
 from trisect.text.annotate import annotate
 from trisect.text.corpus import Corpus
@@ -187,6 +190,7 @@ def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from trisect.engine import processes
 from trisect.text import annotate as room
 room.SHARD = 40
 calls = []
@@ -256,15 +260,15 @@ def test_another_pipeline_and_another_text_are_another_statement(source, tagger,
     from trisect.text import tagger as process
 
     other = pipeline(tmp_path / "tiny", seed=1, tagger=True, entities=ENTITIES)
-    first, second = (process.open_pipeline(str(p), ("pos", "dep"))[1] for p in (tagger, other))
-    assert first["pipeline"] == second["pipeline"]
-    assert first["digest"] != second["digest"]
-    assert process.open_pipeline(str(tagger), ("pos", "dep"))[1] == first
+    first, second = (process.describe_pipeline(str(p), ("pos", "dep")) for p in (tagger, other))
+    assert first.pipeline == second.pipeline
+    assert first.digest != second.digest
+    assert process.describe_pipeline(str(tagger), ("pos", "dep")) == first
     changed = shutil.copytree(source, tmp_path / "text")
     kind = readers.WIKITEXT
     mine = room._statement(kind, kind.find(source), "Unk", first)
     assert room._statement(kind, kind.find(changed), "Unk", first) == mine
-    assert room._statement(kind, kind.find(source), "Unk", first | {"columns": ["pos"]}) != mine
+    assert room._statement(kind, kind.find(source), "Unk", replace(first, columns=("pos",))) != mine
     (changed / "valid.txt").write_text("a b c")
     assert room._statement(kind, kind.find(changed), "Unk", first) != mine
 
@@ -322,13 +326,16 @@ def test_a_pipeline_that_labels_nothing(source, tmp_path):
 
 
 def test_a_pipeline_without_parts_of_speech(source, tmp_path):
-    from trisect.text.tagger import open_pipeline
+    from trisect.text.tagger import describe_pipeline
 
     mute = pipeline(tmp_path / "mute", rules={}, parser=False)
-    given, known, todo = open_pipeline(str(mute), ("pos",))[1]["problem"]
-    assert given.endswith("sets no part of speech, so there can be no column 'pos'.")
-    assert known == "Its parts are none; 'pos' needs a morphologizer (or a tagger with an attribute_ruler)."
-    assert todo == "Use another pipeline."
+    with pytest.raises(CorpusError) as caught:
+        describe_pipeline(str(mute), ("pos",))
+    assert caught.value.given.endswith("sets no part of speech, so there can be no column 'pos'.")
+    assert (
+        caught.value.known == "Its parts are none; 'pos' needs a morphologizer (or a tagger with an attribute_ruler)."
+    )
+    assert caught.value.todo == "Use another pipeline."
 
 
 @pytest.mark.parametrize(
@@ -363,15 +370,25 @@ def test_a_folder_in_use_or_that_cannot_be_one(tmp_path):
         room._locked(tmp_path / "file")
 
 
-def test_a_tagging_process_that_dies_is_reported(tagger, tmp_path):
-    worker = room._Worker(str(tagger), ("pos",))
-    try:
-        assert "digest" in worker.hear()
-        worker.kill()
-        with pytest.raises(CorpusError) as caught:
-            worker.tag(room._Shard(tmp_path / "x.json", [["a"]], 1))
-    finally:
-        worker.stop()
-    assert caught.value.given.endswith("ended before its work was done.")
-    assert caught.value.known == "Its last words: nothing"
-    assert "goes on from the last whole shard" in caught.value.todo
+def test_a_tagging_process_that_dies_is_replaced_and_the_labels_are_the_same(
+    whole, source, tagger, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(room, "SHARD", 40)
+    started, killed = processes._Worker.__init__, []
+
+    def start(self, *given):
+        started(self, *given)
+        team.append(self)
+
+    def progress(done, total):
+        if not killed:
+            killed.extend(worker for worker in team if worker.job is not None)
+            for worker in killed:
+                os.kill(worker._process.pid, signal.SIGKILL)
+
+    team: list[processes._Worker] = []
+    monkeypatch.setattr(processes._Worker, "__init__", start)
+    corpus = annotate(source, tagger, tmp_path / "out", workers=2, progress=progress)
+    assert killed
+    assert len(team) == 2 + len(killed)
+    assert corpus.fingerprint == whole[0].fingerprint

@@ -1,10 +1,8 @@
 """Recall as a whole: it goes on where it stopped, is extended, refuses what differs; its models serve every command."""
 
 import json
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -86,10 +84,12 @@ def test_a_run_in_worker_processes_killed_on_its_way_ends_the_same(done, tmp_pat
     out = tmp_path / "r"
     command = [sys.executable, "-m", "trisect.cli", "recall", "--out", str(out), "--workers", "2", *SET]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    began = time.monotonic()
-    while not list((out / "losses").glob("*")) and time.monotonic() - began < 120:
+    deadline = time.monotonic() + 240
+    while not list((out / "losses").glob("*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
     again = trisect.recall(out=out, settings=TINY, workers=2, quiet=True)
     for name in ("answers", "measures", "claims", "metrics"):

@@ -23,7 +23,8 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
-from trisect.engine import processes as engine
+from trisect.engine.protocol import Job
+from trisect.engine.start import open_engine
 from trisect.experiments.study.ledger import join_ledger, repeating
 from trisect.experiments.study.plan import make_plan
 from trisect.experiments.study.presets import find_experiments
@@ -273,29 +274,22 @@ def test_an_evaluation_waits_for_a_baseline_that_is_trained_anew(copy, monkeypat
     next(copy.path.glob("runs/freeze*/run.json")).unlink()
     seen = []
 
-    def look(pieces, command, workers, told):
-        seen.append([(p.data()["kind"], p.ready()) for p in pieces])
-        told(engine.Event(0, 0, 1.0, "", True))
-        seen.append([(p.data()["kind"], p.ready()) for p in pieces])
+    def look(works, machine, device, folder):
+        seen.append([(work.task.kind, work.ready()) for work in works])
+        works[0].ended()
+        seen.append([(work.task.kind, work.ready()) for work in works])
 
-    monkeypatch.setattr("trisect.experiments.study.run.run_tasks", look)
+    monkeypatch.setattr("trisect.experiments.study.run.run_jobs", look)
     trisect.study(ONE, out=copy.path, workers=2, quiet=True)
     assert seen[0] == [("train", True), ("cut", False), ("rewind", False)]
     assert seen[1] == [("train", True), ("cut", True), ("rewind", True)]
 
 
-def test_a_worker_that_cannot_be_started_is_said(monkeypatch):
+def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FULL))
-
-    class Piece:
-        def data(self):
-            return {}
-
-        def ready(self):
-            return True
-
-    with pytest.raises(StudyError, match="Worker process 1 could not be started") as caught:
-        engine.run_tasks([Piece()], ("-c", ""), 1, lambda _: None)
+    with open_engine(1, tmp_path / "jobs") as engine, pytest.raises(StudyError) as caught:
+        engine.submit(1, Job("", "", (), ""), {})
+    assert caught.value.given == "Worker process 1 could not be started."
     assert "No space left" in caught.value.known
     assert "--workers 0" in caught.value.todo
 

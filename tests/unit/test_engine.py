@@ -1,109 +1,47 @@
+"""The worker's side of the pipes, and which engine a machine gets."""
+
 import io
 import json
+import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict
 
 import pytest
+from tests.jobs import Walk, read_start, walk
 
-from trisect.core.errors import CorpusError, StudyError
-from trisect.engine import processes as engine
-
-ECHO = """
-import json, sys
-from pathlib import Path
-for line in sys.stdin:
-    task = json.loads(line)
-    if task["do"] == "die":
-        print("out of memory, say", file=sys.stderr)
-        sys.exit(3)
-    if task["do"] == "refuse":
-        print(json.dumps({"error": ["CorpusError", "given", "known", "todo"]}), flush=True)
-        continue
-    if task["do"] == "crash":
-        print(json.dumps({"crash": "Traceback: a bug"}), flush=True)
-        continue
-    print(json.dumps({"share": 0.5, "words": "half", "done": False}), flush=True)
-    Path(task["mark"]).write_text("x")
-    print(json.dumps({"share": 1.0, "words": "", "done": True}), flush=True)
-"""
+from trisect.core.spec import Machine
+from trisect.engine.here import Here
+from trisect.engine.jobs import Desk, statement
+from trisect.engine.processes import Processes
+from trisect.engine.protocol import Job, Said
+from trisect.engine.start import crew, open_engine
+from trisect.engine.worker import serve
 
 
-@dataclass(frozen=True)
-class Piece:
-    do: str
-    mark: Path
-    needs: Path | None = None
-
-    def data(self):
-        return {"do": self.do, "mark": str(self.mark)}
-
-    def ready(self):
-        return self.needs is None or self.needs.exists()
+def order(tmp_path, **more):
+    job = Job(walk.name, statement(Walk("w", 1, **more)), (), "home")
+    (tmp_path / "start.txt").write_text("0.5")
+    lines = {"job": asdict(job), "refs": {"start": str(tmp_path / "start.txt")}, "folder": str(tmp_path / "scratch")}
+    return json.dumps(lines).encode()
 
 
-def test_every_task_runs_once_and_after_what_it_needs(tmp_path):
-    told = []
-    first, later = Piece("x", tmp_path / "a"), [Piece("x", tmp_path / f"b{i}", tmp_path / "a") for i in range(3)]
-    engine.run_tasks([*later, first], ("-c", ECHO), 2, told.append)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b0", "b1", "b2"]
-    ended = [e.task for e in told if e.done]
-    assert ended[0] == 3
-    assert sorted(ended) == [0, 1, 2, 3]
-    assert {e.share for e in told if not e.done} == {0.5}
-    assert {e.worker for e in told} <= {0, 1}
-
-
-def test_a_workers_own_error_comes_back_whole(tmp_path):
-    with pytest.raises(CorpusError) as caught:
-        engine.run_tasks([Piece("refuse", tmp_path / "a")], ("-c", ECHO), 1, lambda _: None)
-    assert (caught.value.given, caught.value.known, caught.value.todo) == ("given", "known", "todo")
-
-
-def test_a_bug_in_a_worker_is_shown_as_one(tmp_path):
-    with pytest.raises(RuntimeError, match="Traceback: a bug"):
-        engine.run_tasks([Piece("crash", tmp_path / "a")], ("-c", ECHO), 1, lambda _: None)
-
-
-def test_a_worker_that_dies_is_said_with_its_last_words(tmp_path):
-    with pytest.raises(StudyError, match=r"ended unexpectedly \(exit status 3\)") as caught:
-        engine.run_tasks([Piece("die", tmp_path / "a"), Piece("x", tmp_path / "b")], ("-c", ECHO), 1, lambda _: None)
-    assert "out of memory, say" in caught.value.known
-    assert "--workers 1" in caught.value.todo
-
-
-def test_a_stray_line_between_the_events_ends_the_study_and_does_not_hang_it(tmp_path):
-    stray = ECHO.replace("for line in sys.stdin:", "print('hello')\nfor line in sys.stdin:")
-    with pytest.raises(StudyError, match="ended unexpectedly"):
-        engine.run_tasks([Piece("x", tmp_path / "a")], ("-c", stray), 1, lambda _: None)
-
-
-def test_serve_answers_line_by_line_and_stops_at_an_error():
-    def do(task, emit):
-        emit(0.25, "a quarter")
-        if task == "bad":
-            raise CorpusError("g", "k", "t")
-        if task == "bug":
-            raise ValueError("oops")
-
+def test_a_worker_answers_line_by_line_and_goes_on_after_an_error(tmp_path):
     out = io.BytesIO()
-    engine.serve(do, [b'"good"\n', b'"bad"\n', b'"good"\n'], out)
+    jobs = [order(tmp_path), order(tmp_path, ends="refused"), order(tmp_path, ends="by a bug"), order(tmp_path)]
+    serve(jobs, out)
     said = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert said == [
-        {"share": 0.25, "words": "a quarter", "done": False},
-        {"share": 1.0, "words": "", "done": True},
-        {"share": 0.25, "words": "a quarter", "done": False},
-        {"error": ["CorpusError", "g", "k", "t"]},
-    ]
-    out = io.BytesIO()
-    engine.serve(do, [b'"bug"\n'], out)
-    assert "ValueError: oops" in json.loads(out.getvalue().splitlines()[-1])["crash"]
+    ended = [message for message in said if "files" not in message]
+    assert [list(message) for message in ended] == [["done"], ["error"], ["crash"], ["done"]]
+    assert list(ended[0]["done"]) == ["ends/w.json"]
+    assert ended[1]["error"] == ["CorpusError", "home/state/w.json is wrong.", "known", "todo"]
+    assert "ValueError: a bug" in ended[2]["crash"]
+    files, words = said[:2]
+    assert (files["share"], set(files["files"])) == (None, {"state/w.json", "steps/w-1.txt"})
+    assert (words["share"], words["files"]) == (1.0, {})
 
 
 def test_a_worker_ends_when_its_input_does():
-    import subprocess
-
-    code = "from trisect.experiments.study.worker import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
+    code = "from trisect.engine.worker import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
@@ -113,3 +51,60 @@ def test_a_worker_ends_when_its_input_does():
     process.stdin.close()
     assert process.wait(60) == 0
     process.stdout.close()
+
+
+def test_nothing_heavy_is_imported_before_a_job_asks_for_it():
+    code = "import sys, trisect.engine.worker; print([m for m in ('torch', 'polars', 'spacy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_desk_sends_a_file_once_until_it_changes_and_no_half_written_one(tmp_path):
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "b").write_text("b")
+    sent: list[Said] = []
+    desk = Desk(tmp_path / "work", {"start": tmp_path / "start"}, {}, sent.append)
+    desk.begin("start")
+    assert (desk.scratch / "start/b").stat().st_ino == (tmp_path / "start" / "b").stat().st_ino
+    desk.keep()
+    assert sent == []  # what it began with is known at home
+    (desk.scratch / "a").write_text("1")
+    (desk.scratch / ".a.part").write_text("half")
+    desk.keep()
+    desk.keep()
+    (desk.scratch / "a").unlink()
+    (desk.scratch / "a").write_text("2")
+    desk.keep()
+    assert [{name: path.read_text() for name, path in said.files.items()} for said in sent] == [{"a": "1"}, {"a": "2"}]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_progress_is_passed_on_now_and_then(tmp_path, monkeypatch):
+    now, sent = [10.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    desk = Desk(tmp_path, {}, {}, sent.append)
+    for step in range(10):
+        now[0] = 10 + step / 8
+        desk.say(step / 16, "")
+    assert [said.share for said in sent] == [0, 2 / 16, 4 / 16, 6 / 16, 8 / 16]
+
+
+def test_a_value_is_made_once_by_each_process(tmp_path):
+    (tmp_path / "x").write_text("0.25")
+    values = {}
+    first, second = (Desk(tmp_path / str(i), {"x": tmp_path / "x"}, values, lambda said: None) for i in range(2))
+    assert first.read("x", read_start) is second.read("x", read_start)
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, Here), (1, Processes), (3, Processes)])
+def test_no_workers_are_the_engine_here(workers, kind, tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "left by a killed process").write_text("x")
+    with open_engine(workers, tmp_path / "jobs") as engine:
+        assert isinstance(engine, kind)
+        assert engine.slots() == max(1, workers)
+        assert not (tmp_path / "jobs").exists()
+
+
+def test_a_crew_is_one_a_core_and_one_for_a_gpu():
+    assert crew(Machine(), "cpu") == Machine().cores()
+    assert crew(Machine(), "cuda") == 1
+    assert [crew(Machine(workers=n), device) for n in (0, 3) for device in ("cpu", "cuda")] == [0, 0, 3, 3]

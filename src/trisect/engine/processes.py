@@ -1,4 +1,4 @@
-"""Where tasks run: in this process, or in one-thread worker processes that share a study's folder."""
+"""The engine `processes`: jobs in one-thread worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -6,161 +6,154 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
 
 from trisect.core import errors
 from trisect.core.errors import StudyError, TrisectError
+from trisect.engine.protocol import Done, Event, Failed, Files, Job, Lost, Ref, Said
+
+COMMAND = ("-P", "-W", "ignore", "-m", "trisect.engine.worker")  # what Python runs in each of them
+
+Message = dict[str, Any] | None  # a line of a worker; null when there will be no more
 
 
-class Work(Protocol):
-    """What the engine needs to know of a task: JSON-ready data, and whether it may start yet."""
+class Processes:
+    """Starts a worker where there is none for a job, and another where one has died; they end when this process does."""
 
-    def data(self) -> dict[str, Any]:
-        """The task as a worker reads it."""
-        ...
+    def __init__(self, workers: int, folder: Path) -> None:
+        self._workers, self._folder = workers, folder
+        self._team: list[_Worker] = []
+        self._lines: queue.Queue[tuple[_Worker, Message]] = queue.Queue()
 
-    def ready(self) -> bool:
-        """Whether everything it builds on is there."""
-        ...
+    def put(self, value: Path) -> Ref:
+        """The path itself: workers read the same disk."""
+        return Ref(str(value.absolute()))
+
+    def slots(self) -> int:
+        """As many as there may be workers."""
+        return self._workers
+
+    def submit(self, number: int, job: Job, refs: Mapping[str, Ref], cores: int = 1, gpus: float = 0) -> None:
+        """Give a job to a worker that has none; each has one core, and shares the GPU. Raises StudyError without memory."""
+        worker = next((w for w in self._team if w.job is None), None)
+        if worker is None:
+            assert len(self._team) < self._workers, "more jobs than slots"
+            worker = _Worker(self._lines, len(self._team) + 1)
+            self._team.append(worker)
+        paths = {name: ref.key for name, ref in refs.items()}
+        worker.give(number, {"job": asdict(job), "refs": paths, "folder": str(self._folder.absolute())})
+
+    def events(self, timeout: float, tell: Callable[[Event], None]) -> None:
+        """Wait for a line of a worker, then take all that there are."""
+        with contextlib.suppress(queue.Empty):
+            self._take(*self._lines.get(timeout=timeout), tell)
+            while True:
+                self._take(*self._lines.get_nowait(), tell)
+
+    def _take(self, worker: _Worker, message: Message, tell: Callable[[Event], None]) -> None:
+        number = worker.job
+        if message is None:
+            if worker in self._team:
+                self._team.remove(worker)
+                lost = worker.lost()
+                worker.stop()
+                if number is not None:
+                    tell(Event(number, lost))
+        elif number is not None:
+            what = _read(message)
+            if not isinstance(what, Said):
+                worker.job = None
+            tell(Event(number, what))
+
+    def close(self) -> None:
+        """Kill the workers and remove what they left."""
+        for worker in self._team:
+            worker.stop()
+        self._team.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Event(NamedTuple):
-    """Something a worker said: the task's index, the share done, and a few words; `done` when it has ended."""
+def _read(message: dict[str, Any]) -> Said | Done | Failed:
+    if "done" in message:
+        return Done(_files(message["done"]))
+    if "error" in message:
+        kind, *parts = message["error"]
+        return Failed(getattr(errors, kind, TrisectError)(*parts))
+    if "crash" in message:
+        return Failed(RuntimeError(message["crash"]))
+    return Said(message["share"], message["words"], _files(message["files"]))
 
-    worker: int
-    task: int
-    share: float
-    words: str
-    done: bool
 
-
-def run_tasks(tasks: Sequence[Work], command: Sequence[str], workers: int, told: Callable[[Event], None]) -> None:
-    """Run every task, at most `workers` at a time, each in a process started by `command`; first ready, first run.
-
-    A worker reads one JSON task a line and answers with JSON events. It ends when its input does, also when this
-    process dies. Raises the first TrisectError a worker reports, and StudyError when a worker dies or cannot be
-    started; all others are then stopped, and what they had written stays.
-    """
-    said: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-    team: list[_Worker] = []
-    try:
-        for number in range(min(workers, len(tasks))):
-            team.append(_Worker(number, command, said))
-        waiting, idle, running = list(range(len(tasks))), list(range(len(team))), {}
-        while waiting or running:
-            for index in [i for i in waiting if tasks[i].ready()][: len(idle)]:
-                waiting.remove(index)
-                worker = idle.pop(0)
-                running[worker] = index
-                team[worker].give(tasks[index].data())
-            assert running, "tasks that wait for one another"
-            worker, message = said.get()
-            if message is None or "error" in message or "crash" in message:
-                raise team[worker].failure(message)
-            done = bool(message["done"])
-            told(Event(worker, running[worker], float(message["share"]), str(message["words"]), done))
-            if done:
-                del running[worker]
-                idle.append(worker)
-    finally:
-        for each in team:
-            each.stop()
+def _files(paths: dict[str, str]) -> Files:
+    return {name: Path(path) for name, path in paths.items()}
 
 
 class _Worker:
-    """One worker process, with a thread that passes on what it says."""
+    """One worker process, with a thread that passes on its lines; `job` is the number of the job that it does."""
 
-    def __init__(
-        self, number: int, command: Sequence[str], said: queue.Queue[tuple[int, dict[str, Any] | None]]
-    ) -> None:
+    def __init__(self, lines: queue.Queue[tuple[_Worker, Message]], number: int) -> None:
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
-            self.complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
+            self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+            self._process = subprocess.Popen(
+                [sys.executable, *COMMAND],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self.complaints,
-                env=os.environ | one_thread,
+                stderr=self._complaints,
+                env=os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1"},
                 start_new_session=True,  # so that Ctrl-C reaches us alone, and we end the workers
             )
         except OSError as error:
             raise StudyError(
-                f"Worker process {number + 1} could not be started.",
+                f"Worker process {number} could not be started.",
                 f"The system says: {error}",
                 f"Free some memory, or space in {tempfile.gettempdir()}, or use --workers 0: everything in one process.",
             ) from error
-        self.number, self.said = number, said
+        self.job: int | None = None
+        self._lines = lines
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        assert self.process.stdout
+        assert self._process.stdout
         with contextlib.suppress(ValueError):  # a line that is no event: the worker is given up
-            for line in self.process.stdout:
-                self.said.put((self.number, json.loads(line)))
-        self.said.put((self.number, None))
+            for line in self._process.stdout:
+                message = json.loads(line)
+                if not isinstance(message, dict):
+                    break
+                self._lines.put((self, message))
+        self._lines.put((self, None))
 
-    def give(self, task: dict[str, Any]) -> None:
-        assert self.process.stdin
-        try:
-            self.process.stdin.write(json.dumps(task).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            return  # its death is on its way through the other pipe
+    def give(self, number: int, order: dict[str, Any]) -> None:
+        assert self._process.stdin
+        self.job = number
+        with contextlib.suppress(BrokenPipeError):  # its death is on its way through the other pipe
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
 
-    def failure(self, message: dict[str, Any] | None) -> Exception:
-        if message is not None and "error" in message:
-            kind, *parts = message["error"]
-            return getattr(errors, kind, TrisectError)(*parts)
-        if message is not None:
-            return RuntimeError(message["crash"])
+    def lost(self) -> Lost:
         try:
-            code: int | str = self.process.wait(2)
-        except subprocess.TimeoutExpired:  # alive, but not saying what a worker says
-            self.process.kill()
-            code = "none: it spoke out of turn"
-        self.complaints.seek(0)
-        last = self.complaints.read().decode(errors="replace").strip().splitlines()[-3:]
-        return StudyError(
-            f"A worker process ended unexpectedly (exit status {code}).",
-            "Its last words: " + (" | ".join(last) or "none; if the machine ran out of memory, the system ended it."),
-            "Call the same command again: it goes on from the last finished epoch. With --workers 1 it needs less memory.",
-        )
+            code: int | str = self._process.wait(2)
+        except subprocess.TimeoutExpired:  # alive, but what it writes is no event
+            self._process.kill()
+            code = "none: it wrote a line that is no event"
+        self._complaints.seek(0)
+        last = self._complaints.read().decode(errors="replace").strip().splitlines()[-3:]
+        none = "none; if the machine ran out of memory, the system ended it."
+        return Lost(f"A worker process ended unexpectedly (exit status {code})", " | ".join(last) or none)
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.complaints):
-            try:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._complaints):
+            with contextlib.suppress(OSError):
                 if stream:
                     stream.close()
-            except OSError:
-                continue
-
-
-def serve(
-    do: Callable[[dict[str, Any], Callable[[float, str], None]], None], lines: Iterable[bytes], out: IO[bytes]
-) -> None:
-    """A worker's side: do one task a line of `lines`, and say on `out` how each goes."""
-
-    def say(**message: Any) -> None:
-        out.write(json.dumps(message).encode() + b"\n")
-        out.flush()
-
-    for line in lines:
-        try:
-            do(json.loads(line), lambda share, words: say(share=share, words=words, done=False))
-        except TrisectError as error:
-            say(error=[type(error).__name__, error.given, error.known, error.todo])
-            return
-        except Exception:
-            import traceback
-
-            say(crash=traceback.format_exc())
-            return
-        say(share=1.0, words="", done=True)

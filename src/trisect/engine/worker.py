@@ -1,28 +1,52 @@
-"""The worker's side: lines of standard input, and progress events at most so often."""
+"""A worker process, `python -m trisect.engine.worker`: jobs in as JSON lines on one pipe, events out on another."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from queue import Queue
+from typing import IO, Any
 
-Emit = Callable[[float, str], None]  # share done, and a few words on where it is
-PAUSE = 0.2  # seconds between two progress events
+from trisect.core.errors import TrisectError
+from trisect.engine.jobs import Node
+from trisect.engine.protocol import Files, Job, Said
 
 
-def throttled(emit: Emit) -> Emit:
-    """Pass on at most one event each PAUSE."""
-    last = [0.0]
+def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
+    """Do one job a line of `lines`, and write on `out` how each goes."""
+    nodes: dict[str, Node] = {}
 
-    def sparing(share: float, words: str) -> None:
-        if time.monotonic() - last[0] >= PAUSE:
-            last[0] = time.monotonic()
-            emit(share, words)
+    def write(**message: Any) -> None:
+        out.write(json.dumps(message).encode() + b"\n")
+        out.flush()
 
-    return sparing
+    for line in lines:
+        order = json.loads(line)
+        node = nodes.setdefault(order["folder"], Node(Path(order["folder"])))
+        refs = {name: Path(path) for name, path in order["refs"].items()}
+        job = Job(**order["job"] | {"begins": tuple(order["job"]["begins"])})
+
+        def send(said: Said) -> None:
+            write(share=said.share, words=said.words, files=_paths(said.files))
+
+        try:
+            files = node.perform(job, refs, send)
+        except TrisectError as error:
+            write(error=[type(error).__name__, error.given, error.known, error.todo])
+        except Exception:
+            import traceback
+
+            write(crash=traceback.format_exc())
+        else:
+            write(done=_paths(files))
+
+
+def _paths(files: Files) -> dict[str, str]:
+    return {name: str(content) for name, content in files.items() if isinstance(content, Path)}
 
 
 def lines_in() -> Iterator[bytes]:
@@ -37,3 +61,14 @@ def lines_in() -> Iterator[bytes]:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         yield waiting.get()
+
+
+def main() -> None:
+    """Serve jobs until standard input ends."""
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints goes to standard error, never between the events
+    serve(lines_in(), events)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +19,14 @@ from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.extras import there
 from trisect.core.files import is_scratch, read_json, write_json
 from trisect.core.spec import Machine
+from trisect.engine.drive import Order, drive
+from trisect.engine.landing import land, read_content
+from trisect.engine.protocol import Engine, Files
+from trisect.engine.start import open_engine
 from trisect.text import readers, store
 from trisect.text.corpus import SPLITS, Corpus, Split
 from trisect.text.hub import Rows
-from trisect.text.tagger import COLUMNS, OUTSIDE
+from trisect.text.tagger import COLUMNS, OUTSIDE, About, Pipeline, Shard, describe, tag
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
 NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
@@ -41,60 +40,6 @@ class _Shard:
     path: Path
     texts: Sequence[Sequence[str]]
     tokens: int
-
-
-class _Worker:
-    """One tagging process, with one thread of its own."""
-
-    def __init__(self, pipeline: str, columns: Sequence[str], extra: Sequence[str] = ()) -> None:
-        self.pipeline = pipeline
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `stop`
-        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        wanted = (columns, extra)
-        threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "trisect.text.tagger", pipeline, *map(",".join, wanted)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            encoding="utf-8",
-            env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1"},
-        )
-
-    def hear(self) -> dict[str, Any]:
-        """The next answer; raises CorpusError when the process is gone."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
-        self._log.seek(0)
-        last = (self._log.read().decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
-        raise CorpusError(
-            f"The process that runs the spaCy pipeline '{self.pipeline}' ended before its work was done.",
-            f"Its last words: {last}",
-            "Call the same command again: it goes on from the last whole shard. With little memory, use fewer workers.",
-        )
-
-    def tag(self, shard: _Shard) -> None:
-        """Have a shard tagged and written; returns when it is on the disk."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # what `hear` finds next says why
-            print(json.dumps({"path": str(shard.path), "texts": shard.texts}), file=self._process.stdin, flush=True)
-        self.hear()
-
-    def kill(self) -> None:
-        """End the process, whatever it is doing; who waits for its answer is told."""
-        self._process.kill()
-
-    def stop(self) -> None:
-        """End the process and close what leads to it."""
-        self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        self._process.wait()
-        self._log.close()
 
 
 def annotate(
@@ -111,7 +56,7 @@ def annotate(
 
     Called again it goes on where it stopped. Words are split first and tagged as they stand, with their case; `<unk>`
     is shown as `placeholder` and gets no label (science A1). `workers` processes (null: one a core) tag shards of
-    20,000 words; `progress` is told (tokens done, tokens in all), by one thread at a time. `columns` are some of pos,
+    20,000 words; `progress` is called with (tokens done, tokens in all). `columns` are some of pos,
     tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it
     does not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a
     folder that cannot be used.
@@ -124,11 +69,11 @@ def annotate(
     kind, files = raw.kind, raw.parts
     crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
     with ExitStack() as stack:
-        team = []
-        for _ in range(crew):
-            team.append(_Worker(str(pipeline), wanted, extra))
-            stack.callback(team[-1].stop)
-        about = _hello(team)
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trisect-")))
+        engine = stack.enter_context(open_engine(crew, scratch / "jobs"))
+        asked, found = Pipeline(str(pipeline), wanted, extra), list[About]()
+        drive([_Describing(asked, out, found) for _ in range(crew)], engine)  # by every worker: it takes them a while
+        about = found[0]
         statement = _statement(kind, files, placeholder, about)
         if (finished := _finished(out, statement)) is not None:
             return finished
@@ -136,9 +81,9 @@ def annotate(
         stack.enter_context(_locked(out))
         _prepare(out / ".shards", statement)
         shards = _shards(kind, files, out / ".shards", placeholder)
-        _tag(team, shards, sum(len(s.tokens) for s in text.splits.values()), progress)
+        _tag(engine, str(pipeline), about, shards, sum(len(s.tokens) for s in text.splits.values()), progress)
         notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
-        _merge(text, kind, out / ".shards", about["columns"], notes).save(out)
+        _merge(text, kind, out / ".shards", about.columns, notes).save(out)
         write_json(out / "annotation.json", statement)
         _clear(out / ".shards")
     return Corpus.load(out)
@@ -206,17 +151,8 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
         raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 
-def _hello(team: Sequence[_Worker]) -> dict[str, Any]:
-    about = {}
-    for worker in team:
-        about = worker.hear()
-        if "problem" in about:
-            raise CorpusError(*about["problem"])
-    return about
-
-
 def _statement(
-    kind: readers.Reader, files: Mapping[str, Path | Rows], placeholder: str, about: Mapping[str, Any]
+    kind: readers.Reader, files: Mapping[str, Path | Rows], placeholder: str, about: About
 ) -> dict[str, Any]:
     """All that the labels depend on; shards and results of another statement are never taken for ours."""
     return {
@@ -224,9 +160,9 @@ def _statement(
         "source": {split: _checksum(part) for split, part in files.items()},
         "reader": kind.name,
         "placeholder": placeholder,
-        "columns": about["columns"],
-        "pipeline": about["pipeline"],
-        "pipeline_digest": about["digest"],
+        "columns": list(about.columns),
+        "pipeline": about.pipeline,
+        "pipeline_digest": about.digest,
         "sizes": [SHARD, LONGEST],
     }
 
@@ -302,9 +238,63 @@ def _whole(shard: _Shard) -> bool:
     return all(len(ids) == shard.tokens for ids in body["ids"].values())
 
 
-def _tag(team: Sequence[_Worker], shards: Iterator[_Shard], total: int, progress: Progress | None) -> None:
-    """Give the shards that are not there yet to whichever worker is free."""
-    turn, done = threading.Lock(), 0
+@dataclass(frozen=True, eq=False)
+class _Describing:
+    """Open the pipeline; what it says of itself lands in `found`."""
+
+    pipeline: Pipeline
+    out: Path
+    found: list[About]
+    title: str = "opening the pipeline"
+
+    def ready(self) -> bool:
+        return True
+
+    def order(self) -> Order:
+        return Order(describe, self.pipeline, self.out)
+
+    def land(self, files: Files) -> None:
+        for content in files.values():
+            body = json.loads(read_content(content))["body"]
+            missing = {column: body["missing"][column] for column in COLUMNS if column in body["missing"]}
+            self.found.append(About(**body | {"columns": tuple(body["columns"]), "missing": missing}))
+
+    def ended(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, eq=False)
+class _Tagging:
+    """Tag one shard; its labels lie beside the others' when it has ended."""
+
+    shard: _Shard
+    pipeline: str
+    columns: tuple[str, ...]
+    report: Callable[[int], None]
+
+    @property
+    def title(self) -> str:
+        return f"tagging {self.shard.path.stem}"
+
+    def ready(self) -> bool:
+        return True
+
+    def order(self) -> Order:
+        texts = tuple(self.shard.texts)
+        return Order(tag, Shard(self.pipeline, self.columns, self.shard.path.name, texts), self.shard.path.parent)
+
+    def land(self, files: Files) -> None:
+        land(files, self.shard.path.parent)
+
+    def ended(self) -> None:
+        self.report(self.shard.tokens)
+
+
+def _tag(
+    engine: Engine, pipeline: str, about: About, shards: Iterator[_Shard], total: int, progress: Progress | None
+) -> None:
+    """Have the shards tagged that are not there yet."""
+    done = 0
 
     def report(tokens: int) -> None:
         nonlocal done
@@ -312,28 +302,14 @@ def _tag(team: Sequence[_Worker], shards: Iterator[_Shard], total: int, progress
         if progress is not None:
             progress(done, total)
 
-    def work(worker: _Worker) -> None:
-        while True:
-            with turn:
-                shard = next(shards, None)
-                if shard is None:
-                    return
-                if _whole(shard):
-                    report(shard.tokens)
-                    continue
-            worker.tag(shard)
-            with turn:
+    def works() -> Iterator[_Tagging]:
+        for shard in shards:
+            if _whole(shard):
                 report(shard.tokens)
+            else:
+                yield _Tagging(shard, pipeline, about.columns, report)
 
-    with ThreadPoolExecutor(len(team)) as pool:
-        jobs = [pool.submit(work, worker) for worker in team]
-        try:
-            for job in jobs:
-                job.result()
-        except BaseException:
-            for worker in team:
-                worker.kill()
-            raise
+    drive(works(), engine)
 
 
 def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[str], notes: tuple[str, ...]) -> Corpus:
@@ -364,16 +340,14 @@ def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[s
     return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
 
 
-def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: Mapping[str, Any]) -> tuple[str, ...]:
-    *first, last = (COLUMNS[c] for c in about["columns"])
+def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: About) -> tuple[str, ...]:
+    *first, last = (COLUMNS[c] for c in about.columns)
     what = " and ".join([*filter(None, [", ".join(first)]), last])
-    pipeline = about["pipeline"]
+    pipeline = about.pipeline
     notes = [f"The {what} of each token is that of the spaCy pipeline {pipeline}, shown the tokens with their case."]
-    if "ent" in about["columns"]:
+    if "ent" in about.columns:
         notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")
-    notes += [
-        f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about["missing"].items()
-    ]
+    notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
         share = store.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)

@@ -1,18 +1,18 @@
-"""Tagger: the process that runs a spaCy pipeline; it reads shards of words as JSON lines and writes label files."""
+"""Tagger: run a spaCy pipeline on shards of words; its jobs describe the pipeline and write label files."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from trisect.core.errors import CorpusError
 from trisect.core.files import write_json
+from trisect.engine.jobs import Desk, job
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -33,22 +33,34 @@ OUTSIDE = "O"  # the class of a word outside every entity
 BATCH = 32
 
 
-def open_pipeline(
-    name: str, columns: Sequence[str], extra: Sequence[str] = ()
-) -> tuple[Language | None, dict[str, Any]]:
-    """The pipeline and what there is to say about it, or {"problem": three parts}.
-
-    {"pipeline": exact name, "digest", "columns": those to be had, "missing": {column of `extra` left out: why}}.
-    A pipeline that sets one of `columns` not is a problem, one of `extra` is left out.
+@dataclass(frozen=True)
+class About:
+    """What there is to say of a pipeline: its exact name, a digest of its files, its columns that are taken, and of those
+    that are left out why.
     """
+
+    pipeline: str
+    digest: str
+    columns: tuple[str, ...]
+    missing: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def open_pipeline(name: str) -> Language:
+    """The pipeline, loaded once by each process; raises CorpusError where it cannot be."""
     try:
         import spacy
 
-        nlp = spacy.load(name)
+        return spacy.load(name)
     except Exception as error:  # a pipeline is foreign code and foreign files: anything may go wrong in it
         known = f"spaCy says: {type(error).__name__}: {error}"
         todo = "Give a folder that spaCy wrote, or install the pipeline: python -m spacy download en_core_web_sm"
-        return None, {"problem": [f"The spaCy pipeline '{name}' cannot be loaded.", known, todo]}
+        raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", known, todo) from error
+
+
+def describe_pipeline(name: str, columns: Sequence[str], extra: Sequence[str] = ()) -> About:
+    """What the pipeline says of itself; raises CorpusError where it does not set one of `columns`. `extra` may be missing."""
+    nlp = open_pipeline(name)
     metas = [nlp.get_pipe_meta(pipe) for pipe in nlp.pipe_names]
     sets = {what for meta in metas for what in meta.assigns}
     able = {
@@ -63,12 +75,11 @@ def open_pipeline(
             given = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
             others = ",".join(c for c in columns if able[c])
             todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
-            return None, {"problem": [given, why[column], todo]}
-    columns = [c for c in COLUMNS if c in columns or (c in extra and able[c])]
+            raise CorpusError(given, why[column], todo)
+    taken = tuple(c for c in COLUMNS if c in columns or (c in extra and able[c]))
     exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
-    missing = {c: why[c] for c in extra if c not in columns}
-    digest = _folder_digest(Path(nlp.path or ""), exact)
-    return nlp, {"pipeline": exact, "digest": digest, "columns": columns, "missing": missing}
+    missing = {c: why[c] for c in extra if c not in taken}
+    return About(exact, _folder_digest(Path(nlp.path or ""), exact), taken, missing)
 
 
 def _folder_digest(folder: Path, start: str) -> str:
@@ -102,26 +113,32 @@ def label(nlp: Language, texts: Sequence[Sequence[str]], columns: Sequence[str])
     return {"classes": {c: list(numbers[c]) for c in columns}, "ids": ids}
 
 
-def serve(tasks: IO[str], answers: IO[str], pipeline: str, columns: Sequence[str], extra: Sequence[str]) -> None:
-    """Say what the pipeline is, then tag shard after shard until the tasks end (or whoever gave them is gone)."""
-    nlp, hello = open_pipeline(pipeline, columns, extra)
-    print(json.dumps(hello), file=answers, flush=True)
-    if nlp is None:
-        return
-    for line in tasks:
-        task = json.loads(line)
-        body = label(nlp, task["texts"], hello["columns"])
-        write_json(Path(task["path"]), body)
-        print(json.dumps({"done": task["path"]}), file=answers, flush=True)
+@dataclass(frozen=True)
+class Pipeline:
+    """Which pipeline, and which columns of it: those that must be, and those that are taken where there are."""
+
+    name: str
+    columns: tuple[str, ...]
+    extra: tuple[str, ...]
 
 
-def main() -> None:
-    """Answers leave by the standard output as it was at the start; anything else printed goes to the errors."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)
-        serve(sys.stdin, answers, sys.argv[1], *(list(filter(None, text.split(","))) for text in sys.argv[2:4]))
+@dataclass(frozen=True)
+class Shard:
+    """Some texts, word by word, and the file for their labels."""
+
+    pipeline: str
+    columns: tuple[str, ...]
+    file: str
+    texts: tuple[Sequence[str], ...]
 
 
-if __name__ == "__main__":
-    main()
+@job
+def describe(asked: Pipeline, desk: Desk) -> None:
+    """Write what `describe_pipeline` finds to about.json."""
+    write_json(desk.scratch / "about.json", asdict(describe_pipeline(asked.name, asked.columns, asked.extra)))
+
+
+@job
+def tag(asked: Shard, desk: Desk) -> None:
+    """Write the labels of a shard's words."""
+    write_json(desk.scratch / asked.file, label(open_pipeline(asked.pipeline), asked.texts, asked.columns))

@@ -19,19 +19,18 @@ from trisect.core.files import read_json, write_json
 from trisect.core.spec import Machine
 from trisect.core.tables import frame, write_table
 from trisect.engine.devices import choose_device
-from trisect.engine.processes import run_tasks
 from trisect.experiments.recall.answers import NEIGHBOURS, held_out
 from trisect.experiments.recall.ask import CARD
 from trisect.experiments.recall.rows import RISKS, judge, measure_rows
 from trisect.experiments.recall.settings import RECIPES, Recipe, choose_recipe
 from trisect.experiments.recall.survival import survival_measures
-from trisect.experiments.recall.training import MODELS, STAGES, Lesson, Place, take
+from trisect.experiments.recall.training import MODELS, STAGES, Lesson, Place
+from trisect.experiments.recall.work import LessonWork
 from trisect.hf.small.gpt import is_model
 from trisect.lab.folder import Folder
-from trisect.lab.live import live
+from trisect.lab.jobs import run_jobs
 from trisect.lab.settings import check_seeds, difference
 from trisect.lab.versions import versions
-from trisect.lm.matmul import fast_products, one_thread
 from trisect.measure.recall import threshold
 from trisect.text.corruption import check_block
 from trisect.text.people import QUESTION, People, open_people
@@ -87,7 +86,8 @@ def run_recall(
         lessons = [Lesson(m, s) for s in plan["seeds"] for m in MODELS if m != "left-out" or people.left_out]
         left = [one for one in lessons if not (is_model(place.model(one)) and place.answers(one).exists())]
         try:
-            _teach(left, place, chosen, people, device, machine)
+            works = [LessonWork(one, place, chosen, device) for one in sorted(left, key=lambda one: -one.seconds)]
+            run_jobs(works, machine, device, place.path)
         finally:
             plan["wall_seconds"] += time.monotonic() - began if left else 0.0
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
@@ -145,23 +145,6 @@ def _extended(place: Place, recipe: Recipe, people: People, seeds: Sequence[int]
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{place.path} belongs to another recall experiment.", f"{'; '.join(differing)}.", todo)
     return {**old, "seeds": sorted({*old["seeds"], *seeds})}
-
-
-def _teach(
-    lessons: Sequence[Lesson], place: Place, recipe: Recipe, people: People, device: str, machine: Machine
-) -> None:
-    """Every lesson that is not done, side by side where there are several cores; the longest first."""
-    workers = machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
-    lessons = sorted(lessons, key=lambda one: -one.seconds)
-    with live(lessons, workers, machine.quiet) as told:
-        if workers == 0:
-            with one_thread(), fast_products():
-                for one in lessons:
-                    take(one, place, recipe, people, device, lambda share, words, one=one: told(0, one, share, words))
-                    told(0, one, 1.0, "")
-        elif lessons:
-            command = ("-m", "trisect.experiments.recall.worker", str(place.path), device)
-            run_tasks(lessons, command, workers, lambda e: told(e.worker, lessons[e.task], e.share, e.words))
 
 
 def _render(

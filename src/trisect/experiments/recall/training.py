@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from trisect.core.files import inside, write_json
-from trisect.engine.worker import Emit
+from trisect.core.files import inside, read_json, write_json
+from trisect.engine.jobs import Desk, Emit, job
 from trisect.experiments.recall.answers import neighbours
 from trisect.experiments.recall.settings import Recipe
 from trisect.experiments.recall.survival import survived
 from trisect.hf.small.answers import Answerer
 from trisect.hf.small.gpt import ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.hf.small.training import Practice
+from trisect.lm.matmul import fast_products, one_thread
 from trisect.text.corruption import Example, draw_span, pretraining_example, question_example
-from trisect.text.people import People, ask
+from trisect.text.people import People, ask, read_people
 
 MODELS = ("plain", "pretrained", "left-out")
 SPLITS = ("train", "valid", "test", "invented")
@@ -54,14 +56,6 @@ class Lesson:
     def world(self, people: People) -> People:
         """What this model may read of all there is."""
         return people.without(people.left_out) if self.model == "left-out" else people
-
-    def data(self) -> dict[str, Any]:
-        """As a worker reads it."""
-        return asdict(self)
-
-    def ready(self) -> bool:
-        """Whether it may start: lessons wait for nothing."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -105,6 +99,33 @@ class Place:
         ours = re.compile(rf"({'|'.join(MODELS)})-[0-9]+(-base)?")
         models = [path for path in sorted((self.path / "models").glob("*")) if ours.fullmatch(path.name)]
         return [self.path, *(self.path / name for name in ("answers", "figures", "losses", "state", "tables")), *models]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A lesson as a worker reads it."""
+
+    model: str
+    seed: int
+    recipe: Mapping[str, Any]
+    device: str
+
+
+@job
+def teach(asked: Asked, desk: Desk) -> None:
+    """Do a lesson; its files lie in the scratch folder as they lie in the experiment's."""
+
+    def emit(share: float, words: str) -> None:
+        desk.keep()
+        desk.say(share, words)
+
+    people = desk.read("people", _open_people)
+    with one_thread(), fast_products():
+        take(Lesson(asked.model, asked.seed), Place(desk.scratch), Recipe(**asked.recipe), people, asked.device, emit)
+
+
+def _open_people(path: Path) -> People:
+    return read_people(read_json(path, "Call 'trisect recall' again: it writes the file again."))
 
 
 def take(lesson: Lesson, place: Place, recipe: Recipe, people: People, device: str, emit: Emit) -> None:

@@ -17,17 +17,16 @@ from trisect.core.errors import CorpusError, DamagedFileError, StudyError, Trise
 from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.spec import Design, Machine
 from trisect.engine.devices import choose_device
-from trisect.engine.processes import Event, run_tasks
 from trisect.experiments.study import notebook as study_notebook
 from trisect.experiments.study.collect import collect, read_tables
 from trisect.experiments.study.ledger import extended_ledger, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, make_plan, make_tasks
-from trisect.experiments.study.tasks import Task, execute, fleet_name, is_done
+from trisect.experiments.study.tasks import Task, fleet_name, is_done
 from trisect.experiments.study.track import check_tracker, log_path, read_logged, tracking
+from trisect.experiments.study.work import StudyWork
 from trisect.lab.folder import Folder
-from trisect.lab.live import live
+from trisect.lab.jobs import run_jobs
 from trisect.lab.versions import versions
-from trisect.lm.matmul import fast_products, one_thread
 from trisect.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -79,26 +78,6 @@ class Study:
             return notebook.trouble(error)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A task as the engine sees it: it may start once no run it builds on is still to be trained."""
-
-    task: Task
-    untrained: set[str]  # shared by all pieces; shrinks as fleets end
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "kind": self.task.kind,
-            "runs": list(self.task.runs),
-            "site": self.task.site,
-            "seconds": self.task.seconds,
-            "label": self.task.label,
-        }
-
-    def ready(self) -> bool:
-        return self.task.kind == "train" or self.task.runs[0] not in self.untrained
-
-
 def run_study(experiments: Sequence[Design], out: Path, machine: Machine) -> Study:
     """Run all that is not done yet of one or more experiments in `out`, then write tables, figures and report.
 
@@ -112,12 +91,12 @@ def run_study(experiments: Sequence[Design], out: Path, machine: Machine) -> Stu
     with folder.locked(lambda: _check(folder, plan, device, machine), folder.own):
         ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
         _note(folder, plan, device, ledger, 0.0)
-        corpus = _keep_corpus(folder, plan)
+        _keep_corpus(folder, plan)
         _sweep(folder, ledger)
         tasks = make_tasks(plan, folder, ledger)
         try:
             with tracking(machine.track, folder, ledger["experiment"]["name"], ledger["runs"]) as track:
-                _run(tasks, folder, ledger, corpus, device, machine, track)
+                _run(tasks, folder, ledger, device, machine, track)
         except BaseException:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 _note(folder, plan, device, ledger, time.monotonic() - began)
@@ -153,39 +132,17 @@ def _run(
     tasks: list[Task],
     folder: Folder,
     ledger: dict[str, Any],
-    corpus: Corpus,
     device: str,
     machine: Machine,
     track: Callable[[Sequence[str]], None],
 ) -> None:
-    workers = machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
-    with live(tasks, workers, machine.quiet) as told:
-        if workers == 0:
-            with one_thread(), fast_products():
-                for task in tasks:
-                    execute(
-                        task,
-                        folder,
-                        ledger["runs"],
-                        corpus,
-                        device,
-                        lambda s, w, t=task: told(0, t, s, w),
-                        machine.precision,
-                    )
-                    told(0, task, 1.0, "")
-                    track(task.runs)
-        elif tasks:
-            command = ("-m", "trisect.experiments.study.worker", str(folder.path), device, machine.precision)
-            untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
-
-            def heard(event: Event) -> None:
-                task = tasks[event.task]
-                if event.done and task.kind == "train":
-                    untrained.difference_update(task.runs)
-                    track(task.runs)
-                told(event.worker, task, event.share, event.words)
-
-            run_tasks([_Piece(task, untrained) for task in tasks], command, workers, heard)
+    untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
+    run_jobs(
+        [StudyWork(task, folder, ledger, device, machine.precision, untrained, track) for task in tasks],
+        machine,
+        device,
+        folder.path,
+    )
 
 
 def _sweep(folder: Folder, ledger: dict[str, Any]) -> None:
@@ -195,15 +152,14 @@ def _sweep(folder: Folder, ledger: dict[str, Any]) -> None:
             folder.checkpoint(fleet_name(tuple(fleet))).unlink(missing_ok=True)
 
 
-def _keep_corpus(folder: Folder, plan: Plan) -> Corpus:
+def _keep_corpus(folder: Folder, plan: Plan) -> None:
+    """Have the text lie in the folder, where jobs map it."""
     try:
-        kept = Corpus.load(folder.corpus)
-        if kept.fingerprint == plan.corpus.fingerprint:
-            return kept
+        if Corpus.load(folder.corpus).fingerprint == plan.corpus.fingerprint:
+            return
     except (DamagedFileError, CorpusError):
         pass  # not there yet, or no longer whole: written below
     plan.corpus.save(folder.corpus)
-    return Corpus.load(folder.corpus)
 
 
 def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], seconds: float) -> None:

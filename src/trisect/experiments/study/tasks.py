@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from trisect.claims import claims_hash
 from trisect.core.files import digest, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
-from trisect.engine.worker import Emit
+from trisect.engine.jobs import Desk, job
 from trisect.experiments.study.erasing import erase
 from trisect.experiments.study.probing import probe
 from trisect.experiments.study.rewinding import curve_data, rewind
@@ -24,9 +24,10 @@ from trisect.lab.runs import FORMAT, epoch_weights, read_finished, weights
 from trisect.lab.versions import versions
 from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
+from trisect.lm.matmul import fast_products, one_thread
 from trisect.lm.rewind import parts_of, self_only_loss
 from trisect.lm.snapshots import write_snapshot
-from trisect.lm.train import Files, train_fleet
+from trisect.lm.train import Files, Progress, train_fleet
 from trisect.text.corpus import Corpus, unigram_loss
 
 
@@ -70,43 +71,61 @@ def is_done(task: Task, folder: Folder) -> bool:
     return folder.evaluation(task.runs[0], task.kind, task.site, task.label).exists()
 
 
-def execute(
-    task: Task,
-    folder: Folder,
-    runs: dict[str, Any],
-    corpus: Corpus,
-    device: str,
-    emit: Emit,
-    precision: str = "float32",
-) -> None:
-    """Do one task and leave its files; `runs` are the ledger's statements by id."""
-    if task.kind == "train":
-        _train(task, folder, [read_run(runs[i]) for i in task.runs], corpus, device, emit, precision)
-    else:
-        began = time.monotonic()
-        body = _evaluate(task, folder, read_run(runs[task.runs[0]]), corpus, device)
-        body |= {"kind": task.kind, "site": task.site, "label": task.label, "wall_seconds": time.monotonic() - began}
-        write_json(folder.evaluation(task.runs[0], task.kind, task.site, task.label), body)
+@dataclass(frozen=True)
+class Asked:
+    """A task as a worker reads it: the statements of its runs by id, and what the study's ledger says of such tasks.
+
+    `rewound` are the sites that the study rewinds: of their matrices the weights of every epoch are kept. `how` is the
+    ledger's statement of evaluations of the task's kind.
+    """
+
+    kind: str
+    runs: tuple[str, ...]
+    site: str
+    label: str
+    statements: Mapping[str, Any]
+    rewound: tuple[str, ...]
+    how: Mapping[str, Any] | None
+    device: str
+    precision: str
 
 
-def _train(
-    task: Task, folder: Folder, runs: list[Run], corpus: Corpus, device: str, emit: Emit, precision: str
-) -> None:
-    checkpoint = folder.checkpoint(fleet_name(task.runs))
+@job
+def execute(asked: Asked, desk: Desk) -> None:
+    """Do one task; its files lie in the scratch folder as they lie in the study's."""
+    folder, corpus = Folder(desk.scratch), desk.read("corpus", Corpus.load)
+    runs = [read_run(asked.statements[i]) for i in asked.runs]
+    with one_thread(), fast_products():
+        if asked.kind == "train":
+            _train(asked, folder, runs, corpus, desk)
+        else:
+            began = time.monotonic()
+            body = _evaluate(asked, folder, runs[0], corpus)
+            body |= {"kind": asked.kind, "site": asked.site, "label": asked.label}
+            body["wall_seconds"] = time.monotonic() - began
+            write_json(folder.evaluation(runs[0].id, asked.kind, asked.site, asked.label), body)
+
+
+def _train(asked: Asked, folder: Folder, runs: list[Run], corpus: Corpus, desk: Desk) -> None:
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
-    if any(not (epochs / "0000.safetensors").exists() for epochs in kept.values()):
-        checkpoint.unlink(missing_ok=True)  # what came before it is gone, say since a message asked to delete it
+    parts = tuple(dict.fromkeys(("in", *parts_of([Site.parse(s) for s in asked.rewound], runs[0].model))))
+    checkpoint, epoch = folder.checkpoint(fleet_name(asked.runs)), [0]
+
+    def progress(p: Progress) -> None:
+        if p.epoch != epoch[0]:  # the first step after a checkpoint
+            epoch[0] = p.epoch
+            desk.keep()
+        desk.say(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
+
     outcomes = train_fleet(
         runs,
         corpus,
-        Files(checkpoint, kept, tuple(dict.fromkeys(("in", *parts_of(_rewound(folder), runs[0].model))))),
-        device,
-        lambda p: emit(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else ""),
-        precision,
+        Files(checkpoint, kept, parts),
+        asked.device,
+        progress,
+        asked.precision,
     )
     for run, outcome in zip(runs, outcomes, strict=True):
-        # evaluations belong to these very weights: none may outlive a baseline that is trained anew
-        shutil.rmtree(folder.evaluations(run.id), ignore_errors=True)
         write_snapshot(folder.final(run.id), outcome.final, {"run": run.id})
         body = {
             "format": FORMAT,
@@ -116,42 +135,36 @@ def _train(
             "parameters": parameters_of(run.model, len(corpus.vocabulary), run.edit),
             "versions": versions(),
             "claims_hash": claims_hash(),
-            "device": device,
-            "precision": precision,
+            "device": asked.device,
+            "precision": asked.precision,
             "recorded": outcome.recorded,
             "wall_seconds": outcome.wall_seconds,
             "metrics": outcome.rows,
         }
         write_json(folder.run(run.id), body)
-    checkpoint.unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)  # nobody goes on from it
 
 
-def _rewound(folder: Folder) -> list[Site]:
-    """The sites that the study rewinds: what their weights are is kept of every epoch."""
-    rewind = folder.read_ledger()["experiment"]["rewind"]
-    return [Site.parse(site) for site in rewind["sites"]] if rewind else []
-
-
-def _evaluate(task: Task, folder: Folder, run: Run, corpus: Corpus, device: str) -> dict[str, Any]:
+def _evaluate(task: Asked, folder: Folder, run: Run, corpus: Corpus) -> dict[str, Any]:
     if read_finished(folder, run.id)["status"] == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
-    bare = weights(folder, run.id, "final.safetensors", device)
+    bare = weights(folder, run.id, "final.safetensors", task.device)
     if task.kind in ("probe", "erase"):
-        return _listened(task, run, bare, folder.read_ledger()["base"][task.kind], corpus)
+        return _labelled(task, run, bare, task.how, corpus)
     final = {n: v[None] for n, v in bare.items()}
-    pieces = {s: evaluation_pieces(corpus, run.training, s, (), device) for s in ("train", "valid")}
+    pieces = {s: evaluation_pieces(corpus, run.training, s, (), task.device) for s in ("train", "valid")}
     if task.kind == "cut":
         cut = {s: self_only_loss(final, run.model, p) for s, p in pieces.items()}
         found = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
         return found | {"unigram": {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}}
     site = Site.parse(task.site)
     epochs = epoch_weights(folder, run.id, run.training.epochs)
-    convex, how = task.kind == "rewind", folder.read_ledger()["base"]["rewind"]
-    stored = [weights(folder, run.id, e, device) for e in epochs[: 1 if convex else None]]
+    convex, how = task.kind == "rewind", task.how
+    stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
     return rewind(run, site, bare, stored, convex, pieces, how)
 
 
-def _listened(task: Task, run: Run, final: dict[str, Tensor], how: Any, corpus: Corpus) -> dict[str, Any]:
+def _labelled(task: Asked, run: Run, final: dict[str, Tensor], how: Any, corpus: Corpus) -> dict[str, Any]:
     """Rows of the table `sites` about one run: probes of a label at every site, or a label erased at one."""
     if task.kind == "probe":
         sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]

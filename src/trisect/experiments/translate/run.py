@@ -17,15 +17,14 @@ from trisect.core.files import read_json, write_json
 from trisect.core.spec import Machine
 from trisect.core.tables import frame, write_table
 from trisect.engine.devices import choose_device
-from trisect.engine.processes import run_tasks
 from trisect.experiments.translate.settings import RECIPES, TranslationRecipe, choose_translation
-from trisect.experiments.translate.training import Apprentice, Place, metric_rows, take
+from trisect.experiments.translate.training import Apprentice, Place, metric_rows
+from trisect.experiments.translate.work import ApprenticeWork
 from trisect.hf.small.gpt import is_model
 from trisect.lab.folder import Folder
-from trisect.lab.live import live
+from trisect.lab.jobs import run_jobs
 from trisect.lab.settings import check_seeds, difference
 from trisect.lab.versions import versions
-from trisect.lm.matmul import fast_products, one_thread
 from trisect.text.bitext import Bitext, Pair, bitext_data, open_bitext
 from trisect.text.links import SIDES, write_lines, write_links
 from trisect.text.phrases import generated
@@ -78,7 +77,8 @@ def run_translation(
         if _is_embedded(data):
             _spread(place.path / PAIRS, bitext)
         try:
-            _teach(left, place, chosen, bitext, device, machine)
+            works = [ApprenticeWork(one, place, chosen, device) for one in left]
+            run_jobs(works, machine, device, place.path)
         finally:
             plan["wall_seconds"] += time.monotonic() - began if left else 0.0
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
@@ -140,22 +140,6 @@ def _extended(
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{place.path} belongs to another translation experiment.", f"{'; '.join(differing)}.", todo)
     return {**old, "seeds": sorted({*old["seeds"], *seeds})}
-
-
-def _teach(
-    team: Sequence[Apprentice], place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, machine: Machine
-) -> None:
-    """Every model that is not done, side by side where there are several cores."""
-    workers = machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
-    with live(team, workers, machine.quiet) as told:
-        if workers == 0:
-            with one_thread(), fast_products():
-                for one in team:
-                    take(one, place, recipe, bitext, device, lambda share, words, one=one: told(0, one, share, words))
-                    told(0, one, 1.0, "")
-        elif team:
-            command = ("-m", "trisect.experiments.translate.worker", str(place.path), device)
-            run_tasks(team, command, workers, lambda e: told(e.worker, team[e.task], e.share, e.words))
 
 
 def _spread(folder: Path, bitext: Bitext) -> None:

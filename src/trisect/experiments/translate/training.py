@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trisect.core.files import inside, read_json, write_json
-from trisect.engine.worker import Emit
+from trisect.engine.jobs import Desk, Emit, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
 from trisect.hf.small.gpt import is_model, save
 from trisect.hf.small.training import Practice
 from trisect.hf.small.translation import Translator
 from trisect.hf.small.translator import encode, learn_tokenizer, make_model
-from trisect.text.bitext import Bitext
+from trisect.lm.matmul import fast_products, one_thread
+from trisect.text.bitext import Bitext, read_bitext
 
 SCORED = ("valid", "test")
 SHOWN = 8  # translations that are kept to look at
@@ -36,14 +38,6 @@ class Apprentice:
     def seconds(self) -> float:
         """What it takes, against others."""
         return 1.0
-
-    def data(self) -> dict[str, Any]:
-        """As a worker reads it."""
-        return asdict(self)
-
-    def ready(self) -> bool:
-        """Whether it may start: models wait for nothing."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -82,6 +76,32 @@ class Place:
         """Every folder that a translation experiment writes into."""
         models = [path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
         return [self.path, *(self.path / name for name in ("losses", "pairs", "scores", "state", "tables")), *models]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model to be trained, as a worker reads it."""
+
+    seed: int
+    recipe: Mapping[str, Any]
+    device: str
+
+
+@job
+def teach(asked: Asked, desk: Desk) -> None:
+    """Train and score a model; its files lie in the scratch folder as they lie in the experiment's."""
+
+    def emit(share: float, words: str) -> None:
+        desk.keep()
+        desk.say(share, words)
+
+    bitext, recipe = desk.read("bitext", _open_bitext), TranslationRecipe(**asked.recipe)
+    with one_thread(), fast_products():
+        take(Apprentice(asked.seed), Place(desk.scratch), recipe, bitext, asked.device, emit)
+
+
+def _open_bitext(path: Path) -> Bitext:
+    return read_bitext(read_json(path, "Call the same command again: it writes the file again."))
 
 
 def take(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:

@@ -134,10 +134,10 @@ class Practice:
             if not math.isfinite(losses[-1]):
                 known = f"The learning rate reached {self.schedule.rate:g}."
                 raise StudyError(f"The loss of epoch {number} is no finite number.", known, "Give a lower rate.")
-            told(number, losses[-1])
             if number < epochs and time.monotonic() - saved > SAVED_EVERY:
                 _keep(state, self._mark(model), model, optimizer, losses)
                 saved = time.monotonic()
+            told(number, losses[-1])
         model.eval()
         return tuple(losses)
 

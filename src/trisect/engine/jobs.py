@@ -1,0 +1,198 @@
+"""Jobs: functions that may be run by name, and how a node performs one in a scratch folder of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from trisect.core.errors import StudyError, TrisectError
+from trisect.core.files import replace_file
+from trisect.engine.protocol import Files, Job, Said
+
+PAUSE = 0.2  # seconds between two words on how far a job is
+
+Emit = Callable[[float, str], None]  # the share that is done, and a few words
+Asked = TypeVar("Asked")
+Value = TypeVar("Value")
+
+
+class Desk:
+    """What a job works with: its scratch folder, what was put for it, and a way to report and to send files home."""
+
+    def __init__(
+        self, scratch: Path, refs: Mapping[str, Path], values: dict[str, Any], send: Callable[[Said], None]
+    ) -> None:
+        self.scratch = scratch
+        self._refs, self._values, self._send = refs, values, send
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._said = float("-inf")
+        self.sent: dict[Path, str] = {}  # second names of files that went home, and what they are called there
+
+    def fetch(self, name: str) -> Path:
+        """The file or folder that was put under that name, on this node's disk, to be read only."""
+        return self._refs[name]
+
+    def read(self, name: str, load: Callable[[Path], Value]) -> Value:
+        """What `load` makes of `fetch(name)`; made once by each process of an engine, then shared by its jobs."""
+        key = f"{load.__module__}.{load.__qualname__} {self.fetch(name)}"
+        if key not in self._values:
+            self._values[key] = load(self.fetch(name))
+        return self._values[key]
+
+    def say(self, share: float, words: str) -> None:
+        """Report the share that is done, and a few words; passed on every 0.2 s at most."""
+        if time.monotonic() - self._said >= PAUSE:
+            self._said = time.monotonic()
+            self._send(Said(share, words))
+
+    def keep(self) -> None:
+        """Send home what is new in the scratch folder: what a job goes on from when its worker, or the driver, is lost.
+
+        To be called where these files agree with one another.
+        """
+        if files := self.fresh():
+            self._send(Said(files=files))
+
+    def begin(self, name: str) -> None:
+        """Have what was put under that name lie in the scratch folder."""
+        source, target = self.fetch(name), self.scratch / name
+        for path in _files(source) if source.is_dir() else [source]:
+            place = target / path.relative_to(source) if source.is_dir() else target
+            _share(path, place)
+            self._seen[place.relative_to(self.scratch).as_posix()] = _mark(place)
+
+    def fresh(self) -> Files:
+        """Files of the scratch folder that were not sent home yet, each under a name of its own that stays as it is."""
+        found = {}
+        for path in _files(self.scratch):
+            name, mark = path.relative_to(self.scratch).as_posix(), _mark(path)
+            if self._seen.get(name) != mark:
+                second = self.scratch.with_name(f"kept-{len(self.sent)}")
+                self.sent[second] = name
+                _share(path, second)
+                self._seen[name] = mark
+                found[name] = second
+        return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every whole file below a folder; half-written ones have names that begin with a dot."""
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def _share(source: Path, target: Path) -> None:
+    """A second name for a file: no bytes are copied where the disk allows that. Files are replaced, never changed."""
+
+    def link(scratch: Path) -> None:
+        try:
+            scratch.hardlink_to(source)
+        except OSError:  # another disk, or one without links
+            shutil.copy2(source, scratch)
+
+    replace_file(target, link, durable=False)
+
+
+@dataclass(frozen=True)
+class JobFunction(Generic[Asked]):
+    """A function of a frozen dataclass, which travels as JSON, and a Desk, that engines may call by its name."""
+
+    name: str
+    asked: type[Asked]
+    call: Callable[[Asked, Desk], None]
+
+    def run(self, statement: str, desk: Desk) -> None:
+        """Call it with what the JSON text states."""
+        given = json.loads(statement)
+        self.call(self.asked(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}), desk)
+
+
+_declared: dict[str, JobFunction[Any]] = {}
+
+
+def job(function: Callable[[Asked, Desk], None]) -> JobFunction[Asked]:
+    """Declare that engines may call a function of a flat dataclass of JSON-ready fields (lists arrive as tuples)."""
+    name = f"{function.__module__}:{function.__qualname__}"
+    asked: Any = next(iter(get_type_hints(function).values()))
+    assert is_dataclass(asked), f"{name} is not a function of a dataclass"
+    _declared[name] = declared = JobFunction(name, asked, function)
+    return declared
+
+
+def find_job(name: str) -> JobFunction[Any]:
+    """The declared function of that name, its module imported; raises StudyError for any other."""
+    module, _, function = name.partition(":")
+    try:
+        import_module(module)
+        return _declared[name]
+    except (ImportError, ValueError, KeyError) as error:
+        known = (
+            f"{type(error).__name__}: {error}" if isinstance(error, ImportError) else f"{module} declares no such job."
+        )
+        todo = f"Declare {function or 'it'} with @job in an importable module, and install that for the workers too."
+        raise StudyError(f"The job {name!r} cannot be run.", known, todo) from error
+
+
+def statement(asked: Any) -> str:
+    """A dataclass as the JSON text that a job is called with; floats come back bit for bit."""
+    return json.dumps(asdict(asked), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where jobs of one process work: a folder on its own disk, and what its jobs have read and share."""
+
+    folder: Path
+    values: dict[str, Any] = field(default_factory=dict)
+    left: list[Path] = field(
+        default_factory=list
+    )  # folders of earlier jobs, empty when all that was in them has landed
+
+    def perform(self, job: Job, refs: Mapping[str, Path], send: Callable[[Said], None]) -> Files:
+        """Run one job in a scratch folder of its own; returns the files that it has not sent yet.
+
+        However it ends, what lies whole in its folder is sent. In a TrisectError that leaves here the scratch folder's
+        path is replaced by the job's home.
+        """
+        for old in self.left.copy():
+            with suppress(OSError):
+                old.rmdir()
+                self.left.remove(old)
+        place = self.folder / f"job-{secrets.token_hex(6)}"
+        self.left.append(place)
+        desk = Desk(place / "work", refs, self.values, send)
+        try:
+            for name in job.begins:
+                desk.begin(name)
+            find_job(job.function).run(job.statement, desk)
+            return desk.fresh()
+        except BaseException as error:
+            with suppress(TrisectError):  # the first error is the one to report
+                desk.keep()
+            if isinstance(error, TrisectError):
+                _call_home(error, desk, job.home)
+            raise
+        finally:
+            shutil.rmtree(place / "work", ignore_errors=True)
+
+
+def _call_home(error: TrisectError, desk: Desk, home: str) -> None:
+    """Have an error name files as they are called at home."""
+    for place, name in [*((second, f"{home}/{name}") for second, name in desk.sent.items()), (desk.scratch, home)]:
+        inside = re.compile(re.escape(str(place)) + r"\b")
+        error.given, error.known, error.todo = error.args = tuple(
+            inside.sub(lambda _, name=name: name, part) for part in (error.given, error.known, error.todo)
+        )

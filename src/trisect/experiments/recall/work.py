@@ -1,0 +1,63 @@
+"""The lessons of a recall experiment as the driver gives them out and lands their files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trisect.engine.drive import Order
+from trisect.engine.landing import land
+from trisect.engine.protocol import Files
+from trisect.experiments.recall.settings import Recipe
+from trisect.experiments.recall.training import STAGES, Asked, Lesson, Place, teach
+from trisect.hf.small.gpt import is_model
+
+ORDER = ("models/*/config.json", "answers/*")  # what says that a model, and then a lesson, is finished comes last
+
+
+@dataclass(frozen=True)
+class LessonWork:
+    """One lesson; lessons wait for nothing."""
+
+    lesson: Lesson
+    place: Place
+    recipe: Recipe
+    device: str
+
+    @property
+    def title(self) -> str:
+        """What messages and progress lines call it."""
+        return self.lesson.title
+
+    @property
+    def seconds(self) -> float:
+        """What it takes, against other lessons."""
+        return self.lesson.seconds
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def order(self) -> Order:
+        """It goes on from the model that is trained, else from what pretraining left and the training under way."""
+        model, base = self.place.model(self.lesson), self.place.base(self.lesson)
+        states = [self.place.state(self.lesson, stage) for stage in STAGES]
+        there = (
+            [model] if is_model(model) else [*([base] if is_model(base) else []), *(s for s in states if s.exists())]
+        )
+        return Order(
+            teach,
+            Asked(self.lesson.model, self.lesson.seed, self.recipe.data(), self.device),
+            self.place.path,
+            needs={"people": self.place.people},
+            begins={str(path.relative_to(self.place.path)): path for path in there},
+            gpus=1 if self.device == "cuda" else 0,
+        )
+
+    def land(self, files: Files) -> None:
+        """Put files into the experiment's folder."""
+        land(files, self.place.path, ORDER)
+
+    def ended(self) -> None:
+        """What an unfinished training goes on from is of no use any more."""
+        for stage in STAGES:
+            self.place.state(self.lesson, stage).unlink(missing_ok=True)

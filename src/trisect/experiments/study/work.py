@@ -1,0 +1,100 @@
+"""A study's tasks as the driver gives them out and lands their files; the driver alone writes in the study's folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trisect.engine.drive import Order
+from trisect.engine.landing import land
+from trisect.engine.protocol import Files
+from trisect.experiments.study.tasks import Asked, Task, execute, fleet_name
+from trisect.lab.folder import Folder
+
+ORDER = (
+    "fleets/*",
+    "runs/*/run.json",
+)  # after a baseline's epochs come a checkpoint, and what says that a run is finished
+
+
+@dataclass(frozen=True, eq=False)
+class StudyWork:
+    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end."""
+
+    task: Task
+    folder: Folder
+    ledger: dict[str, Any]
+    device: str
+    precision: str
+    untrained: set[str]
+    track: Callable[[Sequence[str]], None]
+
+    @property
+    def title(self) -> str:
+        """What messages and progress lines call it."""
+        return self.task.title
+
+    @property
+    def seconds(self) -> float:
+        """Its expected cost on one core."""
+        return self.task.seconds
+
+    def ready(self) -> bool:
+        """An evaluation waits until its run is trained."""
+        return self.task.kind == "train" or self.task.runs[0] not in self.untrained
+
+    def order(self) -> Order:
+        """Training goes on from the fleet's checkpoint; an evaluation reads what a finished run left."""
+        train = self.task.kind == "train"
+        paths = self._checkpoint() if train else [self.folder.run(self.task.runs[0]).parent]
+        return Order(
+            execute,
+            self._asked(),
+            self.folder.path,
+            needs={"corpus": self.folder.corpus},
+            begins={self._name(path): path for path in paths},
+            gpus=1 if self.device == "cuda" else 0,
+        )
+
+    def _name(self, path: Path) -> str:
+        """What jobs call a file or a folder of the study."""
+        return path.relative_to(self.folder.path).as_posix()
+
+    def _asked(self) -> Asked:
+        task, base, rewinding = self.task, self.ledger["base"], self.ledger["experiment"]["rewind"]
+        return Asked(
+            task.kind,
+            task.runs,
+            task.site,
+            task.label,
+            {run: self.ledger["runs"][run] for run in task.runs},
+            tuple(rewinding["sites"]) if rewinding else (),
+            base.get("rewind" if task.kind == "midstage" else task.kind),
+            self.device,
+            self.precision,
+        )
+
+    def _checkpoint(self) -> list[Path]:
+        """The fleet's checkpoint where there is one; one that was there before its baseline's folder was deleted goes."""
+        checkpoint = self.folder.checkpoint(fleet_name(self.task.runs))
+        baselines = [run for run in self.task.runs if self.ledger["runs"][run]["edit"] is None]
+        if any(not (self.folder.epochs(run) / "0000.safetensors").exists() for run in baselines):
+            checkpoint.unlink(missing_ok=True)
+        return [checkpoint] if checkpoint.exists() else []
+
+    def land(self, files: Files) -> None:
+        """Put files into the study's folder; evaluations of a run that is trained again belonged to its old weights."""
+        for run in self.task.runs:
+            if self._name(self.folder.run(run)) in files:
+                shutil.rmtree(self.folder.evaluations(run), ignore_errors=True)
+        land(files, self.folder.path, ORDER)
+
+    def ended(self) -> None:
+        """A fleet's checkpoint is of no use any more, and its runs can be evaluated and tracked."""
+        if self.task.kind == "train":
+            self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
+            self.untrained.difference_update(self.task.runs)
+            self.track(self.task.runs)

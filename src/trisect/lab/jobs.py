@@ -1,0 +1,26 @@
+"""Run an experiment's jobs: on the engine that the machine is asked for, with one progress display."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from trisect.core.spec import Machine
+from trisect.engine.drive import Work, drive
+from trisect.engine.start import SCRATCH, crew, open_engine, sweep
+from trisect.lab.live import Timed, live
+
+
+class Piece(Work, Timed, Protocol):
+    """A piece of work whose expected cost is known."""
+
+
+def run_jobs(works: Sequence[Piece], machine: Machine, device: str, folder: Path) -> None:
+    """Have every piece of work of the experiment in `folder` done; raises as `drive` does."""
+    if not works:
+        sweep(folder / SCRATCH)
+        return
+    workers = min(crew(machine, device), len(works))
+    with live(works, workers, machine.quiet) as show, open_engine(workers, folder / SCRATCH) as engine:
+        drive(works, engine, show)

@@ -1,0 +1,145 @@
+"""Jobs for tests of engines, and an engine whose jobs share no disk with the driver."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trisect.core.errors import CorpusError
+from trisect.core.files import replace_file
+from trisect.engine.drive import Order
+from trisect.engine.here import Here
+from trisect.engine.jobs import Desk, job
+from trisect.engine.landing import land
+from trisect.engine.protocol import Done, Event, Files, Job, Ref, Said
+
+TEXT = "half"
+
+
+def write(path: Path, text: str) -> None:
+    replace_file(path, lambda scratch: scratch.write_text(text), durable=False)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Steps of a chaotic map, whose every bit depends on all before; `marks` is a folder that survives a worker."""
+
+    name: str
+    steps: int
+    marks: str = ""
+    dies_at: tuple[int, ...] = ()  # after which step its worker dies, the first time, the second ...
+    ends: str = "well"
+
+
+@job
+def walk(asked: Walk, desk: Desk) -> None:
+    state, at, x = desk.scratch / f"state/{asked.name}.json", 0, desk.read("start", read_start)
+    if state.exists():
+        at, x = json.loads(state.read_text())
+    if asked.marks:
+        with (Path(asked.marks) / asked.name).open("a") as file:
+            file.write(f"{os.getpid()} {at}\n")
+    while at < asked.steps:
+        at, x = at + 1, 3.9 * x * (1 - x)
+        write(desk.scratch / f"steps/{asked.name}-{at}.txt", x.hex())
+        write(state, json.dumps([at, x]))
+        desk.keep()
+        desk.say(at / asked.steps, TEXT)
+        times = len((Path(asked.marks) / asked.name).read_text().splitlines()) if asked.dies_at else 0
+        if asked.dies_at[times - 1 : times] == (at,):
+            os.kill(os.getpid(), signal.SIGKILL)
+    if asked.ends == "refused":
+        raise CorpusError(f"{state} is wrong.", "known", "todo")
+    if asked.ends == "by a bug":
+        raise ValueError("a bug")
+    if asked.ends == "interrupted":
+        raise KeyboardInterrupt
+    if asked.ends == "never":
+        threading.Event().wait(300)
+    state.unlink()
+    write(desk.scratch / f"ends/{asked.name}.json", json.dumps(x))
+
+
+def read_start(path: Path) -> float:
+    return float(path.read_text())
+
+
+@dataclass(eq=False)
+class Walking:
+    """A walk as work of a folder, which holds its start; it waits for the walks whose names are given."""
+
+    asked: Walk
+    folder: Path
+    after: tuple[str, ...] = ()
+    seconds: float = 1.0
+    landed: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return f"walk {self.asked.name}"
+
+    def ready(self) -> bool:
+        return all((self.folder / f"ends/{name}.json").exists() for name in self.after)
+
+    def order(self) -> Order:
+        state = f"state/{self.asked.name}.json"
+        begins = {state: self.folder / state} if (self.folder / state).exists() else {}
+        return Order(walk, self.asked, self.folder, {"start": self.folder / "start.txt"}, begins)
+
+    def land(self, files: Files) -> None:
+        self.landed += files
+        land(files, self.folder, ("state/*", "ends/*"))
+
+    def ended(self) -> None:
+        (self.folder / f"state/{self.asked.name}.json").unlink(missing_ok=True)
+
+
+def folder_of_files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class Far:
+    """An engine as for another machine: what is put travels as bytes to another folder, and files come home as bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.here = folder, Here(folder / "node")
+        self.values: dict[str, tuple[bool, dict[str, bytes]]] = {}
+
+    def put(self, value: Path) -> Ref:
+        key = f"value-{len(self.values)}"
+        self.values[key] = (True, folder_of_files(value)) if value.is_dir() else (False, {"": value.read_bytes()})
+        return Ref(key)
+
+    def slots(self) -> int:
+        return 1
+
+    def submit(self, number: int, job: Job, refs: Mapping[str, Ref], cores: int = 1, gpus: float = 0) -> None:
+        for ref in refs.values():
+            for name, content in self.values[ref.key][1].items():
+                replace_file(self._place(ref) / name, lambda scratch, content=content: scratch.write_bytes(content))
+        self.here.submit(number, job, {name: Ref(str(self._place(ref))) for name, ref in refs.items()})
+
+    def _place(self, ref: Ref) -> Path:
+        return self.folder / "read" / ref.key
+
+    def events(self, timeout: float, tell: Callable[[Event], None]) -> None:
+        def carry(event: Event) -> None:
+            match event.what:
+                case Said(share, words, files):
+                    tell(Event(event.job, Said(share, words, carried(files))))
+                case Done(files):
+                    tell(Event(event.job, Done(carried(files))))
+                case _:
+                    tell(event)
+
+        self.here.events(timeout, carry)
+
+    def close(self) -> None:
+        self.here.close()
+
+
+def carried(files: Files) -> Files:
+    return {name: content.read_bytes() if isinstance(content, Path) else content for name, content in files.items()}
