@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -148,7 +148,7 @@ def find_job(name: str) -> JobFunction[Any]:
 
 def statement(asked: Any) -> str:
     """A dataclass as the JSON text that a job is called with; floats come back bit for bit."""
-    return json.dumps(asdict(asked), allow_nan=False)
+    return json.dumps({field.name: getattr(asked, field.name) for field in fields(asked)}, allow_nan=False)
 
 
 @dataclass(frozen=True)
