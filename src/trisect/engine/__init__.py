@@ -1,1 +1,1 @@
-"""Where jobs run: in this process, or in worker processes; one protocol, one worker, one driver's loop."""
+"""Where jobs run: in this process, or in worker processes, behind one protocol."""
