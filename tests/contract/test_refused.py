@@ -263,7 +263,7 @@ def test_a_lock_file_that_holds_something_is_somebody_elses(tmp_path):
     assert seen(tmp_path) == {".lock": b"mine"}
 
 
-@pytest.mark.parametrize("what", ["recall", "translation"])
+@pytest.mark.parametrize("what", ["recall", "translate"])
 def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, what):
     machine, settings = Machine(workers=0, quiet=True), {k: v for k, v in SMALL.items() if k != "epochs"}
 
@@ -273,7 +273,7 @@ def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, wha
         return run_translation("embedded", tmp_path / "x", (1,), None, settings | {"inner": 16} | changed, machine)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"trisect.lab.{what}._teach", _stop)
+        patch.setattr(f"trisect.experiments.{what}.run.run_jobs", _stop)
         with pytest.raises(KeyboardInterrupt):
             run()
     fill(tmp_path / "x")
