@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from trisect.core.subject import Texts as Texts
     from trisect.core.trace import Reading as Reading
     from trisect.core.trace import Trace as Trace
-    from trisect.door import ablate as ablate
     from trisect.door import align as align
     from trisect.door import annotate as annotate
     from trisect.door import ask as ask
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from trisect.door import check as check
     from trisect.door import corpus as corpus
     from trisect.door import dissect as dissect
-    from trisect.door import erase as erase
     from trisect.door import explore as explore
     from trisect.door import explore_page as explore_page
     from trisect.door import list_claims as list_claims
@@ -62,11 +60,9 @@ _HOME = {
     **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "plan", "render", "study"), "door"),
     **dict.fromkeys(
         (
-            "ablate",
             "align",
             "ask",
             "chart",
-            "erase",
             "explore",
             "explore_page",
             "load",

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import revisions
 
+import trisect
 from trisect.core.site import Site
 from trisect.core.subject import Target, Texts
 from trisect.core.trace import Address, Origin, Projections
-from trisect.experiments.ablate.run import run_ablation
 from trisect.experiments.checkpoints.run import plan_places, run_checkpoints
 from trisect.hf.checkpoints import blend, cuts_of, replaced, take
 from trisect.hf.load import load
@@ -232,12 +232,12 @@ def test_ablating_by_zero_is_a_model_without_the_weights(subjects, kind, place):
 
 def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(subjects, tmp_path):
     texts = Texts("made", lambda: iter(LINES))
-    result = run_ablation(subjects["grouped"], texts, tmp_path, ["k@2.h2", "q@2.h3-4", "q@2.h3"], quiet=True)
+    result = trisect.ablate(subjects["grouped"], texts, sites=["k@2.h2", "q@2.h3-4", "q@2.h3"], out=tmp_path, quiet=True)
     found = {(r["component"], r["group"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
     assert found["k", "zero"] == pytest.approx(found["q", "zero, heads 3-4"], abs=1e-6)
     assert abs(found["q", "zero"] - found["k", "zero"]) > 1e-4
     assert (
-        run_ablation(subjects["grouped"], texts, tmp_path, per="head", quiet=True).tables["measures"].height
+        trisect.ablate(subjects["grouped"], texts, out=tmp_path, per="head", quiet=True).tables["measures"].height
         == 2 * (4 + 2 + 2) + 1
     )
 
@@ -247,7 +247,7 @@ def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(su
 def test_every_kind_of_model_can_be_ablated_in_every_way(subjects, tmp_path, kind, how):
     texts = Texts("made", lambda: iter(LINES))
     free, held = (
-        run_ablation(subjects[kind], texts, tmp_path, how=how, hold=h, quiet=True).tables["measures"]
+        trisect.ablate(subjects[kind], texts, out=tmp_path, how=how, hold=h, quiet=True).tables["measures"]
         for h in (False, True)
     )
     stacks = ("enc", "dec", "cross") if kind == "paired" else ("plain",)

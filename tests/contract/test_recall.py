@@ -220,8 +220,8 @@ def test_its_models_are_ordinary_ones(done, tmp_path):
     texts = [row["question"] for row in done.tables["answers"].filter(split="valid").head(8).iter_rows(named=True)]
     subject = trisect.load(model)
     questions = list(dict.fromkeys(texts))
-    assert trisect.norms(subject, questions, tmp_path / "n", quiet=True).report.is_file()
-    assert trisect.ablate(subject, questions, "v@1", tmp_path / "a", quiet=True).report.is_file()
+    assert trisect.norms(subject, questions, out=tmp_path / "n", quiet=True).report.is_file()
+    assert trisect.ablate(subject, questions, sites="v@1", out=tmp_path / "a", quiet=True).report.is_file()
     assert trisect.similarity(subject, None, tmp_path / "s", quiet=True).report.is_file()
     assert trisect.explore_page(subject, questions[0], tmp_path / "e.html").is_file()
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests import tiny
 
+import trisect
 from trisect.core.site import Site
 from trisect.core.subject import Parts, Target, Texts
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import Read, make_replacement
-from trisect.experiments.ablate.run import run_ablation
 from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
@@ -134,7 +134,7 @@ def values(result):
 
 
 def ablate(tmp_path, found=LINES, **named):
-    return run_ablation(OWN, given_texts(found), tmp_path / "out", quiet=True, **named)
+    return trisect.ablate(OWN, given_texts(found), out=tmp_path / "out", quiet=True, **named)
 
 
 def test_in_the_last_layer_nothing_is_left_to_hold_and_below_it_holding_matters(tmp_path):

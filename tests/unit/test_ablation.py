@@ -1,19 +1,23 @@
 """Ablation from texts to page: what it writes, what it says, and what it refuses."""
 
-import json
+import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
+from markupsafe import escape
 from tests import tiny
 
+import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.files import read_json
+from trisect.core.finding import Estimate
 from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
-from trisect.experiments.ablate import page
-from trisect.experiments.ablate.run import run_ablation
+from trisect.experiments.ablate.settings import ABLATE
+from trisect.lab.driver import read_about, render
 from trisect.lab.passes import plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
@@ -31,7 +35,7 @@ def made(lines, name="made <script>alert(1)</script>", notes=("a & b",)):
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory):
     out = tmp_path_factory.mktemp("layers")
-    return run_ablation(OWN, made([*LINES, WORDS[7]]), out, hold=True, quiet=True)
+    return trisect.ablate(OWN, made([*LINES, WORDS[7]]), out=out, hold=True, quiet=True)
 
 
 def test_it_writes_a_row_for_every_edit_and_one_for_the_unedited_loss(layers):
@@ -50,8 +54,14 @@ def test_what_was_done_to_the_texts_is_noted(layers):
     assert layers.notes == ("a & b", cut, "Texts without a token to predict were left out: 1 of 7.")
     about = read_json(layers.folder / "ablation.json", "")
     assert about["fingerprint"] == OWN.fingerprint
-    assert about["command"].startswith("trisect ablate STUDY --corpus")
-    assert about["command"].endswith("--how zero --per layer --hold pattern --seed 0")
+    assert about["command"] == "trisect ablate STUDY --corpus 'made <script>alert(1)</script>' --hold pattern"
+    assert (about["how"], about["per"], about["hold"], about["seed"], about["sites"]) == (
+        "zero",
+        "layer",
+        True,
+        0,
+        None,
+    )
     assert about["corpus_fingerprint"] == ""
 
 
@@ -60,22 +70,59 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
     assert "<script" not in text
     assert "made &lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "a &lt;b&gt;model&lt;/b&gt;" in text
-    assert layers.findings[0].startswith("Changes are of the model's own loss, of each next token, in nats per token.")
-    assert layers.findings[1].startswith("The largest rise of each component, in nats: q@")
+    assert all(str(escape(finding.words)) in text for finding in layers.findings)
     assert "Attention weights are held" in text
     assert "With fewer than 30 texts such intervals are too narrow" in text
-    about = json.loads((layers.folder / "ablation.json").read_text())["body"]
-    assert page.write(tmp_path, layers.tables["measures"], about).read_bytes() == layers.report.read_bytes()
+    shutil.copytree(layers.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
+    again = render(ABLATE, tmp_path / "again")
+    assert again.report.read_bytes() == layers.report.read_bytes()
+    assert again.findings == layers.findings
+    assert again.about == read_about(ABLATE, layers.folder) == layers.about
+
+
+def test_findings_are_the_unedited_loss_the_largest_changes_and_the_means_of_q_k_and_v(layers):
+    rows = layers.tables["measures"]
+    clean, largest, mean = layers.findings
+    assert [f.measure for f in layers.findings] == ["unedited", "largest_change", "mean_change"]
+    assert {f.unit for f in layers.findings} == {"nats"}
+    (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
+    assert clean.values == (Estimate("unedited", *loss, 6),)
+    changes = rows.filter(pl.col("measure") == "loss_change_nats")
+    for one, component in zip(largest.values, "qkv", strict=True):
+        most = changes.filter(pl.col("component") == component).sort("value", descending=True).row(0, named=True)
+        assert one == Estimate(f"{component}@{most['layer']}", most["value"], most["low"], most["high"], 6)
+    assert [one.name for one in mean.values] == ["q", "k", "v"]
+    for one in mean.values:
+        both = changes.filter(pl.col("component") == one.name)["value"]
+        assert (one.mean, one.n) == (pytest.approx(both.mean(), abs=1e-15), 2)
+
+
+def test_heads_alone_have_no_mean_over_layers(tmp_path):
+    found = trisect.ablate(OWN, made(LINES), sites="v@1", per="head", out=tmp_path, quiet=True).findings
+    assert [f.measure for f in found] == ["unedited", "largest_change"]
+
+
+@pytest.mark.parametrize("name", ["ablate-mean-held-ud", "ablate-heads-ud", "own-ablate"])
+def test_results_written_before_are_rendered_and_their_tables_stay(tmp_path, name):
+    before = Path(__file__).parents[2] / "results" / "minilm" / name
+    shutil.copytree(before, tmp_path / name)
+    done = render(ABLATE, tmp_path / name)
+    assert {f.measure for f in done.findings} >= {"unedited", "largest_change"}
+    assert done.about.facts.subject in done.report.read_text()
+    for table in before.rglob("*.parquet"):
+        assert (tmp_path / name / table.relative_to(before)).read_bytes() == table.read_bytes()
 
 
 def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
-    result = run_ablation(OWN, made(LINES), tmp_path, sites=["q@all", "v@2"], per="head", how="resample", quiet=True)
+    result = trisect.ablate(
+        OWN, made(LINES), out=tmp_path, sites=["q@all", "v@2"], per="head", how="resample", quiet=True
+    )
     found = result.tables["measures"].filter(pl.col("head").is_not_null())
     assert sorted(found.select("component", "layer", "head").rows()) == [
         ("q", 1, 1), ("q", 1, 2), ("q", 2, 1), ("q", 2, 2), ("v", 2, 1), ("v", 2, 2),
     ]  # fmt: skip
     assert (tmp_path / "figures" / "ablation-heads.svg").exists()
-    several = run_ablation(OWN, made(LINES), tmp_path, sites=["v@2.h1-2", "v@2"], quiet=True).tables["measures"]
+    several = trisect.ablate(OWN, made(LINES), out=tmp_path, sites=["v@2.h1-2", "v@2"], quiet=True).tables["measures"]
     assert set(several["group"].drop_nulls()) == {"zero", "zero, heads 1-2"}
     assert several.filter(pl.col("layer") == 2)["value"].n_unique() == 1
     assert "v@2.h1-2" in (tmp_path / "report.html").read_text()
@@ -112,7 +159,7 @@ class Blurred:
 def test_a_model_without_a_loss_is_measured_by_its_output_and_infinities_are_missing(tmp_path):
     subject = Blurred()
     assert isinstance(subject, Subject)
-    result = run_ablation(subject, made(LINES), tmp_path, quiet=True)
+    result = trisect.ablate(subject, made(LINES), out=tmp_path, quiet=True)
     assert set(result.tables["measures"]["measure"]) == {"output_change"}
     found = {(r["stack"], r["component"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
     # v is 12 ones a text, over 4 tokens
@@ -127,7 +174,7 @@ def message(error):
 
 def test_a_mean_over_positions_that_texts_do_not_have_is_refused(tmp_path):
     with pytest.raises(ModelError) as error:
-        run_ablation(Blurred(), made(LINES), tmp_path, sites=["cross.q@1"], how="mean", quiet=True)
+        trisect.ablate(Blurred(), made(LINES), out=tmp_path, sites=["cross.q@1"], how="mean", quiet=True)
     assert message(error) == (
         "cross layer 1 cannot be told apart into texts and padding. "
         "The texts have 4 positions, the attention there 2. Replace by zero there."
@@ -155,10 +202,15 @@ def test_components_with_different_heads_are_not_edited_head_by_head():
         (
             {"how": "mode"},
             SpecError,
-            "'mode' is not a 'how' of an ablation. There is zero, mean, resample. Use one of them.",
+            "how is 'mode'. There is zero, mean and resample. Use one of them.",
         ),
-        ({"per": "token"}, SpecError, "'token' is not a 'per' of an ablation. There is layer, head. Use one of them."),
-        ({"batch": 0}, SpecError, "A batch of 0 texts was asked for. A batch has at least one. Use for example 8."),
+        ({"per": "token"}, SpecError, "per is 'token'. There is layer and head. Use one of them."),
+        (
+            {"batch": 0},
+            SpecError,
+            "batch is 0. It is a whole number, 1 or more. Give batch as a whole number, 1 or more.",
+        ),
+        ({"hold": "pattern"}, SpecError, "hold is 'pattern'. It is true or false. Give hold as that."),
         (
             {"sites": ["q@3"]},
             SiteError,
@@ -169,7 +221,7 @@ def test_components_with_different_heads_are_not_edited_head_by_head():
 )
 def test_what_cannot_be_done_is_said(tmp_path, named, kind, said):
     with pytest.raises(kind) as error:
-        run_ablation(OWN, made(LINES), tmp_path, quiet=True, **named)
+        trisect.ablate(OWN, made(LINES), out=tmp_path, quiet=True, **named)
     assert message(error).startswith(said)
     assert not (tmp_path / "report.html").exists()
 
@@ -194,5 +246,5 @@ def test_what_cannot_be_done_is_said(tmp_path, named, kind, said):
 )
 def test_texts_that_say_nothing_are_refused(tmp_path, lines, how, said):
     with pytest.raises(CorpusError) as error:
-        run_ablation(OWN, made(lines, "made"), tmp_path, how=how, quiet=True)
+        trisect.ablate(OWN, made(lines, "made"), out=tmp_path, how=how, quiet=True)
     assert message(error) == said

@@ -1,20 +1,23 @@
 """Erasing labels from a given model: which texts and positions, what it writes, what it says, and what it refuses."""
 
-import json
+import shutil
 
 import polars as pl
 import pytest
 import torch
+from markupsafe import escape
 from tests import tiny, tinyhf
 
+import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
+from trisect.core.finding import Estimate
 from trisect.core.subject import Parts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
-from trisect.experiments.erase import page
 from trisect.experiments.erase.erasers import fit_erasers, gather, make_writer, scatter
 from trisect.experiments.erase.labels import WordLabels, owners
-from trisect.experiments.erase.run import run_erase
+from trisect.experiments.erase.settings import ERASE
+from trisect.lab.driver import render
 from trisect.lab.passes import plan_edits
 from trisect.lab.subject import load
 from trisect.lm.fleet import initial, layout, views
@@ -47,7 +50,8 @@ def treebank(folder, sentences=30):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    return run_erase(OWN, "embedded", ["pos", "dep"], tmp_path_factory.mktemp("own"), sites=["k@2", "q+v@1"], **FEW)
+    out = tmp_path_factory.mktemp("own")
+    return trisect.erase(OWN, "embedded", labels=["pos", "dep"], sites=["k@2", "q+v@1"], out=out, **FEW)
 
 
 @pytest.fixture(scope="module")
@@ -80,37 +84,55 @@ def test_every_label_and_site_has_a_rise_its_controls_and_what_is_beyond_them(ow
 
 
 def test_what_was_done_is_noted_and_can_be_repeated(own):
-    about = json.loads((own.folder / "erasure.json").read_text())["body"]
-    assert about["command"] == (
-        "trisect erase STUDY --corpus embedded --split test --label pos --label dep --sites 'k@2 q+v@1' --limit 6 "
-        "--draws 2 --whose next --per layer --seed 0"
+    assert own.about.command == (
+        "trisect erase STUDY --corpus embedded --label pos --label dep --limit 6 --sites 'k@2 q+v@1' --draws 2"
     )
+    facts = own.about.facts
+    assert (facts.whose, facts.per, facts.seed, facts.sites) == ("next", "layer", 0, ("k@2", "q+v@1"))
+    assert facts.fitted >= 400
     assert (
         "A position carries the label of the piece after it; special tokens carry none and are left as they are."
         in own.notes
     )
     assert own.notes[-1] == "Only the first 6 texts are read."
-    assert about["fingerprint"] == OWN.fingerprint
+    assert facts.fingerprint == OWN.fingerprint
+    assert "concept-erasure" in own.about.versions
 
 
 def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(own, tmp_path):
     text = own.report.read_text()
     assert "<script" not in text
     assert "a &lt;b&gt;model&lt;/b&gt;" in text
-    assert own.findings[0].startswith(
-        "Rises are of the model's own loss, of each next token, in nats per token. Unedited"
-    )
-    assert own.findings[1].startswith("Erasing dep costs more than random subspaces of the same rank at ")
+    assert all(str(escape(finding.words)) in text for finding in own.findings)
     assert "With fewer than 30 texts such intervals are too narrow" in text
     for name in ("erasure-pos", "erasure-dep"):
         assert (own.folder / "figures" / f"{name}.svg").exists()
-    about = json.loads((own.folder / "erasure.json").read_text())["body"]
-    assert page.write(tmp_path, own.tables["measures"], about).read_bytes() == own.report.read_bytes()
+    shutil.copytree(own.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
+    again = render(ERASE, tmp_path / "again")
+    assert again.report.read_bytes() == own.report.read_bytes()
+    assert (again.findings, again.about) == (own.findings, own.about)
+
+
+def test_findings_are_the_unedited_loss_and_for_each_label_what_is_beyond_random_subspaces(own):
+    rows = own.tables["measures"]
+    (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
+    assert own.findings[0].values == (Estimate("unedited", *loss, 6),)
+    assert [(f.measure, f.groups[0], f.unit) for f in own.findings[1:]] == [
+        ("erase_excess", "dep", "nats"),
+        ("erase_excess", "pos", "nats"),
+    ]
+    for finding in own.findings[1:]:
+        mine = rows.filter((pl.col("measure") == "erase_excess_nats") & (pl.col("group") == finding.groups[0]))
+        found = {f"{r['component']}@{r['layer']}": (r["value"], r["low"], r["high"]) for r in mine.to_dicts()}
+        assert {one.name: (one.mean, one.low, one.high) for one in finding.values} == found
+        assert {one.n for one in finding.values} == {6}
+        above, below = (sum(f(v) for v in found.values()) for f in (lambda v: v[1] > 0, lambda v: v[2] < 0))
+        assert finding.comparison == f"above 0 at {above}, below 0 at {below}, of 2"
 
 
 def test_a_pretrained_model_is_erased_at_words_and_its_special_tokens_are_left_alone(bert, tmp_path):
     model, bank = bert
-    result = run_erase(model, bank, ["pos"], tmp_path, sites=["v@2"], per="head", draws=1, quiet=True, tokens=100)
+    result = trisect.erase(model, bank, sites=["v@2"], per="head", draws=1, out=tmp_path, quiet=True, tokens=100)
     rows = result.tables["measures"].filter(pl.col("measure") == "erase_rank")
     assert rows["head"].to_list() == [1, 2, 3, 4]
     assert set(rows["value"]) == {3.0}
@@ -217,7 +239,9 @@ def load_shape():
     [
         ({"labels": []}, SpecError, "No label was given."),
         ({"labels": ["morph"]}, CorpusError, "embedded, train has no label column 'morph'."),
-        ({"whose": "last"}, SpecError, "'last' is not whose label a position carries."),
+        ({"whose": "last"}, SpecError, "whose is 'last'."),
+        ({"per": "token"}, SpecError, "per is 'token'."),
+        ({"batch": 0}, SpecError, "batch is 0."),
         ({"draws": 0}, SpecError, "draws is 0."),
         ({"limit": 0}, SpecError, "limit is 0."),
         ({"tokens": 1}, SpecError, "tokens is 1."),
@@ -227,7 +251,7 @@ def load_shape():
 )
 def test_what_cannot_be_done_is_refused(tmp_path, given, error, says):
     with pytest.raises(error) as caught:
-        run_erase(OWN, "embedded", **({"labels": ["pos"], "out": tmp_path, **FEW} | given))
+        trisect.erase(OWN, "embedded", **({"out": tmp_path, **FEW} | given))
     assert caught.value.given.startswith(says)
     assert caught.value.known
     assert caught.value.todo
@@ -242,10 +266,10 @@ def test_texts_without_labels_or_with_one_class_are_refused(tmp_path):
     with pytest.raises(
         CorpusError, match=r"The label column 'dep' of bank, train has fewer than two classes\."
     ) as caught:
-        run_erase(OWN, bank, ["dep"], tmp_path / "out", **FEW)
+        trisect.erase(OWN, bank, labels="dep", out=tmp_path / "out", **FEW)
     assert caught.value.known == "Its words carry 'x' alone."
     with pytest.raises(CorpusError, match="None of its words carries one"):
-        run_erase(OWN, bank, ["tag"], tmp_path / "out", **FEW)
+        trisect.erase(OWN, bank, labels="tag", out=tmp_path / "out", **FEW)
 
 
 def test_queries_and_keys_of_different_texts_are_not_joined(tmp_path):

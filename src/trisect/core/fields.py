@@ -109,7 +109,7 @@ def _declared(settings: type[Any], name: str, hint: Any, default: Any) -> Declar
             kind, optional = next(k for k in get_args(kind) if k is not NoneType), True
         else:
             break
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         inner = tuple(d for d in declared(kind) if isinstance(d, Declared))
         return Group(name, kind, optional, tuple(map(_open, inner)) if optional else inner)
     assert isinstance(setting, Setting), f"{settings.__name__}.{name} says nothing of itself"

@@ -72,3 +72,20 @@ class About(Generic[F]):
     versions: Mapping[str, str]
     claims_hash: str | None
     facts: F
+
+
+@dataclass(frozen=True)
+class ReadFacts:
+    """What an experiment notes that reads one model over texts: the model, the texts, how many and how many tokens.
+
+    `objective` is what the model predicts: causal, masked, seq2seq, or output for one without a loss, whose tokens are
+    those read; else they are those predicted.
+    """
+
+    subject: str
+    fingerprint: str
+    objective: str
+    corpus: str
+    corpus_fingerprint: str
+    texts: int
+    tokens: int

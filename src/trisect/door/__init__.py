@@ -2,12 +2,11 @@
 
 from trisect.door.given import texts
 from trisect.door.lessons import ask, chart, recall, theory_page, translate_train
-from trisect.door.models import ablate, align, erase, explore, explore_page, prove, rewind, similarity
+from trisect.door.models import align, explore, explore_page, prove, rewind, similarity
 from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, plan, render, study
 from trisect.lab.subject import load
 
 __all__ = [
-    "ablate",
     "align",
     "annotate",
     "ask",
@@ -15,7 +14,6 @@ __all__ = [
     "check",
     "corpus",
     "dissect",
-    "erase",
     "explore",
     "explore_page",
     "is_study",

@@ -50,66 +50,6 @@ def similarity(
     )
 
 
-def ablate(
-    subject: Any,
-    texts: Any,
-    sites: Site | str | Sequence[Site | str] | None = None,
-    out: str | Path = "ablate",
-    how: str = "zero",
-    per: str = "layer",
-    hold: bool = False,
-    seed: int = 0,
-    quiet: bool = False,
-) -> Any:
-    """What breaks when q, k or v of a site is replaced: change of the model's own loss, with intervals over texts.
-
-    `sites` is q, k and v of every layer where null; `how` zero, mean or resample; `per` layer or head; `hold` keeps
-    all attention weights as they were, but those of a layer whose q or k is replaced.
-    """
-    from trisect.experiments.ablate.run import run_ablation
-
-    return run_ablation(
-        as_subject(subject),
-        given_texts(texts),
-        free_place(out),
-        read_sites(sites),
-        how,
-        per,
-        hold,
-        seed=seed,
-        quiet=quiet,
-    )
-
-
-def erase(
-    subject: Any,
-    corpus: str | Path,
-    labels: str | Sequence[str] = ("pos",),
-    sites: Site | str | Sequence[Site | str] | None = None,
-    out: str | Path = "erase",
-    draws: int = 10,
-    split: str = "test",
-    limit: int | None = None,
-    reader: str | None = None,
-    whose: str | None = None,
-    per: str = "layer",
-    seed: int = 0,
-    quiet: bool = False,
-) -> Any:
-    """Take a label linearly out of q, k or v of a model (LEACE), beside random subspaces of the same rank (science A4).
-
-    `corpus` is a text with the label columns; `whose` label a position carries: its 'own' word's or the 'next'. Needs
-    the extra `trisect[erase]`.
-    """
-    from trisect.experiments.erase.run import run_erase
-
-    several = (labels,) if isinstance(labels, str) else tuple(labels)
-    return run_erase(
-        as_subject(subject), corpus, several, free_place(out), read_sites(sites), draws, split, limit, reader, whose, per,
-        seed=seed, quiet=quiet,
-    )  # fmt: skip
-
-
 def align(
     models: Any,
     source: str | Path,

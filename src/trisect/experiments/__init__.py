@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from trisect.experiments.ablate.settings import ABLATE
+from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.norms.settings import NORMS
 from trisect.lab.experiment import Experiment, Utility
 
-EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (NORMS,)
+EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
+    ABLATE,
+    ERASE,
+    NORMS,
+)
 UTILITIES: tuple[Utility[Any], ...] = ()

@@ -26,6 +26,7 @@ Sites = Annotated[
         "Sites such as q@all v@2.h4, one or several.", many="words", metavar="SITE", unset="q, k and v of every layer"
     ),
 ]
+Per = Annotated[str, Setting("What is edited at a time: a layer, or a head.", choices=("layer", "head"), metavar="PER")]
 Revision = Annotated[str, Setting("A branch, tag or commit of a model on a hub.", metavar="REVISION")]
 Dtype = Annotated[str, Setting("float32, bfloat16, float16 or float64.", metavar="DTYPE", unset="as stored")]
 Device = Annotated[str, Setting("Where the model is put: cpu or cuda.", metavar="DEVICE")]

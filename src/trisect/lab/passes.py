@@ -12,10 +12,9 @@ from jaxtyping import Float
 
 from trisect.core.errors import CorpusError, SiteError
 from trisect.core.site import Site
-from trisect.core.subject import Batch, Scores, Shape, Target
+from trisect.core.subject import Batch, Scores, Shape, Subject, Target, Texts
 from trisect.core.trace import Address
-
-PER = ("layer", "head")
+from trisect.text.labelled import LabelledTexts
 
 
 class Edit(NamedTuple):
@@ -51,14 +50,29 @@ class Tally:
             raise CorpusError(f"The texts {name!r} have no loss.", known, "Give texts of more than one token.")
         return np.stack(kept)
 
+    def left_out(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
+        """A note on the texts that are not in the table."""
+        dropped = len(self.texts) - len(table)
+        said = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
+        return (said,) if dropped else ()
 
-def plan_edits(shape: Shape, sites: Sequence[Site | str], per: str) -> tuple[Edit, ...]:
+
+def what_was_read(
+    subject: Subject, texts: Texts | LabelledTexts, table: Float[np.ndarray, "N C"]
+) -> tuple[str, str, str, str, str, int, int]:
+    """What ReadFacts holds, in its order; `table` is a Tally's."""
+    mine = subject.name, subject.fingerprint, subject.objective
+    return *mine, texts.name, texts.fingerprint, len(table), int(table[:, 0].sum())
+
+
+def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[Edit, ...]:
     """The edits that the sites stand for: one for each layer, or each head, that a site names; none twice.
 
-    Raises SiteError where a site lies outside the model, and where the components of one have different heads.
+    Null stands for q, k and v of every layer. Raises SiteError where a site lies outside the model, and where the
+    components of one have different heads.
     """
     edits: dict[str, Edit] = {}
-    for site in (Site.parse(s) if isinstance(s, str) else s for s in sites):
+    for site in (Site.parse(s) if isinstance(s, str) else s for s in (every_site(shape) if sites is None else sites)):
         targets = shape.resolve(site)
         for address in dict.fromkeys(t.address for t in targets):
             here = tuple(t for t in targets if t.address == address)

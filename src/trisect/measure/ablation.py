@@ -10,8 +10,6 @@ from torch import Tensor
 
 from trisect.core.subject import Parts, Target, Writer
 
-HOW = ("zero", "mean", "resample")
-
 
 def put(targets: Sequence[Target], source: Parts) -> Writer:
     """A writer that puts `source` in place of the components and heads that the targets name; the rest stays bit for bit.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import polars as pl
 
+from trisect.core.finding import Estimate, Finding, ReadFacts
 from trisect.report import format as words
 
 FEW_TEXTS = 30
@@ -28,7 +28,33 @@ def spoken(value: float | None, low: float | None, high: float | None, signed: b
     return f"{words.number(value, signed)} (95\u00a0%: {words.number(low, signed)} to {words.number(high, signed)})"
 
 
-def corpus(about: Mapping[str, Any]) -> str:
+def unit(facts: ReadFacts) -> str:
+    """The unit of a change: nats of a loss, or a share of the output."""
+    return "share" if facts.objective == "output" else "nats"
+
+
+def corpus(facts: ReadFacts) -> str:
     """The texts by name, number and fingerprint."""
-    mark = f", fingerprint {about['corpus_fingerprint']}" if about["corpus_fingerprint"] else ""
-    return f"{about['corpus']}: {words.several(about['texts'], 'text')}{mark}"
+    mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
+    return f"{facts.corpus}: {words.several(facts.texts, 'text')}{mark}"
+
+
+def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, str], ...]:
+    """The model, the texts and how many tokens were read, for a page's end."""
+    return (
+        ("Model", f"{facts.subject}, {weights} {facts.fingerprint}"),
+        ("Texts", corpus(facts)),
+        ("Tokens" if facts.objective == "output" else "Predicted tokens", words.count(facts.tokens)),
+    )
+
+
+def unedited(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
+    """What changes are of, and the loss of the model as it is; `what` begins the sentence, as in 'Changes'."""
+    said = f"{what} are of {LOSSES[facts.objective]}"
+    if facts.objective == "output":
+        said += f": the squared length of the change over that of the output, averaged over tokens.{more}"
+        return Finding("unedited", said, "share")
+    row = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
+    loss = Estimate("unedited", row["value"], row["low"], row["high"], row["n"])
+    said += f", in nats per token. Unedited it is {spoken(loss.mean, loss.low, loss.high, False)}."
+    return Finding("unedited", said, "nats", (loss,))

@@ -16,7 +16,7 @@ from trisect.core.errors import StudyError
 from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.finding import Finding
 from trisect.core.spec import Design, Machine
-from trisect.experiments.ablate.run import AblationResult, run_ablation
+from trisect.experiments.ablate.settings import ABLATE, AblateFacts, AblateSettings
 from trisect.experiments.align.run import AlignResult, align_bitext
 from trisect.experiments.dissect import model_evidence as heard
 from trisect.experiments.dissect import page
@@ -126,7 +126,7 @@ class Reads(NamedTuple):
 
     norms: Result[NormsFacts]
     similarity: SimilarityResult
-    ablation: AblationResult
+    ablation: Result[AblateFacts]
 
 
 def _dissect(
@@ -176,7 +176,7 @@ def _read(model: Path, out: Path, quiet: bool) -> Reads:
     return Reads(
         run(NORMS, NormsSettings(ModelSource(subject), TextSource(texts)), out / "norms", quiet),
         run_similarity(subject, texts, out / "similarity", quiet=quiet),
-        run_ablation(subject, texts, out / "ablation", how=HOW, quiet=quiet),
+        run(ABLATE, AblateSettings(ModelSource(subject), TextSource(texts), how=HOW), out / "ablation", quiet),
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
+from trisect.core.finding import About, Estimate, Finding
+from trisect.experiments.erase.settings import EraseFacts
 from trisect.report import format as words
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
-from trisect.report.subject import FEW_TEXTS, LOSSES, STACKS, corpus, spoken
+from trisect.report.provenance import provenance
+from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken, unedited, unit
 
 REFERENCES = (
     "Nora Belrose, David Schneider-Joseph, Shauli Ravfogel, Ryan Cotterell, Edward Raff, Stella Biderman. "
@@ -64,21 +66,18 @@ class Erased(NamedTuple):
         return f"{self.layer}" + (f".h{self.head}" if self.head is not None else "")
 
 
-def write(folder: Path, measures: pl.DataFrame, about: Mapping[str, Any]) -> Path:
-    """Write `folder/report.html` and its figures from the table `measures` of an erasure; returns the page's path."""
-    return write_sheet(folder, make_sheet(measures, about))
-
-
-def make_sheet(measures: pl.DataFrame, about: Mapping[str, Any]) -> Sheet:
-    """The page as data; `about` is what stands in erasure.json beside the tables."""
-    found = read_erased(measures)
+def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
+    """The page from the table measures."""
+    facts, found = about.facts, read_erased(tables["measures"])
     lede = (
-        f"What {about['subject']} loses on {about['corpus']} when {_columns(about)} is erased from its queries, keys or "
-        f"values, in one {about['per']} at a time, so that no linear map finds it there. This speaks of this one model on "
+        f"What {facts.subject} loses on {facts.corpus} when {_columns(facts)} is erased from its queries, keys or "
+        f"values, in one {facts.per} at a time, so that no linear map finds it there. This speaks of this one model on "
         "these texts."
     )
-    sections = (_answer(measures, found, about), _numbers(found, about))
-    return Sheet(f"What {about['subject']} needs", "Erasure", lede, sections, _facts(about), REFERENCES)
+    sections = (_answer(findings(tables, about), found, facts), _numbers(found, about))
+    erasure = f"LEACE, {_columns(facts)}, per {facts.per}, seed {facts.seed}"
+    own = provenance(about, *read_facts(facts), ("Erasure", erasure))
+    return Sheet(f"What {facts.subject} needs", "Erasure", lede, sections, own, REFERENCES)
 
 
 def read_erased(measures: pl.DataFrame) -> list[Erased]:
@@ -104,61 +103,53 @@ def read_erased(measures: pl.DataFrame) -> list[Erased]:
     )
 
 
-def findings(measures: pl.DataFrame, about: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is measured, and for each label where its erasure costs more than random subspaces do, as sentences."""
-    found = read_erased(measures)
+def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
+    """What is measured, and for each label where its erasure costs more than random subspaces do."""
+    found = read_erased(tables["measures"])
+    labels = dict.fromkeys(e.label for e in found)
     return (
-        _measured(measures, about),
-        *(_label(label, found, about) for label in dict.fromkeys(e.label for e in found)),
+        unedited("Rises", tables["measures"], about.facts),
+        *(_label(label, [e for e in found if e.label == label], about.facts) for label in labels),
     )
 
 
-def _measured(measures: pl.DataFrame, about: Mapping[str, Any]) -> str:
-    said = f"Rises are of {LOSSES[about['objective']]}"
-    if about["objective"] == "output":
-        return said + ": the squared length of the change over that of the output, averaged over tokens."
-    clean = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
-    return said + f", in nats per token. Unedited it is {spoken(clean['value'], clean['low'], clean['high'], False)}."
-
-
-def _label(label: str, found: Sequence[Erased], about: Mapping[str, Any]) -> str:
-    mine = [e for e in found if e.label == label]
+def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
+    """The rise beyond random subspaces at every place, its places' names being sites."""
     known = [e for e in mine if e.excess.value is not None]
-    above = [e for e in known if e.excess.side > 0]
     if not known:
-        return f"Erasing {label} leaves no number anywhere."
+        return Finding("erase_excess", f"Erasing {label} leaves no number anywhere.", unit(facts), groups=(label,), per="text")
+    above, below = (sum(e.excess.side == side for e in known) for side in (1, -1))
     most = max(known, key=lambda e: e.excess.value or 0.0)
-    unit = "" if about["objective"] == "output" else " nats"
-    said = (
-        f"Erasing {label} costs more than random subspaces of the same rank at {len(above)} of "
-        f"{words.several(len(mine), 'place')}"
-    )
-    if below := sum(e.excess.side < 0 for e in known):
-        said += f", less at {below}"
-    return f"{said}; most at {most.place}, by {spoken(*most.excess)}{unit}."
+    said = f"Erasing {label} costs more than random subspaces of the same rank at {above} of "
+    said += words.several(len(mine), "place") + (f", less at {below}" if below else "")
+    tail = "" if facts.objective == "output" else " nats"
+    said += f"; most at {most.place}, by {spoken(*most.excess)}{tail}."
+    values = tuple(Estimate(e.place, *e.excess, facts.texts) for e in known)
+    compared = f"above 0 at {above}, below 0 at {below}, of {len(mine)}"
+    return Finding("erase_excess", said, unit(facts), values, compared, groups=(label,), per="text")
 
 
-def _answer(measures: pl.DataFrame, found: Sequence[Erased], about: Mapping[str, Any]) -> Section:
-    said = [*findings(measures, about)]
+def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFacts) -> Section:
+    said = [*map(str, findings)]
     said.append(
-        f"LEACE is fitted to {words.count(about['fitted'])} labelled positions of the train split or more, and takes out "
+        f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
-        f"was taken out; what it says of the label is the rise beyond {words.several(about['draws'], 'random subspace')} "
+        f"was taken out; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
         "of the same rank, drawn from the same whitened space, with the mean kept."
     )
     said.append(
-        f"Intervals are 95 % of a bootstrap over {words.several(about['texts'], 'text')}, each erasure compared with the "
+        f"Intervals are 95 % of a bootstrap over {words.several(facts.texts, 'text')}, each erasure compared with the "
         "unedited pass over the same text, and are not corrected for how many there are."
     )
-    if about["texts"] < FEW_TEXTS:
+    if facts.texts < FEW_TEXTS:
         said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
     said.append(
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there."
     )
-    return Section("What is needed", tuple(said), tuple(_figures(found, about)))
+    return Section("What is needed", tuple(said), tuple(_figures(found, facts)))
 
 
-def _figures(found: Sequence[Erased], about: Mapping[str, Any]) -> Iterable[Figure]:
+def _figures(found: Sequence[Erased], facts: EraseFacts) -> Iterable[Figure]:
     """For each label and stack the rise, and beside it what of it is beyond the controls, on one axis."""
     number = 0
     for label in dict.fromkeys(e.label for e in found):
@@ -167,20 +158,20 @@ def _figures(found: Sequence[Erased], about: Mapping[str, Any]) -> Iterable[Figu
             if not mine:
                 continue
             number += 1
-            yield _figure(number, label, stack, mine, about)
+            yield _figure(number, label, stack, mine, facts)
 
 
-def _figure(number: int, label: str, stack: str, mine: Sequence[Erased], about: Mapping[str, Any]) -> Figure:
+def _figure(number: int, label: str, stack: str, mine: Sequence[Erased], facts: EraseFacts) -> Figure:
     rises = [Bar(e.component, e.spot, *_drawn(e.rise)) for e in mine]
     beyond = [Bar(e.component, e.spot, *_drawn(e.excess)) for e in mine if e.excess.value is not None]
-    axis = frame_of([*rises, *beyond], "share" if about["objective"] == "output" else "nats")
+    axis = frame_of([*rises, *beyond], unit(facts))
     panels = [layer_panel("Erased", rises, axis)]
     if beyond:
         panels.append(layer_panel("Beyond random subspaces", beyond, axis))
     where = f" in the {STACKS[stack]}" if STACKS[stack] else ""
     caption = f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
-    caption += f"{words.several(about['draws'], 'random subspace')} of the same rank. Bars are 95 % intervals, "
-    caption += f"n\u00a0=\u00a0{words.several(about['texts'], 'text')}.{cut([*rises, *beyond], axis)}"
+    caption += f"{words.several(facts.draws, 'random subspace')} of the same rank. Bars are 95 % intervals, "
+    caption += f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}.{cut([*rises, *beyond], axis)}"
     name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))
     return Figure(name, f"Figure {number}", f"Erasing {label}", caption, tuple(panels), component_key(rises))
 
@@ -189,9 +180,8 @@ def _drawn(ends: Ends) -> tuple[float, float | None, float | None]:
     return ends.value or 0.0, ends.low, ends.high
 
 
-def _numbers(found: Sequence[Erased], about: Mapping[str, Any]) -> Section:
-    unit = "share" if about["objective"] == "output" else "nats"
-    columns = ("site", "label", "rank", "linear share", f"rise, {unit}", "random subspaces", "beyond them")
+def _numbers(found: Sequence[Erased], about: About[EraseFacts]) -> Section:
+    columns = ("site", "label", "rank", "linear share", f"rise, {unit(about.facts)}", "random subspaces", "beyond them")
     places = words.decimals([e.rise.value for e in found if e.rise.value is not None])
 
     def row(e: Erased) -> tuple[str, ...]:
@@ -204,7 +194,7 @@ def _numbers(found: Sequence[Erased], about: Mapping[str, Any]) -> Section:
     said = (
         "The linear share is how much of the variance of the label's classes, added up, a linear map of the site explains "
         "on the positions that LEACE is fitted to; nothing is left of it there.",
-        *about["notes"],
+        *about.notes,
     )
     return Section("Numbers", said, (), (Table(columns, tuple(map(row, found)), "Every erasure"),))
 
@@ -216,17 +206,6 @@ def _interval(ends: Ends, places: int) -> str:
     return f"{shown} ({' to '.join(words.number(end, True, places) for end in (ends.low, ends.high))})"
 
 
-def _columns(about: Mapping[str, Any]) -> str:
-    whose = "of the word" if about["whose"] == ONE else "of the next piece's word"
-    return f"the label {' or '.join(about['labels'])} {whose}"
-
-
-def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return (
-        ("Model", f"{about['subject']}, weights {about['fingerprint']}"),
-        ("Texts", corpus(about)),
-        ("Tokens" if about["objective"] == "output" else "Predicted tokens", words.count(about["tokens"])),
-        ("Erasure", f"LEACE, {_columns(about)}, per {about['per']}, seed {about['seed']}"),
-        ("Command", about["command"]),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(about["versions"].items()))),
-    )
+def _columns(facts: EraseFacts) -> str:
+    whose = "of the word" if facts.whose == ONE else "of the next piece's word"
+    return f"the label {' or '.join(facts.labels)} {whose}"

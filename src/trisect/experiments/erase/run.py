@@ -2,66 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from jaxtyping import Float
 
 from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.core.extras import need_extra
-from trisect.core.files import write_json
-from trisect.core.site import Site
 from trisect.core.subject import Subject
-from trisect.core.tables import frame, write_table
+from trisect.core.tables import frame
 from trisect.experiments.erase.erasers import Place, fit_erasers, passes
 from trisect.experiments.erase.labels import WordLabels
-from trisect.lab.live import bar
-from trisect.lab.passes import Edit, Tally, every_site, plan_edits
-from trisect.lab.versions import versions
+from trisect.experiments.erase.settings import EraseFacts, EraseSettings
+from trisect.lab.experiment import Bench, Measured
+from trisect.lab.passes import Edit, Tally, plan_edits, what_was_read
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
 from trisect.stats.tested import finite
 from trisect.text.labelled import LabelledTexts, open_labelled
 
-WHOSE = ("own", "next")
-FITTED = 20_000  # labelled positions of the train split that erasers are fitted to, about
 
-
-@dataclass(frozen=True, eq=False)
-class EraseResult:
-    """What was found: the table measures, the page, notes on the way, and a few sentences for a terminal."""
-
-    folder: Path
-    tables: Mapping[str, pl.DataFrame]
-    report: Path
-    notes: tuple[str, ...]
-    findings: tuple[str, ...]
-
-
-def run_erase(
-    subject: Subject,
-    corpus: str | Path,
-    labels: Sequence[str],
-    out: Path,
-    sites: Sequence[Site | str] | None = None,
-    draws: int = 10,
-    split: str = "test",
-    limit: int | None = None,
-    reader: str | None = None,
-    whose: str | None = None,
-    per: str = "layer",
-    tokens: int = FITTED,
-    batch: int = 8,
-    seed: int = 0,
-    quiet: bool = False,
-) -> EraseResult:
-    """Erase each label column at each site, one pass each, and write table, figures and page into `out`.
+def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
+    """Erase each label column at each site, one pass each.
 
     LEACE is fitted to about `tokens` labelled positions of the corpus's train split and applied to the (first `limit`)
     texts of `split`, wherever no special token stands; its control takes out `draws` random subspaces of the same rank
@@ -70,38 +34,43 @@ def run_erase(
     and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over texts. Raises
     TrisectError.
     """
-    _check(labels, draws, whose, tokens, limit, batch)
+    if not settings.labels:
+        raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
     need_extra("concept_erasure", "erase", "Erasing a label")
-    whose = whose or ("next" if subject.objective == "causal" else "own")
-    edits = plan_edits(subject.shape, every_site(subject.shape) if sites is None else sites, per)
+    subject, tokens, batch = bench.subject, settings.tokens, settings.batch
+    whose = settings.whose or ("next" if subject.objective == "causal" else "own")
+    edits = plan_edits(subject.shape, settings.sites, settings.per)
     refuse_two_sides(edits)
-    fit, read = open_labelled(corpus, "train", reader), open_labelled(corpus, split, reader)
-    classes = {label: _classes(fit, label) for label in dict.fromkeys(labels)}
+    fit, read = (open_labelled(settings.corpus, split, settings.reader) for split in ("train", settings.split))
+    classes = {label: _classes(fit, label) for label in dict.fromkeys(settings.labels)}
     marker = WordLabels(subject, classes, whose == "next")
-    with bar(f"{', '.join(classes)} at {len(edits)} places", quiet) as told:
-        places = fit_erasers(marker, fit, edits, tokens, batch, draws, seed, lambda n: told(min(n, tokens), 2 * tokens))
-        texts = list(islice(read.texts(), limit))
+    with bench.progress(f"{', '.join(classes)} at {len(edits)} places") as step:
+        places = fit_erasers(
+            marker, fit, edits, tokens, batch, settings.draws, settings.seed, lambda n: step(min(n, tokens), 2 * tokens)
+        )
+        texts = list(islice(read.texts(), settings.limit))
         tally, notes = Tally(), dict.fromkeys((*read.notes, *_said(whose)))
         for one in marker.batches(texts, batch):
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(subject, one, places))
-            told(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
+            step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
     table = tally.table(read.name)
-    if dropped := len(tally.texts) - len(table):
-        notes[f"Texts without a token to predict were left out: {dropped} of {len(tally.texts)}."] = None
-    if limit is not None:
-        notes[f"Only the first {limit:,} texts are read."] = None
-    measures = frame("measures", _rows(subject, table, places, draws, seed))
-    about = _about(subject, read, table, places, tuple(notes)) | {
-        "labels": list(classes),
-        "sites": None if sites is None else [str(s) for s in sites],
-        "draws": draws,
-        "whose": whose,
-        "per": per,
-        "seed": seed,
-        "limit": limit,
-    }
-    return _write(out, measures, about | {"command": _command(subject, read, about)})
+    notes |= dict.fromkeys(tally.left_out(table))
+    if settings.limit is not None:
+        notes[f"Only the first {settings.limit:,} texts are read."] = None
+    measures = frame("measures", _rows(subject, table, places, settings.draws, settings.seed))
+    facts = EraseFacts(
+        *what_was_read(subject, read, table),
+        min(place.fitted for place in places),
+        tuple(classes),
+        None if settings.sites is None else tuple(map(str, settings.sites)),
+        settings.draws,
+        whose,
+        settings.per,
+        settings.seed,
+        settings.limit,
+    )
+    return Measured({"measures": measures}, facts, tuple(notes), packages=("transformers", "concept-erasure"))
 
 
 def _said(whose: str) -> tuple[str, ...]:
@@ -168,65 +137,3 @@ def _rows(
         shared = {"subject": subject.name, "n": place.fitted} | where
         yield shared | {"measure": "erase_rank", "value": float(place.erasers[0].rank)}
         yield shared | {"measure": "erase_explained", "value": place.explained}
-
-
-def _about(
-    subject: Subject,
-    texts: LabelledTexts,
-    table: Float[np.ndarray, "N C"],
-    places: Sequence[Place],
-    notes: tuple[str, ...],
-) -> dict[str, Any]:
-    return {
-        "subject": subject.name,
-        "fingerprint": subject.fingerprint,
-        "objective": subject.objective,
-        "corpus": texts.name,
-        "corpus_fingerprint": texts.fingerprint,
-        "texts": len(table),
-        "tokens": int(table[:, 0].sum()),
-        "fitted": min(place.fitted for place in places),
-        "notes": list(notes),
-        "versions": versions("transformers", "concept-erasure"),
-    }
-
-
-def _command(subject: Subject, texts: LabelledTexts, about: Mapping[str, Any]) -> str:
-    words = [
-        "trisect",
-        "erase",
-        *subject.options,
-        *texts.options,
-        *(w for c in about["labels"] for w in ("--label", c)),
-    ]
-    words += ["--sites", " ".join(about["sites"])] if about["sites"] else []
-    words += ["--limit", str(about["limit"])] if about["limit"] is not None else []
-    words += ["--draws", str(about["draws"]), "--whose", about["whose"], "--per", about["per"]]
-    return shlex.join([*words, "--seed", str(about["seed"])])
-
-
-def _write(out: Path, measures: pl.DataFrame, about: dict[str, Any]) -> EraseResult:
-    from trisect.experiments.erase import page
-
-    write_table(out / "tables", "measures", measures)
-    write_json(out / "erasure.json", about)
-    report = page.write(out, measures, about)
-    return EraseResult(out, {"measures": measures}, report, tuple(about["notes"]), page.findings(measures, about))
-
-
-def _check(labels: Sequence[str], draws: int, whose: str | None, tokens: int, limit: int | None, batch: int) -> None:
-    if whose is not None and whose not in WHOSE:
-        known = f"There is {' and '.join(WHOSE)}."
-        raise SpecError(f"{whose!r} is not whose label a position carries.", known, "Use one of them.")
-    if not labels:
-        raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
-    least = {
-        "draws": (draws, 1),
-        "tokens": (tokens, 2),
-        "limit": (1 if limit is None else limit, 1),
-        "batch": (batch, 1),
-    }
-    for name, (given, fewest) in least.items():
-        if given < fewest:
-            known = f"It is a whole number, {fewest} or more."
-            raise SpecError(f"{name} is {given!r}.", known, f"Give {name} as {fewest} or more.")

@@ -1,0 +1,79 @@
+"""What an erasure is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from trisect.core.fields import Setting
+from trisect.core.finding import ReadFacts
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Batch, ModelSource, Per, Seed, Sites
+
+WHOSE = ("own", "next")
+FITTED = 20_000
+
+
+@dataclass(frozen=True)
+class EraseSettings:
+    """Which labels of a text are taken out of which parts of a model's queries, keys and values."""
+
+    source: ModelSource
+    corpus: Annotated[
+        str | Path,
+        Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
+    ]
+    labels: Annotated[tuple[str, ...], Setting("A column; may repeat.", option="label")] = ("pos",)
+    split: Annotated[str, Setting("What the loss is measured on: train, valid or test.", metavar="SPLIT")] = "test"
+    reader: Annotated[str, Setting("wikitext, conllu or plain.", unset="found out")] | None = None
+    limit: Annotated[int, Setting("Read no more than so many texts of the split.", low=1)] | None = None
+    sites: Sites | None = None
+    draws: Annotated[int, Setting("Random subspaces to compare with.", low=1)] = 10
+    per: Per = "layer"
+    whose: (
+        Annotated[
+            str,
+            Setting(
+                "own or next: whose label a position carries, that of its word or of the next piece's.",
+                choices=WHOSE,
+                metavar="WHOSE",
+                unset="next for causal models",
+            ),
+        ]
+        | None
+    ) = None
+    tokens: Annotated[
+        int, Setting("Labelled positions of the train split that erasers are fitted to, about.", low=2, option="")
+    ] = FITTED
+    batch: Batch = 8
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class EraseFacts(ReadFacts):
+    """Model, texts and settings of an erasure; `fitted` is the least number of positions that an eraser was fitted to."""
+
+    fitted: int
+    labels: tuple[str, ...]
+    sites: tuple[str, ...] | None
+    draws: int
+    whose: str
+    per: str
+    seed: int
+    limit: int | None
+
+
+ERASE = Experiment(
+    "erase",
+    """Erase a label linearly from queries, keys or values, and measure what the model loses by it.
+
+    \b
+    trisect erase MODEL --corpus ud-english-ewt --label pos --sites k@all
+    """,
+    EraseSettings,
+    EraseFacts,
+    "trisect.experiments.erase",
+    out="erase-{model}",
+    record="erasure.json",
+)
