@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from trisect.door import prove as prove
     from trisect.door import recall as recall
     from trisect.door import render as render
-    from trisect.door import rewind as rewind
     from trisect.door import similarity as similarity
     from trisect.door import study as study
     from trisect.door import texts as texts
@@ -68,7 +67,6 @@ _HOME = {
             "load",
             "prove",
             "recall",
-            "rewind",
             "similarity",
             "texts",
             "theory_page",

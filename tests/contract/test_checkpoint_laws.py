@@ -12,7 +12,7 @@ import trisect
 from trisect.core.site import Site
 from trisect.core.subject import Target, Texts
 from trisect.core.trace import Address, Origin, Projections
-from trisect.experiments.checkpoints.run import plan_places, run_checkpoints
+from trisect.experiments.checkpoints.run import plan_places
 from trisect.hf.checkpoints import blend, cuts_of, replaced, take
 from trisect.hf.load import load
 from trisect.lab.passes import plan_edits
@@ -130,7 +130,7 @@ def plain_loss(kind, edits):
 
 def rewound(folder, out, **named):
     texts = Texts("made", lambda: iter(LINES))
-    return run_checkpoints(folder, "step0", "step2", ["step1"], texts, out, quiet=True, **named)
+    return trisect.rewind(folder, "step0", "step2", texts, stages=["step1"], out=out, quiet=True, **named)
 
 
 def curve(result, measure, site):
@@ -232,7 +232,9 @@ def test_ablating_by_zero_is_a_model_without_the_weights(subjects, kind, place):
 
 def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(subjects, tmp_path):
     texts = Texts("made", lambda: iter(LINES))
-    result = trisect.ablate(subjects["grouped"], texts, sites=["k@2.h2", "q@2.h3-4", "q@2.h3"], out=tmp_path, quiet=True)
+    result = trisect.ablate(
+        subjects["grouped"], texts, sites=["k@2.h2", "q@2.h3-4", "q@2.h3"], out=tmp_path, quiet=True
+    )
     found = {(r["component"], r["group"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
     assert found["k", "zero"] == pytest.approx(found["q", "zero, heads 3-4"], abs=1e-6)
     assert abs(found["q", "zero"] - found["k", "zero"]) > 1e-4

@@ -1,6 +1,5 @@
 """Rewinding between checkpoints from a folder to a page: what it writes, what it notes, and what it refuses."""
 
-import json
 import shutil
 
 import polars as pl
@@ -9,13 +8,15 @@ import torch
 from markupsafe import escape
 from tests import revisions
 
+import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.subject import Target, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
-from trisect.experiments.checkpoints import page
-from trisect.experiments.checkpoints.run import run_checkpoints
+from trisect.experiments.checkpoints.run import plan_places
+from trisect.experiments.checkpoints.settings import REWIND
 from trisect.hf.checkpoints import cuts_of, locate
+from trisect.lab.driver import render
 
 LINES = [*revisions.lines(3), " ".join(revisions.WORDS)]
 
@@ -29,9 +30,9 @@ def texts(lines=LINES, name="<script>made</script>"):
     return Texts(name, lambda: iter(lines), ("a & b",))
 
 
-def rewind(folder, out, lines=LINES, initial="first", final="last", stages=None, **named):
+def rewind(folder, out, lines=LINES, initial="first", final="last", **named):
     named = {"points": 5, "sites": ["v@1"], "quiet": True} | named
-    return run_checkpoints(folder, initial, final, stages, texts(lines), out, **named)
+    return trisect.rewind(folder, initial, final, texts(lines), out=out, **named)
 
 
 def message(error):
@@ -62,16 +63,48 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
     assert "<i>" not in text
     assert "a &lt;i&gt;model@last" in text
     assert "&lt;script&gt;made&lt;/script&gt;" in text
-    assert all(str(escape(said)) in text for said in result.findings)
+    assert all(str(escape(finding.words)) in text for finding in result.findings)
     assert "mid (1)" in text
     assert "mid (2)" in text
     assert "trisect rewind" in text
-    about = json.loads((result.folder / "checkpoints.json").read_text())["body"]
-    assert page.write(tmp_path, result.tables["sites"], about).read_bytes() == result.report.read_bytes()
+    shutil.copytree(result.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
+    again = render(REWIND, tmp_path / "again")
+    assert again.report.read_bytes() == result.report.read_bytes()
+    assert (again.findings, again.about) == (result.findings, result.about)
     names = {p.stem for p in (result.folder / "figures").glob("*.svg")}
     assert names == {
         "checkpoints-convex", "checkpoints-criticality", "checkpoints-stages", "checkpoints-stages-area",
     }  # fmt: skip
+
+
+def test_the_command_repeats_it_and_names_no_folder_of_this_machine(result):
+    command = "trisect rewind MODEL --initial first --final last --stages mid,mid --points 5 --exact"
+    assert result.about.command == command
+    facts = result.about.facts
+    assert (facts.initial, facts.stages, facts.final, facts.points, facts.exact) == (
+        "first",
+        ("mid", "mid"),
+        "last",
+        5,
+        True,
+    )
+
+
+def test_findings_are_the_final_loss_and_the_areas_of_every_site(result):
+    rows = result.tables["sites"]
+    assert [f.measure for f in result.findings] == ["final_loss", "rewind_area", "midstage_area"]
+    last = rows.filter((pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 1))["value"]
+    assert result.findings[0].values[0].mean == last[0]
+    for finding in result.findings[1:]:
+        found = {(r["site"], r["measure"]): r["value"] for r in rows.to_dicts()}
+        every = [f"{c}@{n}" for n in (1, 2) for c in "qkv"]
+        assert sorted(one.name for one in finding.values) == sorted(every)
+        for one in finding.values:
+            ends = (found[one.name, f"{finding.measure}{end}"] for end in ("", "_low", "_high"))
+            assert (one.mean, one.low, one.high) == tuple(ends)
+            assert one.n == result.about.facts.texts
+        most = max(finding.values, key=lambda one: one.mean)
+        assert finding.comparison.startswith(f"most {most.name}")
 
 
 def test_without_stages_there_is_no_midstage_and_equal_revisions_are_noted(folder, tmp_path):
@@ -145,9 +178,10 @@ def test_a_component_that_is_not_made_by_one_module_is_refused():
 @pytest.mark.parametrize(
     ("named", "kind", "said"),
     [
-        ({"points": 1}, SpecError, "points is 1. A curve has at least two points. Leave it out for what is usual."),
-        ({"epsilon": 0.0}, SpecError, "epsilon is 0.0. It is a share of the final loss, above 0 and below 1."),
-        ({"batch": 0}, SpecError, "batch is 0. A batch has at least one text."),
+        ({"points": 1}, SpecError, "points is 1. It is a whole number, 2 or more. Give points as"),
+        ({"epsilon": 0.0}, SpecError, "epsilon is 0.0. It is a number, above 0 and below 1. Give epsilon as"),
+        ({"epsilon": 1}, SpecError, "epsilon is 1.0. It is a number, above 0 and below 1. Give epsilon as"),
+        ({"batch": 0}, SpecError, "batch is 0. It is a whole number, 1 or more. Give batch as"),
         ({"sites": ["v@3"]}, SiteError, "The site 'v@3' lies outside the model: layer 3. The model has layers 1, 2"),
         ({"sites": []}, SiteError, "No site was given. The model has layers 1, 2 with 4 heads."),
         ({"lines": []}, CorpusError, "The texts '<script>made</script>' have no loss. 0 were read"),
@@ -161,7 +195,6 @@ def test_what_cannot_be_done_is_said(folder, tmp_path, named, kind, said):
 
 def test_normed_components_are_rewound_and_said_to_be_more_than_weights():
     from trisect.core.subject import Heads, Shape
-    from trisect.experiments.checkpoints.run import plan_places
 
     address, rows = Address("plain", 1), torch.arange(4).view(2, 2)
     origins = {

@@ -45,19 +45,6 @@ def _texts(function: Any) -> Any:
     return function
 
 
-class _Sited(click.Command):
-    """A command whose --sites takes all the sites that stand behind it: --sites q@all k@1 v@2."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        joined: list[str] = []
-        for word in args:
-            if len(joined) > 1 and joined[-2] == "--sites" and "@" in word and not word.startswith("-"):
-                joined[-1] += f" {word}"
-            else:
-                joined.append(word)
-        return super().parse_args(ctx, joined)
-
-
 def _out(function: Any) -> Any:
     """Where things go, and how they are said."""
     for option in (
@@ -144,73 +131,6 @@ def similarity(draws: int, out: str | None, seed: int, as_json: bool, **named: A
     say_result(done, as_json)
 
 
-@main.command(cls=_Sited)
-@click.argument("model", metavar="MODEL")
-@click.option("--initial", required=True, help="The revision to rewind to.")
-@click.option("--final", required=True, help="The revision to rewind from.")
-@click.option("--stages", help="Revisions in between, joined by commas, in the order of training.")
-@_texts
-@click.option("--sites", multiple=True, help="Sites such as q@all or v@2.  [default: q, k and v of every layer]")
-@click.option("--points", default=101, show_default=True, help="Values of α from 0 to 1.")
-@click.option(
-    "--epsilon", default=0.01, show_default=True, help="Share of the final loss that criticality counts as a drop."
-)
-@click.option("--exact", is_flag=True, help="Evaluate every α instead of interpolating between some.")
-@click.option("--window", type=int, help="Tokens read at once.  [default: the model's own limit]")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
-@click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]")
-@click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code.")
-@click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here.")
-@_out
-def rewind(
-    model: str,
-    initial: str,
-    final: str,
-    stages: str | None,
-    sites: tuple[str, ...],
-    points: int,
-    epsilon: float,
-    exact: bool,
-    window: int | None,
-    device: str,
-    dtype: str | None,
-    pickle: bool,
-    remote_code: bool,
-    out: str | None,
-    seed: int,
-    as_json: bool,
-    **named: Any,
-) -> None:
-    """Rewind q, k or v between published checkpoints of one model: criticality without training.
-
-    Checkpoints are revisions on a hub, or sub-folders of a local folder.
-
-    \b
-    trisect rewind EleutherAI/pythia-70m --initial step0 --final step143000 --stages step512,step4000 --corpus DIR
-    """
-    from trisect import door
-
-    done = door.rewind(
-        model,
-        initial,
-        final,
-        [] if stages is None else [stage.strip() for stage in stages.split(",")],
-        _read(named),
-        _folder(out, "rewind", model),
-        _several(sites) or None,
-        points,
-        epsilon,
-        exact,
-        seed=seed,
-        window=window,
-        dtype=dtype,
-        device=device,
-        pickle=pickle,
-        remote_code=remote_code,
-    )
-    say_result(done, as_json)
-
-
 @main.command()
 @_model
 @_window
@@ -257,11 +177,6 @@ def _read(named: dict[str, Any], needed: bool = True) -> Any:
 
 def _folder(out: str | None, command: str, name: str) -> Path:
     return Path(out) if out is not None else Path(f"{command}-{name.strip('/').split('/')[-1]}")
-
-
-def _several(sites: tuple[str, ...]) -> tuple[str, ...]:
-    """Sites, whether the option stands several times or holds several with spaces between."""
-    return tuple(site for given in sites for site in given.split())
 
 
 def say_result(done: Any, as_json: bool) -> None:

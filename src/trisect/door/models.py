@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trisect.core.site import Site
 from trisect.core.subject import Text
-from trisect.door.given import as_subject, free_place, given_texts, read_sites
+from trisect.door.given import as_subject, free_place, given_texts
 
 
 def prove(
@@ -70,51 +69,6 @@ def align(
     from trisect.experiments.align.run import run_align
 
     return run_align(models, source, target, gold, base, trial, free_place(out), limit, seed=seed, quiet=quiet)
-
-
-def rewind(
-    model: str | Path,
-    initial: str,
-    final: str,
-    stages: Sequence[str],
-    texts: Any,
-    out: str | Path = "rewind",
-    sites: Site | str | Sequence[Site | str] | None = None,
-    points: int = 101,
-    epsilon: float = 0.01,
-    exact: bool = False,
-    batch: int = 8,
-    seed: int = 0,
-    quiet: bool = False,
-    window: int | None = None,
-    dtype: str | None = None,
-    device: str = "cpu",
-    pickle: bool = False,
-    remote_code: bool = False,
-) -> Any:
-    """Rewind q, k, v between published checkpoints of one model (science A5, A6): revisions, or sub-folders."""
-    from trisect.experiments.checkpoints.run import run_checkpoints
-
-    return run_checkpoints(
-        model,
-        initial,
-        final,
-        stages,
-        given_texts(texts),
-        free_place(out),
-        read_sites(sites),
-        points,
-        epsilon,
-        exact,
-        batch,
-        seed,
-        quiet,
-        window,
-        dtype,
-        device,
-        pickle,
-        remote_code,
-    )
 
 
 def explore(reading: Any, row: int = 0) -> Any:

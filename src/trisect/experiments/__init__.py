@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trisect.experiments.ablate.settings import ABLATE
+from trisect.experiments.checkpoints.settings import REWIND
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.norms.settings import NORMS
 from trisect.lab.experiment import Experiment, Utility
@@ -13,5 +14,6 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ERASE,
     NORMS,
+    REWIND,
 )
 UTILITIES: tuple[Utility[Any], ...] = ()

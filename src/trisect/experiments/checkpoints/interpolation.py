@@ -46,7 +46,7 @@ class How(NamedTuple):
         return np.arange(self.points) / (self.points - 1)
 
 
-class Bench:
+class Trials:
     """A model and the texts on which every set of weights is tried; the texts are made ready once."""
 
     def __init__(self, subject: Subject, module: nn.Module, texts: Texts, size: int) -> None:
@@ -83,13 +83,13 @@ class Bench:
 
 
 def rewind(
-    bench: Bench,
+    trials: Trials,
     spots: Sequence[Place],
     read: Callable[[str], list[Values]],
     initial: str,
     stages: Sequence[str],
     how: How,
-    told: Callable[[int, int], object],
+    step: Callable[[int, int], object],
 ) -> tuple[list[Row], list[str]]:
     """The rows of every site, without their subject, and notes.
 
@@ -97,7 +97,7 @@ def rewind(
     """
     from trisect.hf.checkpoints import take
 
-    final = [take(bench.module.state_dict(), spot.cuts) for spot in spots]
+    final = [take(trials.module.state_dict(), spot.cuts) for spot in spots]
     total, done = len(spots) * (1 + (len(stages) + 1) * bool(stages)), 0
     rows: list[Row] = []
     middle: list[list[Losses]] = [[] for _ in spots]
@@ -105,38 +105,38 @@ def rewind(
     for number, revision in enumerate((initial, *stages)):
         for i, (spot, values) in enumerate(zip(spots, read(revision), strict=True)):
             if stages:
-                middle[i].append(bench.losses(spot.cuts, values))
+                middle[i].append(trials.losses(spot.cuts, values))
             if not number:
                 same += [spot.site] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
-                rows += _convex(bench, spot, values, final[i], how)
+                rows += _convex(trials, spot, values, final[i], how)
             done += 1
-            told(done, total)
+            step(done, total)
     for spot, losses in zip(spots, middle, strict=True):
-        rows += _midstage(bench, spot, [*losses, bench.final], how) if losses else []
+        rows += _midstage(trials, spot, [*losses, trials.final], how) if losses else []
     notes = [f"At {', '.join(map(str, same))} the initial weights are the final ones."] if same else []
     return rows, notes
 
 
-def _convex(bench: Bench, spot: Place, first: Values, last: Values, how: How) -> list[Row]:
+def _convex(trials: Trials, spot: Place, first: Values, last: Values, how: How) -> list[Row]:
     from trisect.hf.checkpoints import blend
 
-    sums: dict[float, Losses] = {1.0: bench.final}
+    sums: dict[float, Losses] = {1.0: trials.final}
 
     def evaluate(alphas: list[float]) -> Float[np.ndarray, "1 N"]:
         for alpha in alphas:
             if alpha not in sums:
-                sums[alpha] = bench.losses(spot.cuts, blend(first, last, alpha))
-        return np.array([[sums[alpha].sum() / bench.tokens.sum() for alpha in alphas]])
+                sums[alpha] = trials.losses(spot.cuts, blend(first, last, alpha))
+        return np.array([[sums[alpha].sum() / trials.tokens.sum() for alpha in alphas]])
 
     grid = how.grid
     curves: Curves = exact_curves(evaluate, grid, 1) if how.exact else adaptive_curves(evaluate, grid, 1, how.epsilon)
     losses = curves.values[0]
     rows, drawn = _curve(
-        "rewind", spot, grid, losses, curves.mix @ np.stack([sums[x] for x in curves.points]), bench, how
+        "rewind", spot, grid, losses, curves.mix @ np.stack([sums[x] for x in curves.points]), trials, how
     )
     found = criticality(grid, losses, how.epsilon)
     scores = np.array([[criticality(grid, curve, how.epsilon).score] for curve in drawn])
-    ends = percentile_interval(scores, len(bench.tokens))
+    ends = percentile_interval(scores, len(trials.tokens))
     named = {"criticality": found.score, "criticality_first": found.first}
     named |= {"criticality_low": ends.low[0], "criticality_high": ends.high[0]}
     named |= {
@@ -144,14 +144,14 @@ def _convex(bench: Bench, spot: Place, first: Values, last: Values, how: How) ->
         "rewind_evaluations": curves.evaluations,
         "rewind_nodes": curves.nodes,
     }
-    return _finite([*rows, *(_row(spot, bench, name, value) for name, value in named.items())])
+    return _finite([*rows, *(_row(spot, trials, name, value) for name, value in named.items())])
 
 
-def _midstage(bench: Bench, spot: Place, losses: Sequence[Losses], how: How) -> list[Row]:
+def _midstage(trials: Trials, spot: Place, losses: Sequence[Losses], how: How) -> list[Row]:
     """`at` is the number of the revision, from 0 (initial) on."""
     sums = np.stack(losses)
-    means = sums.sum(1) / bench.tokens.sum()
-    return _finite(_curve("midstage", spot, np.arange(len(sums), dtype=float), means, sums, bench, how)[0])
+    means = sums.sum(1) / trials.tokens.sum()
+    return _finite(_curve("midstage", spot, np.arange(len(sums), dtype=float), means, sums, trials, how)[0])
 
 
 def _curve(
@@ -160,26 +160,26 @@ def _curve(
     at: Float[np.ndarray, " A"],
     losses: Float[np.ndarray, " A"],
     sums: Float[np.ndarray, "A N"],
-    bench: Bench,
+    trials: Trials,
     how: How,
 ) -> tuple[list[Row], Float[np.ndarray, "R A"]]:
     """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts."""
-    drawn = drawn_ratios(sums.T, bench.tokens, how.seed)
+    drawn = drawn_ratios(sums.T, trials.tokens, how.seed)
     rises = drawn - drawn[:, -1:]
-    rise = percentile_interval(rises, len(bench.tokens))
-    area = percentile_interval(rises.mean(1, keepdims=True), len(bench.tokens))
+    rise = percentile_interval(rises, len(trials.tokens))
+    area = percentile_interval(rises.mean(1, keepdims=True), len(trials.tokens))
     columns = {"loss_nats": losses, "rise_low_nats": rise.low, "rise_high_nats": rise.high}
     rows = [
-        _row(spot, bench, f"{kind}_{name}", value, float(x))
+        _row(spot, trials, f"{kind}_{name}", value, float(x))
         for name, values in columns.items()
         for x, value in zip(at, values, strict=True)
     ]
     ends = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
-    return rows + [_row(spot, bench, f"{kind}_{name}", value) for name, value in ends.items()], drawn
+    return rows + [_row(spot, trials, f"{kind}_{name}", value) for name, value in ends.items()], drawn
 
 
-def _row(spot: Place, bench: Bench, measure: str, value: float, at: float | None = None) -> Row:
-    n = int(bench.tokens.sum())
+def _row(spot: Place, trials: Trials, measure: str, value: float, at: float | None = None) -> Row:
+    n = int(trials.tokens.sum())
     return {"site": str(spot.site), "measure": measure, "at": at, "value": float(value), "n": n}
 
 

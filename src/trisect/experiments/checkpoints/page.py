@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import altair as alt
 import polars as pl
 
+from trisect.core.finding import About, Estimate, Finding
 from trisect.core.site import Site
+from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.frames import Frame
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.report.points import order, place
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
-from trisect.report.subject import FEW_TEXTS, STACKS, corpus, spoken
+from trisect.report.provenance import provenance
+from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken
 
 UNIT = "nats per token"
 TALL, WIDE = 202, 246  # pixels of a heat map
@@ -47,24 +49,21 @@ class Cell(NamedTuple):
     value: float
 
 
-def write(folder: Path, sites: pl.DataFrame, about: Mapping[str, Any]) -> Path:
-    """Write `folder/report.html` and its figures from the table `sites` of a rewinding; returns the page's path."""
-    return write_sheet(folder, make_sheet(sites, about))
-
-
-def make_sheet(sites: pl.DataFrame, about: Mapping[str, Any]) -> Sheet:
-    """The page as data; `about` is what stands in checkpoints.json beside the tables."""
+def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet:
+    """The page from the table sites."""
+    sites, facts = tables["sites"], about.facts
     lede = (
-        f"Query, key and value weights of {about['subject']} are set back towards revision {about['initial']}, one site at "
-        f"a time and all else final, and the model's own loss on {about['corpus']} is taken. No model is trained for it. "
+        f"Query, key and value weights of {facts.subject} are set back towards revision {facts.initial}, one site at "
+        f"a time and all else final, and the model's own loss on {facts.corpus} is taken. No model is trained for it. "
         "This speaks of this one model and of these texts."
     )
-    sections = [_convex(sites, about)]
-    if about["stages"]:
-        sections.append(_midstage(sites, about))
+    final, area, *stages = map(str, findings(tables, about))
+    sections = [_convex(sites, f"{final} {area}", facts)]
+    sections += [_midstage(sites, said, facts) for said in stages]
     sections.append(_numbers(sites, about))
-    title = f"How far back {about['subject']} can go"
-    return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), _facts(about), REFERENCES)
+    title = f"How far back {facts.subject} can go"
+    own = provenance(about, *read_facts(facts, "final weights"), *_how(facts))
+    return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), own, REFERENCES)
 
 
 def _ranged(sites: pl.DataFrame, measure: str) -> list[Ranged]:
@@ -95,24 +94,46 @@ def _bars(found: Sequence[Ranged], stack: str) -> list[Bar]:
     return [Bar(place(r.site).group, place(r.site).layers, r.value, r.low, r.high) for r in mine]
 
 
-def findings(sites: pl.DataFrame, about: Mapping[str, Any]) -> tuple[str, ...]:
-    """The final loss, and where the area is largest and smallest, as sentences."""
-    area = _ranged(sites, "rewind_area")
+def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
+    """The final loss, and the area at every site: along the line, and over revisions where there are stages."""
+    sites, facts = tables["sites"], about.facts
     final = next(c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 1)
+    loss = Estimate("final", final, n=facts.texts)
+    said = f"With its final weights the model's loss is {words.number(final)} {UNIT}."
+    found = [Finding("final_loss", said, UNIT, (loss,)), _area(_ranged(sites, "rewind_area"), facts)]
+    if facts.stages:
+        found.append(_stage_area(_ranged(sites, "midstage_area"), facts))
+    return tuple(found)
+
+
+def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
     most, least = max(area, key=lambda r: r.value), min(area, key=lambda r: r.value)
-    return (
-        f"With its final weights the model's loss is {words.number(final)} {UNIT}.",
-        f"On the straight line from α = 0 (weights of {about['initial']}) to α = 1 (weights of {about['final']}) the mean "
+    said = (
+        f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
         f"rise over that loss, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)} nats, and "
-        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)} nats.",
+        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)} nats."
     )
+    return Finding("rewind_area", said, "nats", _estimates(area, facts), f"most {most.site}, least {least.site}", per="text")
 
 
-def _convex(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
+def _stage_area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
+    most = max(area, key=lambda r: r.value)
+    said = (
+        f"With a site's weights as they were at an earlier revision, the mean rise over all {len(facts.stages) + 2} "
+        f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)} nats."
+    )
+    return Finding("midstage_area", said, "nats", _estimates(area, facts), f"most {most.site}", per="text")
+
+
+def _estimates(area: Sequence[Ranged], facts: RewindFacts) -> tuple[Estimate, ...]:
+    return tuple(Estimate(*r, facts.texts) for r in area)
+
+
+def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
     area, score, first = (_ranged(sites, m) for m in ("rewind_area", "criticality", "criticality_first"))
     said = [
-        " ".join(findings(sites, about)),
-        f"Criticality is the smallest α from which on the loss stays within {100 * about['epsilon']:g} % of the final one; "
+        found,
+        f"Criticality is the smallest α from which on the loss stays within {100 * facts.epsilon:g} % of the final one; "
         "the area needs no such line, and is what should be compared.",
     ]
     other = {r.site: r.value for r in first}
@@ -128,21 +149,21 @@ def _convex(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
             f"At {words.several(len(floor), 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
             "floor, and tells these sites apart no further."
         )
-    return Section("Convex rewinding", tuple(said), (_heat(sites, about), _scores(area, score, about)))
+    return Section("Convex rewinding", tuple(said), (_heat(sites, facts), _scores(area, score, facts)))
 
 
-def _heat(sites: pl.DataFrame, about: Mapping[str, Any]) -> Figure:
+def _heat(sites: pl.DataFrame, facts: RewindFacts) -> Figure:
     cells = _cells(sites, "rewind_loss_nats")
     heights = [f"{at:g}" for at in sorted({c.at for c in cells}, reverse=True)]
     named = {c: f"{c.at:g}" for c in cells}
     caption = (
-        f"The model's loss with one site's weights on the straight line between {about['initial']} (α = 0) and "
-        f"{about['final']} (α = 1), all else final. The same colours in every panel. {_n(about)}"
+        f"The model's loss with one site's weights on the straight line between {facts.initial} (α = 0) and "
+        f"{facts.final} (α = 1), all else final. The same colours in every panel. {_n(facts)}"
     )
     return _map("checkpoints-convex", "Figure 1", "Loss along the line", caption, named, heights, "α")
 
 
-def _scores(area: Sequence[Ranged], score: Sequence[Ranged], about: Mapping[str, Any]) -> Figure:
+def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts) -> Figure:
     names = [r.site for r in area]
     unit = Frame("α", -0.04, 1.04)
     panels: list[Panel] = []
@@ -155,23 +176,18 @@ def _scores(area: Sequence[Ranged], score: Sequence[Ranged], about: Mapping[str,
             panels.append(layer_panel(f"Criticality{tail}", mine, unit, zero=False))
     caption = (
         "The area is the mean rise of the loss over α; criticality the smallest α from which on the loss is within "
-        f"{100 * about['epsilon']:g} % of the final one. Bars are 95 % intervals. {_n(about)}{cut(all_bars, axis)}"
+        f"{100 * facts.epsilon:g} % of the final one. Bars are 95 % intervals. {_n(facts)}{cut(all_bars, axis)}"
     )
     key = component_key(all_bars)
     return Figure("checkpoints-criticality", "Figure 2", "Area and criticality", caption, tuple(panels), key)
 
 
-def _midstage(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
-    revisions = [about["initial"], *about["stages"], about["final"]]
+def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
+    revisions = [facts.initial, *facts.stages, facts.final]
     names = [f"{name} ({i})" if revisions.count(name) > 1 else name for i, name in enumerate(revisions)]
     named = {c: names[round(c.at)] for c in _cells(sites, "midstage_loss_nats")}
     area = _ranged(sites, "midstage_area")
-    most = max(area, key=lambda r: r.value)
-    said = (
-        f"Here a site's weights are those of an earlier revision as it was. The mean rise over all {len(names)} revisions is "
-        f"largest at {most.site}, {spoken(most.value, most.low, most.high)} nats.",
-    )
-    caption = f"The model's loss with one site's weights as they were at each revision, the last on top. {_n(about)}"
+    caption = f"The model's loss with one site's weights as they were at each revision, the last on top. {_n(facts)}"
     heat = _map("checkpoints-stages", "Figure 3", "Loss by revision", caption, named, names[::-1], "revision")
     bars = [bar for stack in _stacks(r.site for r in area) for bar in _bars(area, stack)]
     axis = frame_of(bars, "nats")
@@ -179,9 +195,9 @@ def _midstage(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
         layer_panel(f"Mid-stage area{', ' + STACKS[s] if s else ''}", _bars(area, s), axis)
         for s in _stacks(r.site for r in area)
     )
-    caption = f"The mean rise of the loss over all revisions. Bars are 95 % intervals. {_n(about)}{cut(bars, axis)}"
+    caption = f"The mean rise of the loss over all revisions. Bars are 95 % intervals. {_n(facts)}{cut(bars, axis)}"
     second = Figure("checkpoints-stages-area", "Figure 4", "Mid-stage area", caption, panels, component_key(bars))
-    return Section("Mid-stage rewinding", said, (heat, second))
+    return Section("Mid-stage rewinding", (said,), (heat, second))
 
 
 def _map(
@@ -224,7 +240,8 @@ def _panel(
     return Panel(title, chart, words_for, (), {})
 
 
-def _numbers(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
+def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
+    facts = about.facts
     kinds = [
         ("rewind_area", "area, nats"),
         ("criticality", "criticality, α"),
@@ -240,36 +257,29 @@ def _numbers(sites: pl.DataFrame, about: Mapping[str, Any]) -> Section:
         cells = [spoken(r.value, r.low, r.high, False) if r else "–" for r in numbers]
         rows.append((site, words.number(starts.get(site)), *cells))
     said = [
-        f"Intervals are 95 % of a bootstrap over {words.several(about['texts'], 'text')}; every set of weights is tried on the "
+        f"Intervals are 95 % of a bootstrap over {words.several(facts.texts, 'text')}; every set of weights is tried on the "
         "same texts. They are not corrected for how many there are."
     ]
-    if about["texts"] < FEW_TEXTS:
+    if facts.texts < FEW_TEXTS:
         said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
     checks = [c.value for c in (Ranged(s, v, None, None) for s, v in _plain(sites, "rewind_check_nats"))]
-    if not about["exact"] and checks:
+    if not facts.exact and checks:
         said.append(
-            f"Of the {about['points']} α of a curve some are tried and the others interpolated; the last two interpolants "
+            f"Of the {facts.points} α of a curve some are tried and the others interpolated; the last two interpolants "
             f"differ by at most {words.number(max(checks))} nats."
         )
     columns = ("site", "loss at α = 0, nats", *found)
-    return Section("Numbers", (*said, *about["notes"]), (), (Table(columns, tuple(rows), "Every site"),))
+    return Section("Numbers", (*said, *about.notes), (), (Table(columns, tuple(rows), "Every site"),))
 
 
 def _plain(sites: pl.DataFrame, measure: str) -> list[tuple[str, float]]:
     return sites.filter(pl.col("measure") == measure).select("site", "value").rows()
 
 
-def _n(about: Mapping[str, Any]) -> str:
-    return f"n\u00a0=\u00a0{words.several(about['texts'], 'text')}, {words.count(about['tokens'])} predicted tokens."
+def _n(facts: RewindFacts) -> str:
+    return f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}, {words.count(facts.tokens)} predicted tokens."
 
 
-def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return (
-        ("Model", f"{about['subject']}, final weights {about['fingerprint']}"),
-        ("Revisions", ", ".join([about["initial"], *about["stages"], about["final"]])),
-        ("Texts", corpus(about)),
-        ("Predicted tokens", words.count(about["tokens"])),
-        ("Curves", f"{about['points']} α, ε {100 * about['epsilon']:g} %, {about['passes']} passes over the texts"),
-        ("Command", about["command"]),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(about["versions"].items()))),
-    )
+def _how(facts: RewindFacts) -> tuple[tuple[str, str], ...]:
+    curves = f"{facts.points} α, ε {100 * facts.epsilon:g} %, {facts.passes} passes over the texts"
+    return (("Revisions", ", ".join([facts.initial, *facts.stages, facts.final])), ("Curves", curves))

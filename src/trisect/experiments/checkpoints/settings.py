@@ -1,0 +1,74 @@
+"""What rewinding between checkpoints is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from trisect.core.fields import Setting
+from trisect.core.finding import ReadFacts
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Batch, Device, Dtype, Pickle, RemoteCode, Seed, Sites, TextSource, Window
+
+
+@dataclass(frozen=True)
+class RewindSettings:
+    """Which parts of a model are set back to which of its earlier revisions, over texts."""
+
+    model: Annotated[
+        str | Path, Setting("A name on a hub, or a folder with every checkpoint in a subfolder.", argument=True)
+    ]
+    initial: Annotated[str, Setting("The revision to rewind to.", metavar="REVISION")]
+    final: Annotated[str, Setting("The revision to rewind from.", metavar="REVISION")]
+    read: TextSource
+    stages: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Revisions in between, joined by commas, in the order of training.", many="commas", metavar="REVISIONS"
+        ),
+    ] = ()
+    sites: Sites | None = None
+    points: Annotated[int, Setting("Values of α from 0 to 1.", low=2)] = 101
+    epsilon: Annotated[
+        float, Setting("Share of the final loss that criticality counts as a drop.", above=0, below=1)
+    ] = 0.01
+    exact: Annotated[bool, Setting("Evaluate every α instead of interpolating between some.")] = False
+    window: Window | None = None
+    device: Device = "cpu"
+    dtype: Dtype | None = None
+    pickle: Pickle = False
+    remote_code: RemoteCode = False
+    batch: Batch = 8
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class RewindFacts(ReadFacts):
+    """The final model, texts and settings of a rewinding; `passes` counts how often the texts were read."""
+
+    passes: int
+    points: int
+    epsilon: float
+    exact: bool
+    seed: int
+    initial: str
+    stages: tuple[str, ...]
+    final: str
+
+
+REWIND = Experiment(
+    "rewind",
+    """Rewind q, k or v between published checkpoints of one model: criticality without training.
+
+    Checkpoints are revisions on a hub, or sub-folders of a local folder.
+
+    \b
+    trisect rewind EleutherAI/pythia-70m --initial step0 --final step143000 --stages step512,step4000 --corpus DIR
+    """,
+    RewindSettings,
+    RewindFacts,
+    "trisect.experiments.checkpoints",
+    out="rewind-{model}",
+    record="checkpoints.json",
+)
