@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from trisect.door import prove as prove
     from trisect.door import recall as recall
     from trisect.door import render as render
-    from trisect.door import similarity as similarity
     from trisect.door import study as study
     from trisect.door import texts as texts
     from trisect.door import theory_page as theory_page
@@ -67,7 +66,6 @@ _HOME = {
             "load",
             "prove",
             "recall",
-            "similarity",
             "texts",
             "theory_page",
             "translate_train",

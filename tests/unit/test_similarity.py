@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from tests import tinyhf, zoo
 from tests.property.test_own_model_laws import own as own_model
 from tests.traces import random_projections, random_trace
 
+import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
 from trisect.core.subject import Batch, Heads, Scores, Shape, Subject, Texts
@@ -27,7 +30,9 @@ from trisect.experiments.similarity.rows import (
     draws_needed,
     measure_weights,
 )
-from trisect.experiments.similarity.run import SCORES, _heads, run_similarity
+from trisect.experiments.similarity.run import SCORES, _heads
+from trisect.experiments.similarity.settings import SIMILARITY
+from trisect.lab.driver import read_about, render
 from trisect.lab.subject import load
 from trisect.measure import similarity
 from trisect.report import format as words
@@ -93,7 +98,7 @@ class Made:
 @pytest.fixture
 def pageless(monkeypatch):
     """No page is drawn, for tests that read the tables alone."""
-    monkeypatch.setattr(page, "write", lambda folder, *rest: folder / "report.html")
+    monkeypatch.setattr("trisect.lab.driver.write_sheet", lambda folder, sheet: folder / "report.html")
 
 
 def texts_of(*texts, name="some texts"):
@@ -101,7 +106,7 @@ def texts_of(*texts, name="some texts"):
 
 
 def run(subject, out, texts=None, **options):
-    return run_similarity(subject, texts, out, DRAWS, quiet=True, **options)
+    return trisect.similarity(subject, texts, draws=DRAWS, out=out, quiet=True, **options)
 
 
 def value(measures, **where):
@@ -123,8 +128,8 @@ def test_the_subject_of_these_tests_is_one():
 
 
 def test_it_writes_tables_figures_and_a_page(whole):
-    assert read_table(whole.folder / "tables", "measures").equals(whole.measures)
-    assert read_table(whole.folder / "tables", "claims").equals(whole.claims)
+    assert read_table(whole.folder / "tables", "measures").equals(whole.tables["measures"])
+    assert read_table(whole.folder / "tables", "claims").equals(whole.tables["claims"])
     assert whole.report == whole.folder / "report.html"
     assert (whole.folder / "figures" / "overlap.svg").exists()
     assert (whole.folder / "similarity.json").exists()
@@ -142,10 +147,10 @@ def test_every_head_has_every_measure_with_its_null(whole):
     ):
         for component in components:
             for suffix in ("", "_z", "_p", "_p_holm"):
-                rows = value(whole.measures, measure=measure + suffix, component=component, group=None)
+                rows = value(whole.tables["measures"], measure=measure + suffix, component=component, group=None)
                 assert rows["head"].sort().to_list() == [1, 1, 2, 2, 3, 3, 4, 4], (measure, component, suffix)
                 assert rows["value"].is_not_null().all()
-            null = value(whole.measures, measure=f"{measure}_null", component=component, group=None)
+            null = value(whole.tables["measures"], measure=f"{measure}_null", component=component, group=None)
             assert null["layer"].sort().to_list() == [1, 2]
             assert (null["low"] < null["value"]).all()
             assert (null["value"] < null["high"]).all()
@@ -157,35 +162,35 @@ def test_numbers_on_the_table_are_those_of_the_measures(whole):
     assert p.w_q is not None
     assert p.w_k is not None
     found = similarity.angles(similarity.span(p.w_q), similarity.span(p.w_k))
-    rows = value(whole.measures, measure="overlap", component="q-k", layer=2, group=None).sort("head")
+    rows = value(whole.tables["measures"], measure="overlap", component="q-k", layer=2, group=None).sort("head")
     assert np.allclose(rows["value"].to_numpy(), found.overlap.numpy())
     left, right = similarity.affine(p.w_q, p.b_q), similarity.affine(p.w_k, p.b_k)
     biased = similarity.angles(similarity.span(left), similarity.span(right))
-    rows = value(whole.measures, measure="overlap", component="q-k", layer=2, group=AFFINE).sort("head")
+    rows = value(whole.tables["measures"], measure="overlap", component="q-k", layer=2, group=AFFINE).sort("head")
     assert np.allclose(rows["value"].to_numpy(), biased.overlap.numpy())
 
 
 def test_scores_are_of_texts_with_two_tokens_or_more(whole):
     for measure in SCORES:
-        rows = value(whole.measures, measure=measure)
+        rows = value(whole.tables["measures"], measure=measure)
         assert len(rows) == 8
         assert rows["n"].to_list() == [3] * 8
         assert (rows["low"] <= rows["value"]).all()
         assert (rows["value"] <= rows["high"]).all()
-    assert value(whole.measures, measure="score_unequal_share")["value"].to_list() == [1.0] * 8
-    cka = value(whole.measures, measure="cka", group="corpus")
+    assert value(whole.tables["measures"], measure="score_unequal_share")["value"].to_list() == [1.0] * 8
+    cka = value(whole.tables["measures"], measure="cka", group="corpus")
     assert cka["n"].to_list() == [25] * 24
     assert cka["value"].is_between(0, 1).all()
 
 
 def sheet_of(made):
-    return page.make_sheet(made.measures, made.claims, read_json(made.folder / "similarity.json", ""))
+    return page.page(made.tables, read_about(SIMILARITY, made.folder))
 
 
 def test_without_texts_only_weights_speak(tmp_path, pageless):
     made = run(Made(bias=False), tmp_path)
-    assert made.measures["group"].null_count() == len(made.measures)
-    reasons = dict(value(made.claims, part=None).select("claim", "reason").iter_rows())
+    assert made.tables["measures"]["group"].null_count() == len(made.tables["measures"])
+    reasons = dict(value(made.tables["claims"], part=None).select("claim", "reason").iter_rows())
     assert reasons["D-3"] == "not measured on this model"
     sections = sheet_of(made).sections
     assert "Whether a token scores highest with itself was not measured: that needs texts." in sections[2].words
@@ -198,15 +203,17 @@ def test_grouped_queries_are_paired_with_their_own_keys(tmp_path, pageless):
     p = subject.projections()[0]
     assert p.w_q is not None
     assert p.w_k is not None
-    rows = value(made.measures, measure="overlap", component="q-k", layer=1, group=None).sort("head")
+    rows = value(made.tables["measures"], measure="overlap", component="q-k", layer=1, group=None).sort("head")
     for head, found in enumerate(rows["value"]):
         one = similarity.angles(similarity.span(p.w_q[[head]]), similarity.span(p.w_k[[head // 2]]))
         assert abs(found - float(one.overlap[0])) < 1e-12
-    assert value(made.measures, measure="overlap", component="k-v", layer=1, group=None)["head"].to_list() == [1, 2]
+    assert value(made.tables["measures"], measure="overlap", component="k-v", layer=1, group=None)[
+        "head"
+    ].to_list() == [1, 2]
     for component, heads in (("q-k", 4), ("v-o", 4), ("q", 4), ("v", 2)):
-        assert len(value(made.measures, measure="effective_rank", component=component, layer=1)) == heads
+        assert len(value(made.tables["measures"], measure="effective_rank", component=component, layer=1)) == heads
     for component, heads in (("q-k", 4), ("k-v", 2), ("q-v", 4)):
-        cka = value(made.measures, measure="cka", group="corpus", component=component, layer=1)["value"]
+        cka = value(made.tables["measures"], measure="cka", group="corpus", component=component, layer=1)["value"]
         assert cka.n_unique() == heads
 
 
@@ -214,21 +221,21 @@ def test_in_cross_attention_pairs_with_queries_stand_apart(tmp_path, pageless):
     both = (Address("dec", 1), Address("cross", 1))
     made = run(Made(layers=both), tmp_path, texts_of("abcdef", "abcd"))
     for measure in ("overlap", "cosine", "cka", "symmetric_share", "least_angle_degrees"):
-        cross = value(made.measures, measure=measure, stack="cross", group=None)
+        cross = value(made.tables["measures"], measure=measure, stack="cross", group=None)
         assert set(cross["component"]) <= {"k-v"}
-        apart = value(made.measures, measure=measure, group=ELSEWHERE)
+        apart = value(made.tables["measures"], measure=measure, group=ELSEWHERE)
         assert set(apart["stack"]) == {"cross"}
         assert set(apart["component"]) == ({"q-k"} if measure == "symmetric_share" else {"q-k", "q-v"})
-        assert set(value(made.measures, measure=measure, stack="dec")["component"]) >= {"q-k"}
-    assert len(value(made.measures, measure="effective_rank", stack="cross", component="q-k")) == 4
-    assert not len(value(made.measures, measure="self_first_share", stack="cross"))
+        assert set(value(made.tables["measures"], measure=measure, stack="dec")["component"]) >= {"q-k"}
+    assert len(value(made.tables["measures"], measure="effective_rank", stack="cross", component="q-k")) == 4
+    assert not len(value(made.tables["measures"], measure="self_first_share", stack="cross"))
     sheet = sheet_of(made)
     titles = [panel.title for panel in sheet.sections[0].figures[0].panels]
     assert titles == ["decoder, q–k", "cross-attention, k–v", "decoder, k–v", "decoder, q–v"]
     section = next(s for s in sheet.sections if s.title == "What if queries come from elsewhere?")
     assert [panel.title for panel in section.figures[0].panels] == ["cross-attention, q–k", "cross-attention, q–v"]
     table = {row[0]: row[1:] for row in section.tables[0].rows}
-    mean = value(made.measures, measure="overlap", component="q-k", group=ELSEWHERE)["value"].mean()
+    mean = value(made.tables["measures"], measure="overlap", component="q-k", group=ELSEWHERE)["value"].mean()
     assert table["overlap of what is read: q–k"][2] == words.number(float(mean))  # type: ignore[arg-type]
     assert table["overlap of what is read: q–k"][0] == "–"
 
@@ -237,17 +244,17 @@ def test_queries_from_elsewhere_change_no_verdict_and_no_other_number(tmp_path, 
     """The cross-attention's keys and values enter Holm's family and the claim; pairs with its queries are a family apart."""
     layers = (Address("dec", 1), Address("cross", 1))
     made = run(Made(layers=layers), tmp_path / "a")
-    raw = value(made.measures, measure="overlap_p", group=None)
+    raw = value(made.tables["measures"], measure="overlap_p", group=None)
     smallest = min(raw["value"].to_list())
     assert len(raw) == 3 * 4 + 4
-    firsts = value(made.measures, measure="overlap_p_holm", group=None)["value"].to_list()
+    firsts = value(made.tables["measures"], measure="overlap_p_holm", group=None)["value"].to_list()
     assert min(firsts) == pytest.approx(min(1.0, 16 * smallest))
-    apart = value(made.measures, measure="overlap_p", group=ELSEWHERE)["value"].to_list()
-    adjusted = value(made.measures, measure="overlap_p_holm", group=ELSEWHERE)["value"].to_list()
+    apart = value(made.tables["measures"], measure="overlap_p", group=ELSEWHERE)["value"].to_list()
+    adjusted = value(made.tables["measures"], measure="overlap_p_holm", group=ELSEWHERE)["value"].to_list()
     assert len(apart) == 8
     assert min(adjusted) == pytest.approx(min(1.0, 8 * min(apart)))
-    parts = made.claims.filter(claim="D-1").filter(pl.col("part").is_not_null())
-    own = [value(made.measures, measure="overlap", component=c, group=None) for c in ("q-k", "k-v", "q-v")]
+    parts = made.tables["claims"].filter(claim="D-1").filter(pl.col("part").is_not_null())
+    own = [value(made.tables["measures"], measure="overlap", component=c, group=None) for c in ("q-k", "k-v", "q-v")]
     assert sorted(parts["n"].to_list()) == sorted(map(len, own))
 
 
@@ -259,7 +266,7 @@ def test_what_is_no_plain_map_is_left_out_by_name(tmp_path, pageless):
         "Left out at layer 1, layer 2, layer 3 and 3 more is what needs it: q is not a plain map of its input but normed "
         "(normed per head).",
     )
-    assert set(value(made.measures, measure="overlap")["component"]) == {"k-v"}
+    assert set(value(made.tables["measures"], measure="overlap")["component"]) == {"k-v"}
 
 
 def test_a_head_of_zeros_has_no_numbers_and_no_p(tmp_path, pageless):
@@ -268,17 +275,19 @@ def test_a_head_of_zeros_has_no_numbers_and_no_p(tmp_path, pageless):
     zero = w_v.clone()
     zero[2] = 0
     made = run(Made(layers=(Address("plain", 1),), changes={"w_v": zero}), tmp_path)
-    rows = value(made.measures, measure="overlap", component="k-v", group=None).sort("head")
+    rows = value(made.tables["measures"], measure="overlap", component="k-v", group=None).sort("head")
     assert rows["value"].is_null().to_list() == [False, False, True, False]
-    assert value(made.measures, measure="overlap_p", component="k-v", group=None)["head"].sort().to_list() == [1, 2, 4]
+    assert value(made.tables["measures"], measure="overlap_p", component="k-v", group=None)[
+        "head"
+    ].sort().to_list() == [1, 2, 4]
 
 
 def test_heads_as_wide_as_the_model_cannot_be_told_apart(tmp_path, pageless):
     p = random_projections(0, heads=2, inner=6, width=6, bias=False)
     weights = {name: getattr(p, name) for name in ("w_q", "w_k", "w_v", "w_o")}
     made = run(Made(layers=(Address("plain", 1),), bias=False, changes=weights), tmp_path)
-    assert set(value(made.measures, measure="overlap")["value"].round(9)) == {1.0}
-    assert value(made.claims, claim="D-1", part=None)["reason"].to_list() == [
+    assert set(value(made.tables["measures"], measure="overlap")["value"].round(9)) == {1.0}
+    assert value(made.tables["claims"], claim="D-1", part=None)["reason"].to_list() == [
         "heads are as wide as the model, so that random ones overlap as much"
     ]
 
@@ -286,7 +295,7 @@ def test_heads_as_wide_as_the_model_cannot_be_told_apart(tmp_path, pageless):
 def test_tied_heads_refute_that_matrices_differ(tmp_path, pageless):
     p = random_projections(0, heads=4, width=12, bias=False)
     made = run(Made(bias=False, changes={"w_q": p.w_q, "w_k": p.w_q}), tmp_path)
-    found = value(made.claims, claim="D-1")
+    found = value(made.tables["claims"], claim="D-1")
     assert found["verdict"][0] == "refuted"
     assert found["effect"][1] == pytest.approx(1 - 3 / 12, abs=0.01)
 
@@ -300,7 +309,9 @@ def test_the_same_call_writes_the_same_bytes_and_another_seed_does_not(tmp_path,
 
 def test_another_seed_draws_other_matrices(tmp_path, whole, pageless):
     other = run(Made(), tmp_path, seed=1)
-    drawn, before = (value(r.measures, measure="overlap_null", component="q-k", group=None) for r in (other, whole))
+    drawn, before = (
+        value(r.tables["measures"], measure="overlap_null", component="q-k", group=None) for r in (other, whole)
+    )
     assert drawn["value"].to_list() != before["value"].to_list()
     # five standard errors of a mean of draws with a spread below 0.2
     assert np.allclose(drawn["value"], before["value"], atol=5 * 2**0.5 * 0.2 / DRAWS**0.5)
@@ -311,7 +322,7 @@ def test_batches_leave_no_trace(tmp_path, pageless, kind):
     """Padding in single precision moves q and k by 1e-6 of themselves; shares of order one may move by ten times that."""
     subject = own_model() if kind == "own" else load(getattr(tinyhf, kind)(), tokenizer=tinyhf.tokenizer())
     texts = texts_of("w1 w2 w3 w4 .", "w5 w6 w1", "w2", "w3 , w7 w1 w1 w2 w8 .")
-    one, all_ = (run(subject, tmp_path / str(size), texts, batch=size).measures for size in (1, 4))
+    one, all_ = (run(subject, tmp_path / str(size), texts, batch=size).tables["measures"] for size in (1, 4))
     assert one.select(pl.exclude("value", "low", "high")).equals(all_.select(pl.exclude("value", "low", "high")))
     heard = pl.col("group") == "corpus"
     assert len(one.filter(heard & pl.col("measure").is_in(SCORES))) > 8
@@ -335,17 +346,44 @@ def test_words_from_outside_stand_on_the_page_as_text(tmp_path):
 def test_the_page_is_made_from_the_tables_alone(whole):
     sheet = sheet_of(whole)
     words = " ".join(w for section in sheet.sections for w in section.words)
-    mean = value(whole.measures, measure="overlap", component="q-k", group=None)["value"].mean()
+    mean = value(whole.tables["measures"], measure="overlap", component="q-k", group=None)["value"].mean()
     assert f"q–k: {mean:.3f} on average over 8 heads" in words
     assert "0 heads above them and 0 below, after Holm" in words
-    assert whole.findings[-1] == (
-        "D-3 inconclusive (8 heads; below 30, resampling decides nothing): "
-        "The score of two words is only sometimes a symmetric similarity."
-    )
-    assert len(whole.findings) == 6
     captions = [figure.caption for section in sheet.sections for figure in section.figures]
     assert all("Dots" not in caption for caption in captions)
     assert len(captions) == 9
+
+
+def test_findings_are_the_overlap_of_each_pair_the_symmetric_share_and_the_verdicts(whole):
+    *found, first, third = whole.findings
+    assert [(f.measure, f.groups[0]) for f in found] == [
+        ("overlap", "q-k"), ("overlap", "k-v"), ("overlap", "q-v"), ("symmetric_share", "q-k"),
+    ]  # fmt: skip
+    for finding in found:
+        where = {"component": finding.groups[0], "group": None}
+        heads = value(whole.tables["measures"], measure=finding.measure, **where)["value"]
+        null = value(whole.tables["measures"], measure=f"{finding.measure}_null", **where)["value"]
+        mean, random = finding.values
+        assert (mean.name, mean.mean, mean.n) == (finding.groups[0], pytest.approx(heads.mean(), abs=1e-15), 8)
+        assert (random.name, random.mean) == ("random", pytest.approx(null.mean(), abs=1e-15))
+        assert finding.comparison == "0 heads above random matrices, 0 below, after Holm"
+        assert finding.source == "matrices"
+    assert (first.claim, third.claim, third.verdict) == ("D-1", "D-3", "inconclusive")
+    (row,) = value(whole.tables["claims"], claim="D-3", part=None).to_dicts()
+    assert row["reason"] == "8 heads; below 30, resampling decides nothing"
+    assert third.values[0].mean == row["effect"]
+
+
+@pytest.mark.parametrize("name", ["similarity-ud", "own-similarity"])
+def test_results_written_before_are_rendered_and_their_tables_stay(tmp_path, name):
+    before = Path(__file__).parents[2] / "results" / "minilm" / name
+    shutil.copytree(before, tmp_path / name)
+    done = render(SIMILARITY, tmp_path / name)
+    claims = done.tables["claims"].filter(pl.col("part").is_null())
+    assert [f.verdict for f in done.findings if f.claim] == claims["verdict"].to_list()
+    assert done.about.facts.fingerprint in done.report.read_text()
+    for table in before.rglob("*.parquet"):
+        assert (tmp_path / name / table.relative_to(before)).read_bytes() == table.read_bytes()
 
 
 def test_more_heads_need_more_draws():
@@ -378,12 +416,12 @@ def test_in_every_measure_one_of_144_heads_can_survive():
         (
             {"draws": 200},
             SpecError,
-            ("200 draws of random matrices were asked for.", "With fewer than 20,000 no head could", "Ask for 20,000"),
+            ("draws is 200.", "With fewer than 20,000 no head could", "Give draws as a whole number, 20,000 or more."),
         ),
         (
             {"batch": 0},
             SpecError,
-            ("A batch of 0 texts was asked for.", "A batch has at least one.", "Use for example 8."),
+            ("batch is 0.", "It is a whole number, 1 or more.", "Give batch as a whole number, 1 or more."),
         ),
         (
             {"texts": texts_of()},
@@ -395,7 +433,7 @@ def test_in_every_measure_one_of_144_heads_can_survive():
 def test_bad_input_is_named(tmp_path, options, error, words):
     options = {"texts": None, "draws": DRAWS} | options
     with pytest.raises(error) as caught:
-        run_similarity(Made(), options.pop("texts"), tmp_path, quiet=True, **options)
+        trisect.similarity(Made(), options.pop("texts"), out=tmp_path, quiet=True, **options)
     for part, wanted in zip((caught.value.given, caught.value.known, caught.value.todo), words, strict=True):
         assert part.startswith(wanted)
 
@@ -416,27 +454,27 @@ def test_a_model_without_plain_maps_is_refused(tmp_path):
 def test_every_maker_of_subjects_goes_through_the_same_measures(tmp_path, pageless, kind, stacks, keys):
     subject = own_model() if kind == "own" else load(getattr(tinyhf, kind)(), tokenizer=tinyhf.tokenizer())
     made = run(subject, tmp_path, texts_of("w1 w2 w3 w4 .", "w5 w6 w1", "w2"))
-    overlap = value(made.measures, measure="overlap", component="k-v", group=None)
+    overlap = value(made.tables["measures"], measure="overlap", component="k-v", group=None)
     assert set(overlap["stack"]) == stacks
     assert overlap["head"].max() == keys
-    assert value(made.measures, measure="cka", component="k-v", group="corpus")["head"].max() == keys
-    first = value(made.measures, measure="self_first_share")
+    assert value(made.tables["measures"], measure="cka", component="k-v", group="corpus")["head"].max() == keys
+    first = value(made.tables["measures"], measure="self_first_share")
     assert set(first["stack"]) == stacks - {"cross"}
     assert first["head"].max() == 4
     assert first["value"].is_between(0, 1).all()
-    assert value(made.measures, measure="symmetric_share")["value"].is_between(0, 1).all()
+    assert value(made.tables["measures"], measure="symmetric_share")["value"].is_between(0, 1).all()
 
 
 def test_a_layer_that_failed_its_proof_is_left_out_and_said(tmp_path, pageless):
     subject = load(zoo.build("prophetnet"), proof=True, tokenizer=tinyhf.tokenizer())
     made = run(subject, tmp_path, texts_of("w1 w2 w3 .", "w4 w5 w1"))
-    found = set(made.measures.select("stack", "layer").iter_rows())
+    found = set(made.tables["measures"].select("stack", "layer").iter_rows())
     assert found == {(a.stack, a.layer) for a in subject.shape.heads}
     assert ("dec", 2) not in found
     # and where a subject tells of such a layer all the same, its shape decides
     told = Made()
     told.projections = lambda: (*Made().projections(), random_projections(3, heads=4, address=Address("plain", 3)))
-    assert set(run(told, tmp_path).measures["layer"]) == {1, 2}
+    assert set(run(told, tmp_path).tables["measures"]["layer"]) == {1, 2}
 
 
 def test_the_verdict_and_the_page_name_texts_and_model(tmp_path, pageless):
@@ -444,8 +482,8 @@ def test_the_verdict_and_the_page_name_texts_and_model(tmp_path, pageless):
     made = run(Made(options=("MODEL", "--window", "64")), tmp_path, texts, seed=3)
     about = read_json(tmp_path / "similarity.json", "")
     assert about["corpus_fingerprint"] == "feed"
-    command = "trisect similarity MODEL --window 64 --texts 'a b.txt' --draws 20000 --seed 3"
+    command = "trisect similarity MODEL --window 64 --texts 'a b.txt' --seed 3"
     assert about["command"] == command
     wanted = {"subject": "made", "fingerprint": "0123", "corpus": "some texts", "corpus_fingerprint": "feed"}
-    for runs in made.claims["runs"]:
+    for runs in made.tables["claims"]["runs"]:
         assert json.loads(runs) == wanted | {"texts": 2, "seed": 3, "draws": DRAWS}

@@ -115,25 +115,6 @@ def _check_study(out: str) -> None:
 @main.command()
 @_model
 @_window
-@_texts
-@click.option("--draws", default=20_000, show_default=True, help="Random matrices drawn for each shape.")
-@_out
-def similarity(draws: int, out: str | None, seed: int, as_json: bool, **named: Any) -> None:
-    """Measure how alike a model's W_Q, W_K and W_V are, head by head, against random matrices.
-
-    \b
-    trisect similarity MODEL --out similarity
-    """
-    from trisect import door
-
-    subject, texts = _loaded(named), _read(named, needed=False)
-    done = door.similarity(subject, texts, _folder(out, "similarity", subject.name), draws, seed)
-    say_result(done, as_json)
-
-
-@main.command()
-@_model
-@_window
 @click.argument("text", metavar="TEXT", nargs=-1, required=True)
 @click.option("--out", default="explore.html", show_default=True, help="The page.")
 def explore(text: tuple[str, ...], out: str, **named: Any) -> None:

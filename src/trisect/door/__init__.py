@@ -2,7 +2,7 @@
 
 from trisect.door.given import texts
 from trisect.door.lessons import ask, chart, recall, theory_page, translate_train
-from trisect.door.models import align, explore, explore_page, prove, similarity
+from trisect.door.models import align, explore, explore_page, prove
 from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, plan, render, study
 from trisect.lab.subject import load
 
@@ -23,7 +23,6 @@ __all__ = [
     "prove",
     "recall",
     "render",
-    "similarity",
     "study",
     "texts",
     "theory_page",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.core.subject import Text
-from trisect.door.given import as_subject, free_place, given_texts
+from trisect.door.given import as_subject, free_place
 
 
 def prove(
@@ -26,27 +26,6 @@ def prove(
     return load_pretrained(
         model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False
     ).proof
-
-
-def similarity(
-    subject: Any,
-    texts: Any = None,
-    out: str | Path = "similarity",
-    draws: int = 20_000,
-    seed: int = 0,
-    quiet: bool = False,
-) -> Any:
-    """How alike W_Q, W_K and W_V are, head by head, against random matrices (science D1, D3)."""
-    from trisect.experiments.similarity.run import run_similarity
-
-    return run_similarity(
-        as_subject(subject),
-        None if texts is None else given_texts(texts),
-        free_place(out),
-        draws,
-        seed=seed,
-        quiet=quiet,
-    )
 
 
 def align(

@@ -8,6 +8,7 @@ from trisect.experiments.ablate.settings import ABLATE
 from trisect.experiments.checkpoints.settings import REWIND
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.norms.settings import NORMS
+from trisect.experiments.similarity.settings import SIMILARITY
 from trisect.lab.experiment import Experiment, Utility
 
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
@@ -15,5 +16,6 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ERASE,
     NORMS,
     REWIND,
+    SIMILARITY,
 )
 UTILITIES: tuple[Utility[Any], ...] = ()

@@ -12,9 +12,12 @@ from trisect.report import format as words
 F = TypeVar("F")
 
 
-def provenance(about: About[F], *own: tuple[str, str]) -> tuple[tuple[str, str], ...]:
-    """The facts at a page's end: the command, the experiment's `own`, seconds, claims and software."""
-    seconds = (("Seconds", f"{about.seconds:.0f}"),) if about.seconds >= 1 else ()
+def provenance(about: About[F], *own: tuple[str, str], timed: bool = True) -> tuple[tuple[str, str], ...]:
+    """The facts at a page's end: the command, the experiment's `own`, seconds, claims and software.
+
+    Without `timed` the seconds are left to the record, so that the same call writes the same page.
+    """
+    seconds = (("Seconds", f"{about.seconds:.0f}"),) if timed and about.seconds >= 1 else ()
     claims = (("Claims", f"hash {about.claims_hash}"),) if about.claims_hash is not None else ()
     made = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
     return (("Command", about.command), *own, *seconds, *claims, ("Made by", made))

@@ -61,7 +61,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
         f"This speaks of this one model on these texts."
     )
     parts = (_answer(findings(tables, about), changes, facts), _tables(changes, about))
-    own = provenance(about, *read_facts(facts), ("Edit", _edit(facts)))
+    own = provenance(about, *read_facts(facts), ("Edit", _edit(facts)), timed=False)
     return Sheet(f"What breaks in {facts.subject}", "Ablation", lede, parts, own, REFERENCES)
 
 
@@ -115,7 +115,9 @@ def _largest(known: Sequence[Change], facts: AblateFacts) -> Finding:
         kind = "rise (none is above 0)"
     parts = ", ".join(f"{c.place} {spoken(c.value, c.low, c.high)}" for c in most)
     values = tuple(Estimate(c.place, c.value, c.low, c.high, facts.texts) for c in most)
-    return Finding("largest_change", f"The largest {kind} of each component, {of}: {parts}.", unit(facts), values, per="text")
+    return Finding(
+        "largest_change", f"The largest {kind} of each component, {of}: {parts}.", unit(facts), values, per="text"
+    )
 
 
 def _average(known: Sequence[Change], facts: AblateFacts) -> tuple[Finding, ...]:
@@ -129,7 +131,9 @@ def _average(known: Sequence[Change], facts: AblateFacts) -> tuple[Finding, ...]
     values = tuple(Estimate(name, sum(of) / len(of), n=len(of)) for name, of in found.items())
     kind, of = _kind(facts)
     parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
-    return (Finding("mean_change", f"Averaged over layers the {kind} is, {of}: {parts}.", unit(facts), values, per="layer"),)
+    return (
+        Finding("mean_change", f"Averaged over layers the {kind} is, {of}: {parts}.", unit(facts), values, per="layer"),
+    )
 
 
 def _kind(facts: AblateFacts) -> tuple[str, str]:

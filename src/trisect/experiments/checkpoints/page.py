@@ -62,7 +62,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     sections += [_midstage(sites, said, facts) for said in stages]
     sections.append(_numbers(sites, about))
     title = f"How far back {facts.subject} can go"
-    own = provenance(about, *read_facts(facts, "final weights"), *_how(facts))
+    own = provenance(about, *read_facts(facts, "final weights"), *_how(facts), timed=False)
     return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), own, REFERENCES)
 
 
@@ -113,7 +113,9 @@ def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
         f"rise over that loss, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)} nats, and "
         f"smallest at {least.site}, {spoken(least.value, least.low, least.high)} nats."
     )
-    return Finding("rewind_area", said, "nats", _estimates(area, facts), f"most {most.site}, least {least.site}", per="text")
+    return Finding(
+        "rewind_area", said, "nats", _estimates(area, facts), f"most {most.site}, least {least.site}", per="text"
+    )
 
 
 def _stage_area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:

@@ -25,7 +25,7 @@ from trisect.experiments.dissect.page import Asked
 from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.norms.settings import NORMS, NormsFacts, NormsSettings
 from trisect.experiments.recall.run import RecallResult, check_recall_folder, run_recall
-from trisect.experiments.similarity.run import SimilarityResult, run_similarity
+from trisect.experiments.similarity.settings import SIMILARITY, SimilarityFacts, SimilaritySettings
 from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.plan import choose
 from trisect.experiments.study.rows import Rows
@@ -125,7 +125,7 @@ class Reads(NamedTuple):
     """What one trained model was read for."""
 
     norms: Result[NormsFacts]
-    similarity: SimilarityResult
+    similarity: Result[SimilarityFacts]
     ablation: Result[AblateFacts]
 
 
@@ -173,10 +173,11 @@ def _baselines(study: Study) -> Iterator[tuple[int, Path]]:
 
 def _read(model: Path, out: Path, quiet: bool) -> Reads:
     subject, texts = load(model), first_texts(open_texts("embedded", "test"), TEXTS)
+    source, read = ModelSource(subject), TextSource(texts)
     return Reads(
-        run(NORMS, NormsSettings(ModelSource(subject), TextSource(texts)), out / "norms", quiet),
-        run_similarity(subject, texts, out / "similarity", quiet=quiet),
-        run(ABLATE, AblateSettings(ModelSource(subject), TextSource(texts), how=HOW), out / "ablation", quiet),
+        run(NORMS, NormsSettings(source, read), out / "norms", quiet),
+        run(SIMILARITY, SimilaritySettings(source, read), out / "similarity", quiet),
+        run(ABLATE, AblateSettings(source, read, how=HOW), out / "ablation", quiet),
     )
 
 
@@ -215,18 +216,12 @@ def _norms(norms: Result[NormsFacts], aligned: AlignResult, first: str) -> Asked
     )
 
 
-def _matrices(study: Study, studied: tuple[Finding, ...], similarity: SimilarityResult, first: str) -> Asked:
+def _matrices(study: Study, studied: tuple[Finding, ...], similarity: Result[SimilarityFacts], first: str) -> Asked:
     question = "Why three matrices: how alike are they, and does a model with fewer learn as well?"
     links = (("similarity", f"{first}/similarity/report.html"), ("tying", "training/report.html"))
     tied = tuple(one for one in studied if one.source == "tying")
-    claims = pl.concat([similarity.claims, study.tables["claims"].filter(source="tying")])
-    return Asked(
-        "Three matrices, or fewer",
-        question,
-        (*_unjudged("similarity", similarity.findings, similarity.claims), *tied),
-        claims,
-        links,
-    )
+    claims = pl.concat([similarity.tables["claims"], study.tables["claims"].filter(source="tying")])
+    return Asked("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
 
 
 def _unjudged(measure: str, said: tuple[str, ...], claims: pl.DataFrame) -> tuple[Finding, ...]:
@@ -252,7 +247,9 @@ def _lines(
         *study_lines(studied, "training/report.html"),
         heard.ablation_line([r.ablation.tables["measures"] for r in reads], HOW, f"{first}/ablation/report.html"),
         heard.norms_line([r.norms.tables["measures"] for r in reads], verdicts, f"{first}/norms/report.html"),
-        heard.similarity_line([r.similarity.measures for r in reads], verdicts, f"{first}/similarity/report.html"),
+        heard.similarity_line(
+            [r.similarity.tables["measures"] for r in reads], verdicts, f"{first}/similarity/report.html"
+        ),
         heard.recall_line(recall.tables["measures"], verdicts, "recall/report.html"),
         heard.alignment_line(aligned.tables["measures"], verdicts, "alignment/report.html"),
     ]

@@ -76,7 +76,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     )
     sections = (_answer(findings(tables, about), found, facts), _numbers(found, about))
     erasure = f"LEACE, {_columns(facts)}, per {facts.per}, seed {facts.seed}"
-    own = provenance(about, *read_facts(facts), ("Erasure", erasure))
+    own = provenance(about, *read_facts(facts), ("Erasure", erasure), timed=False)
     return Sheet(f"What {facts.subject} needs", "Erasure", lede, sections, own, REFERENCES)
 
 
@@ -117,7 +117,9 @@ def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
     """The rise beyond random subspaces at every place, its places' names being sites."""
     known = [e for e in mine if e.excess.value is not None]
     if not known:
-        return Finding("erase_excess", f"Erasing {label} leaves no number anywhere.", unit(facts), groups=(label,), per="text")
+        return Finding(
+            "erase_excess", f"Erasing {label} leaves no number anywhere.", unit(facts), groups=(label,), per="text"
+        )
     above, below = (sum(e.excess.side == side for e in known) for side in (1, -1))
     most = max(known, key=lambda e: e.excess.value or 0.0)
     said = f"Erasing {label} costs more than random subspaces of the same rank at {above} of "

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
+from trisect.core.finding import About, Estimate, Finding
+from trisect.experiments.similarity.settings import SimilarityFacts
 from trisect.papers import matrices
 from trisect.report import format as words
 from trisect.report.grids import grid
 from trisect.report.panels import Figure
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.sheet import Section, Sheet, Table
 from trisect.stats.tested import ALPHA
 
 PAIRS = ("q-k", "k-v", "q-v")
@@ -93,44 +95,55 @@ class Numbers(NamedTuple):
         return self.nulls.get((measure, component, group))
 
 
-def write(folder: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: Mapping[str, Any]) -> Path:
-    """Write `folder/report.html` and its figures from the tables `measures` and `claims`; returns the page's path."""
-    return write_sheet(folder, make_sheet(measures, claims, about))
-
-
-def make_sheet(measures: pl.DataFrame, claims: pl.DataFrame, about: Mapping[str, Any]) -> Sheet:
-    """The page as data; `about` is what stands in similarity.json beside the tables."""
-    numbers = Numbers.of(measures)
-    texts = f", and its scores on {about['corpus']}" if about["corpus"] else ""
-    lede = (
-        f"The query, key and value matrices of every head of {about['subject']}{texts}. This speaks of this one model."
-    )
+def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
+    """The page from the tables measures and claims."""
+    numbers, facts = Numbers.of(tables["measures"]), about.facts
+    texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
+    lede = f"The query, key and value matrices of every head of {facts.subject}{texts}. This speaks of this one model."
     sections = [
         _alike(numbers),
-        Section("What the claims come to", (_rule(about),), cards=claims),
-        _score(numbers, about),
+        Section("What the claims come to", (_rule(facts),), cards=tables["claims"]),
+        _score(numbers, facts),
         _ranks(numbers),
-        _described(numbers, about),
+        _described(numbers, facts),
         *_elsewhere(numbers),
-        _compared(numbers, about),
+        _compared(numbers, facts),
     ]
-    if about["notes"]:
-        sections.append(Section("Notes", tuple(about["notes"])))
-    return Sheet(
-        f"Why three matrices? {about['subject']}", "Similarity", lede, tuple(sections), _facts(about), REFERENCES
+    if about.notes:
+        sections.append(Section("Notes", tuple(about.notes)))
+    own = provenance(about, *_facts(facts), timed=False)
+    return Sheet(f"Why three matrices? {facts.subject}", "Similarity", lede, tuple(sections), own, REFERENCES)
+
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
+    """How alike each pair is, how symmetric the score, and every verdict with its reason."""
+    numbers = Numbers.of(tables["measures"])
+    found = [_overlap(numbers, pair) for pair in PAIRS if numbers.get("overlap", pair)]
+    if numbers.get("symmetric_share", "q-k"):
+        said = f"Symmetric share of the score: {_against_null(numbers, 'symmetric_share', 'q-k')} on average."
+        values = _estimates(numbers, "symmetric_share", "q-k")
+        found.append(_finding("symmetric_share", said, values, _sides(numbers, "symmetric_share", "q-k"), "q-k"))
+    return (*found, *verdict_findings(tables["claims"]))
+
+
+def _finding(measure: str, said: str, values: tuple[Estimate, ...], sides: tuple[int, int], pair: str) -> Finding:
+    compared = f"{sides[0]} heads above random matrices, {sides[1]} below, after Holm" if len(values) > 1 else ""
+    return Finding(
+        measure, said, "share", values, compared, matrices.SOURCE.key, groups=(pair,), per="head", signed=False
     )
 
 
-def findings(measures: pl.DataFrame, claims: pl.DataFrame) -> tuple[str, ...]:
-    """What a terminal shows: how alike each pair is, how symmetric the score, and every verdict with its reason."""
-    numbers = Numbers.of(measures)
-    said = [f"Overlap of {_overlaps(numbers, pair)}" for pair in PAIRS if numbers.get("overlap", pair)]
-    if numbers.get("symmetric_share", "q-k"):
-        said.append(f"Symmetric share of the score: {_against_null(numbers, 'symmetric_share', 'q-k')} on average.")
-    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
-        why = f" ({row['reason']})" if row["reason"] else ""
-        said.append(f"{row['claim']} {row['verdict']}{why}: {row['sentence']}")
-    return tuple(said)
+def _estimates(numbers: Numbers, measure: str, pair: str) -> tuple[Estimate, ...]:
+    """The mean over heads, and beside it that of random matrices where there is one."""
+    heads, null = numbers.get(measure, pair), numbers.null(measure, pair)
+    mean = Estimate(pair, _mean(heads), n=len(heads))
+    return (mean,) if null is None else (mean, Estimate("random", null))
+
+
+def _sides(numbers: Numbers, measure: str, pair: str) -> tuple[int, int]:
+    """How many heads lie above random matrices, and how many below."""
+    heads = numbers.get(measure, pair)
+    return sum(h.side == 1 for h in heads), sum(h.side == -1 for h in heads)
 
 
 def _alike(numbers: Numbers) -> Section:
@@ -151,32 +164,37 @@ _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 
 
+def _overlap(numbers: Numbers, pair: str) -> Finding:
+    values, sides = _estimates(numbers, "overlap", pair), _sides(numbers, "overlap", pair)
+    return _finding("overlap", f"Overlap of {_overlaps(numbers, pair)}", values, sides, pair)
+
+
 def _overlaps(numbers: Numbers, pair: str) -> str:
     heads = numbers.get("overlap", pair)
     null = numbers.null("overlap", pair)
     said = f"{_dash(pair)}: {words.number(_mean(heads))} on average over {words.several(len(heads), 'head')}"
     if null is not None:
-        above, below = (sum(h.side == side for h in heads) for side in (1, -1))
+        above, below = _sides(numbers, "overlap", pair)
         said += f", random matrices of the shape {words.number(null)}; {above} heads above them and {below} below, after Holm"
     most = max(heads, key=lambda h: h.value)
     return f"{said}. Most: {words.number(most.value)} at {STACKS[most.stack]}layer {most.layer} head {most.head}."
 
 
-def _rule(about: Mapping[str, Any]) -> str:
+def _rule(facts: SimilarityFacts) -> str:
     return (
         "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
         f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
-        f"those of {words.count(about['draws_made'])} random matrices. D-3 draws heads anew with replacement, and texts too where they "
+        f"those of {words.count(facts.draws_made)} random matrices. D-3 draws heads anew with replacement, and texts too where they "
         "are behind the number. Both speak of this one model."
     )
 
 
-def _score(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+def _score(numbers: Numbers, facts: SimilarityFacts) -> Section:
     shares = numbers.get("symmetric_share", "q-k")
     said, figures = [], []
     if shares:
         null = numbers.null("symmetric_share", "q-k")
-        above, below = (sum(h.side == side for h in shares) for side in (1, -1))
+        above, below = _sides(numbers, "symmetric_share", "q-k")
         said.append(
             "The score of two inputs is x W_Q W_Kᵀ y. Its symmetric part is the same both ways round, its antisymmetric part turns "
             f"its sign. By squared size {words.number(_mean(shares))} of it is symmetric, averaged over heads (random matrices: "
@@ -188,8 +206,8 @@ def _score(numbers: Numbers, about: Mapping[str, Any]) -> Section:
         figures += _grids(
             numbers, "symmetric_share", ("q-k",), "share", "Figure 2", "How symmetric the score is", caption
         )
-    if about["corpus"]:
-        said += _on_texts(numbers, about)
+    if facts.corpus:
+        said += _on_texts(numbers, facts)
         named = (
             (
                 "score_correlation",
@@ -212,14 +230,14 @@ def _score(numbers: Numbers, about: Mapping[str, Any]) -> Section:
         )
         for i, (measure, unit, title, caption) in enumerate(named):
             sign = measure == "score_correlation"
-            tail = f" Before the mask; n\u00a0=\u00a0{words.several(about['texts'], 'text')} of {about['corpus']}."
+            tail = f" Before the mask; n\u00a0=\u00a0{words.several(facts.texts or 0, 'text')} of {facts.corpus}."
             figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {3 + i}", title, caption + tail, CORPUS, sign)
     else:
         said.append("Whether a token scores highest with itself was not measured: that needs texts.")
     return Section("Is the score a similarity?", tuple(said), tuple(figures))
 
 
-def _on_texts(numbers: Numbers, about: Mapping[str, Any]) -> list[str]:
+def _on_texts(numbers: Numbers, facts: SimilarityFacts) -> list[str]:
     found = {
         m: numbers.get(m, "q-k", CORPUS)
         for m in ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
@@ -230,7 +248,7 @@ def _on_texts(numbers: Numbers, about: Mapping[str, Any]) -> list[str]:
         ]
     mean = {name: words.number(_mean(heads)) for name, heads in found.items() if heads}
     said = (
-        f"On {words.several(about['texts'], 'text')} of {about['corpus']}, before the mask and before any position bias, s_ij "
+        f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
         f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
         f"their correlation is {mean.get('score_correlation', '–')}. A token scores highest with itself for "
         f"{mean['self_first_share']} of the queries, and above {mean['self_ahead_share']} of the other keys (by chance ½). With "
@@ -258,12 +276,12 @@ def _ranks(numbers: Numbers) -> Section:
     return Section("How many directions does a head use?", (said, f"{'; '.join(lines)}."), tuple(figures))
 
 
-def _described(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+def _described(numbers: Numbers, facts: SimilarityFacts) -> Section:
     said = (
         "The cosine of two flattened matrices and linear CKA change when a head is rewritten in another basis, so that no verdict "
         "rests on them. They say how alike the weights and the representations are as this model happens to hold them."
     )
-    texts = f"Linear CKA of q, k and v over the tokens of {about['corpus']}, as attention used them."
+    texts = f"Linear CKA of q, k and v over the tokens of {facts.corpus}, as attention used them."
     title, flat = "Cosine of the flattened matrices", "Cosine of two matrices of a head."
     figures = [
         *_grids(numbers, "cosine", PAIRS, "cosine", "Figure 7", title, flat, None, True),
@@ -301,7 +319,7 @@ def _elsewhere(numbers: Numbers) -> Iterable[Section]:
     yield Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
 
 
-def _compared(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+def _compared(numbers: Numbers, facts: SimilarityFacts) -> Section:
     rows = []
     for (measure, component, group), heads in numbers.heads.items():
         null = numbers.null(measure, component, group)
@@ -319,7 +337,7 @@ def _compared(numbers: Numbers, about: Mapping[str, Any]) -> Section:
     columns = ("measure", "mean", "random", "mean z", "above", "below", "heads")
     caption = "Means over heads; above and below count heads that differ from random matrices after Holm, two-sided."
     said = (
-        f"Random matrices are Gaussian and of the same shape, at least {words.count(about['draws'])} draws for each shape, more where many "
+        f"Random matrices are Gaussian and of the same shape, at least {words.count(facts.draws)} draws for each shape, more where many "
         "heads need a smaller p. Holm's family is one measure over all heads, pairs and layers, and for effective ranks all heads "
         "of one component. 'With biases' compares the affine maps: each matrix with its bias as one more row."
     )
@@ -368,11 +386,9 @@ def _dash(component: str) -> str:
     return component.replace("-", "–")
 
 
-def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    facts = [("Model", about["subject"]), ("Fingerprint", about["fingerprint"])]
-    if about["corpus"]:
-        read = f"{words.several(about['texts'], 'text')}, {words.several(about['tokens'], 'token')}"
-        facts += [("Texts", f"{about['corpus']}: {read}")]
-    facts += [("Random matrices", f"{words.count(about['draws'])} draws a shape at least, seed {about['seed']}")]
-    facts += [("Command", about["command"])]
-    return (*facts, ("Versions", ", ".join(f"{name} {number}" for name, number in about["versions"].items())))
+def _facts(facts: SimilarityFacts) -> Iterable[tuple[str, str]]:
+    yield "Model", f"{facts.subject}, weights {facts.fingerprint}"
+    if facts.corpus:
+        read = f"{words.several(facts.texts or 0, 'text')}, {words.several(facts.tokens or 0, 'token')}"
+        yield "Texts", f"{facts.corpus}: {read}"
+    yield "Random matrices", f"{words.count(facts.draws)} draws a shape at least, seed {facts.seed}"

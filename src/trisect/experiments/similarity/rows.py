@@ -29,7 +29,7 @@ SPARE = 1.25  # times the draws with which a p-value could just survive Holm's c
 Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
 
 
-class Measured(NamedTuple):
+class MapMeasure(NamedTuple):
     """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none)."""
 
     address: Address
@@ -85,7 +85,7 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     return fewest_draws(tests, SPARE)
 
 
-def measure_weights(projections: Iterable[Projections]) -> list[Measured]:
+def measure_weights(projections: Iterable[Projections]) -> list[MapMeasure]:
     """Every measure of every layer, as far as its weights are plain maps of the layer's input."""
     return [measured for p in projections for measured in _layer(p)]
 
@@ -137,7 +137,7 @@ class Map:
         return self.weight.shape[1], self.weight.shape[2]
 
 
-def _layer(p: Projections) -> Iterator[Measured]:
+def _layer(p: Projections) -> Iterator[MapMeasure]:
     """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
     given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
     maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
@@ -161,7 +161,7 @@ def _layer(p: Projections) -> Iterator[Measured]:
         yield _same(p.address, "v-o", "effective_rank", ranks, ("products", maps["v"].shape))
 
 
-def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[Measured]:
+def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[MapMeasure]:
     """Everything that is said of two maps of the same input."""
     yield from _spans(address, name, None, one.span, other.span)
     if one.bias is not None or other.bias is not None:
@@ -177,24 +177,26 @@ def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[Measure
         yield _same(address, name, "symmetric_share", shares, forms)
 
 
-def _spans(address: Address, name: str, group: str | None, left: Span, right: Span) -> Iterator[Measured]:
+def _spans(address: Address, name: str, group: str | None, left: Span, right: Span) -> Iterator[MapMeasure]:
     found, dim = similarity.angles(left, right), left.basis.shape[1]
     ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
     keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)
-    yield Measured(address, name, "overlap", group, _array(found.overlap), keys)
-    yield Measured(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
+    yield MapMeasure(address, name, "overlap", group, _array(found.overlap), keys)
+    yield MapMeasure(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
 
 
-def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> Measured:
+def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> MapMeasure:
     keys = tuple(key if np.isfinite(value) else None for value in values)
-    return Measured(address, name, measure, None, values, keys)
+    return MapMeasure(address, name, measure, None, values, keys)
 
 
 def _array(values: Tensor) -> np.ndarray:
     return values.cpu().numpy()
 
 
-def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[int], object]) -> list[dict[str, Any]]:
+def compare_with_nulls(
+    found: Sequence[MapMeasure], nulls: Nulls, told: Callable[[int], object]
+) -> list[dict[str, Any]]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
     Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
@@ -232,7 +234,7 @@ def compare_with_nulls(found: Sequence[Measured], nulls: Nulls, told: Callable[[
     return rows
 
 
-def _named(measured: Measured) -> dict[str, Any]:
+def _named(measured: MapMeasure) -> dict[str, Any]:
     return {
         "stack": measured.address.stack,
         "layer": measured.address.layer,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,49 +12,35 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
-from trisect.claims import claims_hash
 from trisect.claims.heads import Against, ResampledHeads, judge_heads
-from trisect.core.errors import CorpusError, ModelError, SpecError
-from trisect.core.files import write_json
+from trisect.core.errors import CorpusError, ModelError
+from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
-from trisect.core.tables import frame, write_table
+from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.similarity.rows import (
     PAIRS,
-    Measured,
+    MapMeasure,
     Nulls,
     compare_with_nulls,
     draws_needed,
     measure_weights,
     why_left_out,
 )
-from trisect.lab.live import bar
-from trisect.lab.versions import versions
+from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
+from trisect.lab.experiment import Bench, Measured
 from trisect.measure.scores import SUMS, Moments, score_row
 from trisect.papers import matrices
 from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
 from trisect.stats.tested import ALPHA, number
 
-FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 CORPUS = "corpus"
 
 
-@dataclass(frozen=True, eq=False)
-class SimilarityResult:
-    """What a comparison wrote: its folder, its tables, its page, what was noted, and a few sentences for a terminal."""
-
-    folder: Path
-    measures: pl.DataFrame
-    claims: pl.DataFrame
-    report: Path
-    notes: tuple[str, ...]
-    findings: tuple[str, ...]
-
-
 @dataclass
-class Heard:
-    """What texts said of one attention layer: moments of q, k and v, and per text the sums and counts of its scores.
+class LayerReading:
+    """What was read of one attention layer over texts: moments of q, k and v, and per text the sums and counts of its scores.
 
     `group` query heads share a key/value head.
     """
@@ -78,59 +62,42 @@ class OnTexts(NamedTuple):
 SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
 
 
-def run_similarity(
-    subject: Subject,
-    texts: Texts | None,
-    out: Path,
-    draws: int = FEWEST,
-    seed: int = 0,
-    quiet: bool = False,
-    batch: int = 8,
-) -> SimilarityResult:
-    """Compare W_Q, W_K and W_V of every head with each other and with random matrices; tables, figures, page into `out`.
+def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFacts]:
+    """Compare W_Q, W_K and W_V of every head with each other and with random matrices.
 
     With texts also what needs them: linear CKA of q, k and v as the model used them, and whether a score is a similarity
     (s_ij against s_ji, a word's score with itself against others), with intervals over texts. `draws` is how many random
-    matrices of each shape are compared at least. Raises TrisectError.
+    matrices of each shape are compared at least. Raises ModelError, CorpusError.
     """
-    _check(draws, batch)
+    subject, texts, seed = bench.subject, bench.given_texts, settings.seed
     projections = [p for p in subject.projections() if p.address in subject.shape.heads]
     found = measure_weights(projections)
     notes = dict.fromkeys((*subject.notes, *why_left_out(projections)))
     if not found:
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
-    nulls = Nulls(draws, seed, _heads(found))
-    with bar("matrices", quiet) as told:
-        rows = compare_with_nulls(found, nulls, lambda done: told(done, len(found)))
-    heard: dict[Address, Heard] = {}
+    nulls = Nulls(settings.draws, seed, _heads(found))
+    with bench.progress("matrices") as step:
+        rows = compare_with_nulls(found, nulls, lambda done: step(done, len(found)))
+    read: dict[Address, LayerReading] = {}
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
-        with bar("texts", quiet) as told:
-            heard = _listen(subject, texts, batch, notes, told)
-    scored = {address: _on_texts(h, seed) for address, h in heard.items() if h.texts}
-    rows += [row for address, h in heard.items() for row in _cka_rows(address, h)]
+        with bench.progress("texts") as step:
+            read = _read(subject, texts, settings.batch, notes, step)
+    scored = {address: _on_texts(r, seed) for address, r in read.items() if r.texts}
+    rows += [row for address, r in read.items() for row in _cka_rows(address, r)]
     rows += [row for address, s in scored.items() for row in _score_rows(address, s)]
     measures = frame("measures", [row | {"subject": subject.name} for row in rows])
-    about = _about(subject, texts, heard, nulls, tuple(notes))
-    about |= {"seed": seed, "draws": draws, "command": _command(subject, texts, draws, seed)}
     evidence = {**_excess(found, nulls), **_over_heads(found, scored, seed)}
-    spoken_of = {
-        name: about[name]
-        for name in ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
-    }
-    return _write(out, measures, judge_heads(matrices.SOURCE, evidence, spoken_of), about)
+
+    def judge(about: About[SimilarityFacts]) -> pl.DataFrame:
+        names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
+        return judge_heads(matrices.SOURCE, evidence, {name: getattr(about.facts, name) for name in names})
+
+    return Measured({"measures": measures}, _facts(settings, bench, read, nulls), tuple(notes), judge, "head")
 
 
-def _check(draws: int, batch: int) -> None:
-    if draws < FEWEST:
-        known = f"With fewer than {FEWEST:,} no head could survive the correction for many heads."
-        raise SpecError(f"{draws:,} draws of random matrices were asked for.", known, f"Ask for {FEWEST:,} or more.")
-    if batch < 1:
-        raise SpecError(f"A batch of {batch} texts was asked for.", "A batch has at least one.", "Use for example 8.")
-
-
-def _heads(found: Sequence[Measured]) -> int:
+def _heads(found: Sequence[MapMeasure]) -> int:
     """How many heads the component or pair with most of them has over all layers."""
     counts: Counter[tuple[str, str]] = Counter()
     for m in found:
@@ -138,11 +105,11 @@ def _heads(found: Sequence[Measured]) -> int:
     return max(counts.values(), default=0)
 
 
-def _listen(
-    subject: Subject, texts: Texts, batch: int, notes: dict[str, None], told: Callable[[int, int], object]
-) -> dict[Address, Heard]:
+def _read(
+    subject: Subject, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
+) -> dict[Address, LayerReading]:
     """Read every text once; memory grows by a few numbers a text and head."""
-    heard: dict[Address, Heard] = {}
+    read: dict[Address, LayerReading] = {}
     count = sum(1 for _ in texts.texts())
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
@@ -150,7 +117,7 @@ def _listen(
         for one in subject.batches(texts.texts(), batch):
             notes |= dict.fromkeys(one.notes)
             for trace in subject.trace(one).traces:
-                mine = heard.setdefault(trace.address, Heard(trace.group))
+                mine = read.setdefault(trace.address, LayerReading(trace.group))
                 mine.moments.add(trace)
                 for row, (text, _) in enumerate(one.rows):
                     if (score := score_row(trace, row)) is not None:
@@ -158,18 +125,18 @@ def _listen(
                         sums = np.concatenate([score.sums.cpu().numpy(), counts])
                         mine.texts[text] = mine.texts[text] + sums if text in mine.texts else sums
                         mine.pairs[text] = mine.pairs.get(text, 0) + score.pairs
-            told(_last(one) + 1, count)
-    return heard
+            step(_last(one) + 1, count)
+    return read
 
 
 def _last(batch: Batch) -> int:
     return batch.rows[-1][0] if batch.rows else 0
 
 
-def _on_texts(heard: Heard, seed: int) -> OnTexts:
+def _on_texts(read: LayerReading, seed: int) -> OnTexts:
     """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
-    sums = np.stack([heard.texts[text] for text in sorted(heard.texts)])
-    pairs = np.array([heard.pairs[text] for text in sorted(heard.texts)], dtype=float)
+    sums = np.stack([read.texts[text] for text in sorted(read.texts)])
+    pairs = np.array([read.pairs[text] for text in sorted(read.texts)], dtype=float)
     queries, flat = sums[:, -1, 0], sums[:, :-1].reshape(len(sums), -1)
     shape = (len(SUMS), sums.shape[2])
     values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
@@ -188,14 +155,14 @@ def _statistics(
     return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
-def _cka_rows(address: Address, heard: Heard) -> list[dict[str, Any]]:
+def _cka_rows(address: Address, read: LayerReading) -> list[dict[str, Any]]:
     rows = []
     for one, other in PAIRS:
-        found = heard.moments.cka(one, other)
-        values = [] if found is None else found[:: heard.group if one == "k" else 1].tolist()
+        found = read.moments.cka(one, other)
+        values = [] if found is None else found[:: read.group if one == "k" else 1].tolist()
         for head, value in enumerate(values, start=1):
             named = {"stack": address.stack, "layer": address.layer, "head": head, "component": f"{one}-{other}"}
-            rows.append(named | {"measure": "cka", "group": CORPUS, "value": number(value), "n": heard.moments.count})
+            rows.append(named | {"measure": "cka", "group": CORPUS, "value": number(value), "n": read.moments.count})
     return rows
 
 
@@ -210,7 +177,7 @@ def _score_rows(address: Address, scored: OnTexts) -> list[dict[str, Any]]:
     return rows
 
 
-def _excess(found: Sequence[Measured], nulls: Nulls) -> dict[str, Against]:
+def _excess(found: Sequence[MapMeasure], nulls: Nulls) -> dict[str, Against]:
     """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out.
@@ -234,7 +201,9 @@ def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] |
     return [value - null.mean, float(null.below(beyond)[0]), float(null.above(beyond)[0]), *ends]
 
 
-def _over_heads(found: Sequence[Measured], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, ResampledHeads]:
+def _over_heads(
+    found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], seed: int
+) -> dict[str, ResampledHeads]:
     """Means over heads with heads drawn anew; where texts are behind them, heads and texts."""
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
@@ -251,34 +220,18 @@ def _over_heads(found: Sequence[Measured], scored: Mapping[Address, OnTexts], se
     return evidence
 
 
-def _about(
-    subject: Subject, texts: Texts | None, heard: Mapping[Address, Heard], nulls: Nulls, notes: tuple[str, ...]
-) -> dict[str, Any]:
-    return {
-        "subject": subject.name,
-        "fingerprint": subject.fingerprint,
-        "corpus": None if texts is None else texts.name,
-        "corpus_fingerprint": None if texts is None else texts.fingerprint,
-        "texts": None if texts is None else max((len(h.texts) for h in heard.values()), default=0),
-        "tokens": max((h.moments.count for h in heard.values()), default=None),
-        "draws_made": max(nulls.draws, draws_needed(nulls.heads)),
-        "notes": list(notes),
-        "claims_hash": claims_hash("head"),
-        "versions": versions("transformers"),
-    }
-
-
-def _command(subject: Subject, texts: Texts | None, draws: int, seed: int) -> str:
-    words = ["trisect", "similarity", *subject.options]
-    words += [] if texts is None else [*texts.options]
-    return shlex.join([*words, "--draws", str(draws), "--seed", str(seed)])
-
-
-def _write(out: Path, measures: pl.DataFrame, claims: pl.DataFrame, about: dict[str, Any]) -> SimilarityResult:
-    from trisect.experiments.similarity import page
-
-    write_table(out / "tables", "measures", measures)
-    write_table(out / "tables", "claims", claims)
-    write_json(out / "similarity.json", about)
-    report = page.write(out, measures, claims, about)
-    return SimilarityResult(out, measures, claims, report, tuple(about["notes"]), page.findings(measures, claims))
+def _facts(
+    settings: SimilaritySettings, bench: Bench, read: Mapping[Address, LayerReading], nulls: Nulls
+) -> SimilarityFacts:
+    texts = bench.given_texts
+    return SimilarityFacts(
+        bench.subject.name,
+        bench.subject.fingerprint,
+        None if texts is None else texts.name,
+        None if texts is None else texts.fingerprint,
+        None if texts is None else max((len(r.texts) for r in read.values()), default=0),
+        max((r.moments.count for r in read.values()), default=None),
+        settings.draws,
+        max(nulls.draws, draws_needed(nulls.heads)),
+        settings.seed,
+    )

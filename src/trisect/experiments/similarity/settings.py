@@ -1,0 +1,61 @@
+"""What a comparison of a model's matrices is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from trisect.core.fields import Setting
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Batch, ModelSource, Seed, TextSource
+
+FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
+
+
+@dataclass(frozen=True)
+class SimilaritySettings:
+    """A model, how many random matrices it is compared with, and texts for what needs them."""
+
+    source: ModelSource
+    read: TextSource | None = None
+    draws: Annotated[
+        int,
+        Setting(
+            "Random matrices drawn for each shape.",
+            low=FEWEST,
+            known=f"With fewer than {FEWEST:,} no head could survive the correction for many heads.",
+        ),
+    ] = FEWEST
+    batch: Batch = 8
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class SimilarityFacts:
+    """Model, texts (null where none were read) and settings of a comparison; `draws_made` counts those of a shape."""
+
+    subject: str
+    fingerprint: str
+    corpus: str | None
+    corpus_fingerprint: str | None
+    texts: int | None
+    tokens: int | None
+    draws: int
+    draws_made: int
+    seed: int
+
+
+SIMILARITY = Experiment(
+    "similarity",
+    """Measure how alike a model's W_Q, W_K and W_V are, head by head, against random matrices.
+
+    \b
+    trisect similarity MODEL --out similarity
+    """,
+    SimilaritySettings,
+    SimilarityFacts,
+    "trisect.experiments.similarity",
+    source="matrices",
+    out="similarity-{model}",
+    record="similarity.json",
+)
