@@ -26,7 +26,6 @@ from trisect.core.methods import Tie as Tie
 from trisect.core.trace import Trace as Trace
 from trisect.core.spec import Training as Training
 from trisect.core.errors import TrisectError as TrisectError
-from trisect.door import ablate as ablate
 from trisect.door import align as align
 from trisect.door import annotate as annotate
 from trisect.door import ask as ask
@@ -34,7 +33,6 @@ from trisect.door import chart as chart
 from trisect.door import check as check
 from trisect.door import corpus as corpus
 from trisect.door import dissect as dissect
-from trisect.door import erase as erase
 from trisect.door import explore as explore
 from trisect.door import explore_page as explore_page
 from trisect.door import list_claims as list_claims
@@ -43,14 +41,67 @@ from trisect.door import plan as plan
 from trisect.door import prove as prove
 from trisect.door import recall as recall
 from trisect.door import render as render
-from trisect.door import rewind as rewind
-from trisect.door import similarity as similarity
 from trisect.door import study as study
 from trisect.door import texts as texts
 from trisect.door import theory_page as theory_page
 from trisect.door import translate_train as translate_train
 from trisect.lab.experiment import Result
+from trisect.experiments.ablate.settings import AblateFacts
+from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.norms.settings import NormsFacts
+from trisect.experiments.checkpoints.settings import RewindFacts
+from trisect.experiments.similarity.settings import SimilarityFacts
+
+def ablate(
+    model: Any,
+    texts: Any = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    text: tuple[str, ...] = (),
+    split: str = 'test',
+    reader: str | None = None,
+    limit: int | None = None,
+    sites: tuple[Site | str, ...] | None = None,
+    how: str = 'zero',
+    per: str = 'layer',
+    hold: bool = False,
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[AblateFacts]: ...
+
+def erase(
+    model: Any,
+    corpus: str | Path,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    labels: tuple[str, ...] = ('pos',),
+    split: str = 'test',
+    reader: str | None = None,
+    limit: int | None = None,
+    sites: tuple[Site | str, ...] | None = None,
+    draws: int = 10,
+    per: str = 'layer',
+    whose: str | None = None,
+    tokens: int = 20000,
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[EraseFacts]: ...
 
 def norms(
     model: Any,
@@ -73,3 +124,51 @@ def norms(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[NormsFacts]: ...
+
+def rewind(
+    model: str | Path,
+    initial: str,
+    final: str,
+    texts: Any = None,
+    *,
+    text: tuple[str, ...] = (),
+    split: str = 'test',
+    reader: str | None = None,
+    limit: int | None = None,
+    stages: tuple[str, ...] = (),
+    sites: tuple[Site | str, ...] | None = None,
+    points: int = 101,
+    epsilon: float = 0.01,
+    exact: bool = False,
+    window: int | None = None,
+    device: str = 'cpu',
+    dtype: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[RewindFacts]: ...
+
+def similarity(
+    model: Any,
+    texts: Any = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    text: tuple[str, ...] | None = None,
+    split: str | None = None,
+    reader: str | None = None,
+    limit: int | None = None,
+    draws: int = 20000,
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[SimilarityFacts]: ...
