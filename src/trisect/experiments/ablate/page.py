@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.ablate.settings import AblateFacts
 from trisect.report import format as words
 from trisect.report.grids import grid
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
@@ -16,6 +15,9 @@ from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken, unedited, unit
+
+if TYPE_CHECKING:
+    from trisect.experiments.ablate.settings import AblateFacts
 
 SHOWN = 10  # rows of the table of what changes most
 HOW = {

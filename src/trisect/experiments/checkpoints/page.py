@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.site import Site
-from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.frames import Frame
@@ -20,6 +19,9 @@ from trisect.report.points import order, place
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken
+
+if TYPE_CHECKING:
+    from trisect.experiments.checkpoints.settings import RewindFacts
 
 UNIT = "nats per token"
 TALL, WIDE = 202, 246  # pixels of a heat map

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.erase.settings import EraseFacts
 from trisect.report import format as words
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken, unedited, unit
+
+if TYPE_CHECKING:
+    from trisect.experiments.erase.settings import EraseFacts
 
 REFERENCES = (
     "Nora Belrose, David Schneider-Joseph, Shauli Ravfogel, Ryan Cotterell, Edward Raff, Stella Biderman. "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.similarity.settings import SimilarityFacts
 from trisect.papers import matrices
 from trisect.report import format as words
 from trisect.report.grids import grid
@@ -16,6 +15,9 @@ from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.stats.tested import ALPHA
+
+if TYPE_CHECKING:
+    from trisect.experiments.similarity.settings import SimilarityFacts
 
 PAIRS = ("q-k", "k-v", "q-v")
 RANKS = ("q", "k", "v", "q-k", "v-o")
