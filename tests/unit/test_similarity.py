@@ -98,7 +98,7 @@ class Made:
 @pytest.fixture
 def pageless(monkeypatch):
     """No page is drawn, for tests that read the tables alone."""
-    monkeypatch.setattr("trisect.lab.driver.write_sheet", lambda folder, sheet: folder / "report.html")
+    monkeypatch.setattr("trisect.lab.driver.write_page", lambda folder, sheet: folder / "report.html")
 
 
 def texts_of(*texts, name="some texts"):

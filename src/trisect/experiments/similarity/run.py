@@ -201,9 +201,7 @@ def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] |
     return [value - null.mean, float(null.below(beyond)[0]), float(null.above(beyond)[0]), *ends]
 
 
-def _over_heads(
-    found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], seed: int
-) -> dict[str, ResampledHeads]:
+def _over_heads(found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, ResampledHeads]:
     """Means over heads with heads drawn anew; where texts are behind them, heads and texts."""
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
