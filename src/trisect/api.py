@@ -71,7 +71,9 @@ def is_input(one: Declared) -> bool:
 
 def _parameter(one: Declared, kind: Any) -> inspect.Parameter:
     default = EMPTY if one.default is MISSING else one.default
-    own = int | Sequence[int] if one.setting.many == "seeds" else one.kind
+    own = (
+        one.item | Sequence[one.item] if one.several else one.kind
+    )  # one value stands for itself, or for so many seeds
     annotation = own | None if one.optional and own is not Any else own
     return inspect.Parameter(one.name, kind, default=default, annotation=annotation)
 

@@ -86,7 +86,7 @@ def test_findings_are_the_unedited_loss_the_largest_changes_and_the_means_of_q_k
     assert [f.measure for f in layers.findings] == ["unedited", "largest_change", "mean_change"]
     assert {f.unit for f in layers.findings} == {"nats"}
     (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
-    assert clean.values == (Estimate("unedited", *loss, 6),)
+    assert clean.values == (Estimate("unedited", loss[0], loss[1], loss[2], 6),)
     changes = rows.filter(pl.col("measure") == "loss_change_nats")
     for one, component in zip(largest.values, "qkv", strict=True):
         most = changes.filter(pl.col("component") == component).sort("value", descending=True).row(0, named=True)

@@ -116,7 +116,7 @@ def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(own, tmp_path):
 def test_findings_are_the_unedited_loss_and_for_each_label_what_is_beyond_random_subspaces(own):
     rows = own.tables["measures"]
     (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
-    assert own.findings[0].values == (Estimate("unedited", *loss, 6),)
+    assert own.findings[0].values == (Estimate("unedited", loss[0], loss[1], loss[2], 6),)
     assert [(f.measure, f.groups[0], f.unit) for f in own.findings[1:]] == [
         ("erase_excess", "dep", "nats"),
         ("erase_excess", "pos", "nats"),
