@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
-from trisect.experiments.explore.page import write_page
+from trisect.experiments.explore.page import html
 from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.report.sheet import Document, write_document
 
 TOKENS, LAYERS, HEADS, WIDTH = 512, 12, 12, 64
 FLAGS = [
@@ -97,7 +98,7 @@ def visit(visits: int = 3) -> tuple[float, list[dict[str, float]]]:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "/usr/bin/chromium")
     found = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        path = write_page(Path(folder) / "explorer.html", picture)
+        path = write_document(Path(folder) / "explorer.html", Document("explorer.html", html(picture)))
         size = path.stat().st_size / 1e6
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for _ in range(visits):

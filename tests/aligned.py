@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from trisect.core.finding import About
 from trisect.core.tables import frame
 from trisect.experiments.align.examples import RULE, choose_pictures
 from trisect.experiments.align.links import Column, Linked
 from trisect.experiments.align.rows import Scored, alignment_rows, choose_layers, judge_alignment
+from trisect.experiments.align.settings import AlignFacts
 from trisect.measure.alignment import KINDS
 from trisect.papers.norms import SETTINGS
 from trisect.stats.bootstrap import CrossedBootstrap
@@ -66,26 +67,25 @@ def tables(scored: Scored, draws: int = 300) -> dict[str, pl.DataFrame]:
     }
 
 
-def about(scored: Scored, **more: Any) -> dict[str, Any]:
+def about(scored: Scored, corpus: str = "made-up pairs") -> About[AlignFacts]:
     """What stands in align.json beside such tables."""
     linked, pairs = pictured([3, 5, 0, 2, 4])
     chosen = {"AWI by weight": 2, "AWI by norm": 1, "AWO by weight": 2, "AWO by norm": 1}
-    return {
-        "subject": scored.name,
-        "models": dict.fromkeys(scored.models, "0123456789abcdef"),
-        "shape": "Layers 1, 2 with 1 head.",
-        "corpus": "made-up pairs",
-        "trial": 37,
-        "gold": True,
-        "pairs": len(scored.lengths),
-        "seed": 0,
-        "draws": 300,
-        "command": "trisect align MODEL --source test.en --target test.fr --gold test.talp --seed 0",
-        "chosen": dict.fromkeys(scored.models, chosen),
-        "pictures": choose_pictures(linked, pairs, range(5), None),
-        "picture_rule": RULE,
-        "claims_hash": "0123456789abcdef",
-        "notes": ["test.talp counts words from 1: line 1 has an index as large as the sentence (2-2)."],
-        "versions": {"trisect": "0.1.0"},
-        **more,
-    }
+    facts = AlignFacts(
+        scored.name,
+        dict.fromkeys(scored.models, "0123456789abcdef"),
+        "Layers 1, 2 with 1 head.",
+        corpus,
+        "0123456789abcdef",
+        37,
+        True,
+        len(scored.lengths),
+        0,
+        300,
+        dict.fromkeys(scored.models, chosen),
+        RULE,
+        tuple(choose_pictures(linked, pairs, range(5), None)),
+    )
+    command = "trisect align MODEL --source test.en --target test.fr --gold test.talp"
+    notes = ("test.talp counts words from 1: line 1 has an index as large as the sentence (2-2).",)
+    return About("align", command, 12.0, notes, {"trisect": "0.1.0"}, "0123456789abcdef", facts)

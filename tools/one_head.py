@@ -39,7 +39,7 @@ def draw(subject: object) -> None:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_path = trisect.explore_page(subject, TEXT, Path(folder) / "page.html")
+        page_path = trisect.explore_page(subject, TEXT, out=Path(folder) / "page.html").report
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(f"{page_path.resolve().as_uri()}#attn@{LAYER}.h{HEAD}")

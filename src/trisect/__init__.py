@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from trisect.core.subject import Texts as Texts
     from trisect.core.trace import Reading as Reading
     from trisect.core.trace import Trace as Trace
-    from trisect.door import align as align
     from trisect.door import annotate as annotate
     from trisect.door import ask as ask
     from trisect.door import chart as chart
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from trisect.door import corpus as corpus
     from trisect.door import dissect as dissect
     from trisect.door import explore as explore
-    from trisect.door import explore_page as explore_page
     from trisect.door import list_claims as list_claims
     from trisect.door import load as load
     from trisect.door import plan as plan
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from trisect.door import render as render
     from trisect.door import study as study
     from trisect.door import texts as texts
-    from trisect.door import theory_page as theory_page
     from trisect.door import translate_train as translate_train
     from trisect.experiments.study.run import Study as Study
     from trisect.text.corpus import Corpus as Corpus
@@ -58,16 +55,13 @@ _HOME = {
     **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "plan", "render", "study"), "door"),
     **dict.fromkeys(
         (
-            "align",
             "ask",
             "chart",
             "explore",
-            "explore_page",
             "load",
             "prove",
             "recall",
             "texts",
-            "theory_page",
             "translate_train",
         ),
         "door",

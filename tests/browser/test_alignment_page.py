@@ -17,9 +17,10 @@ LONG = "a-word-without-any-place-to-break-it-" * 3
 def address(tmp_path_factory) -> str:
     scored = aligned.planted((0.5, 0.6), (0.8, 0.7), models=3)
     about = aligned.about(scored, corpus=LONG)
-    about["pictures"][0]["source"][0] = about["pictures"][0]["target"][0] = LONG
+    for side in ("source", "target"):
+        about.facts.pictures[0][side] = [LONG, *about.facts.pictures[0][side][1:]]
     path = tmp_path_factory.mktemp("alignment") / "report.html"
-    path.write_text(html(alignment.make_sheet(aligned.tables(scored), about)), encoding="utf-8")
+    path.write_text(html(alignment.page(aligned.tables(scored), about)), encoding="utf-8")
     return path.as_uri()
 
 

@@ -15,6 +15,7 @@ from trisect.experiments.explore import page, widget
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.measure.norms import per_head, per_layer
 from trisect.report import palette
+from trisect.report.sheet import Document, write_document
 
 pytestmark = pytest.mark.browser
 
@@ -59,7 +60,7 @@ def shown(tmp_path_factory) -> dict[str, Shown]:
         reading = make()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(packing, "FINE", 0 if name == "long" else packing.FINE)
-            path = page.write_page(folder / f"{name}.html", take_picture(reading))
+            path = write_document(folder / f"{name}.html", Document(name, page.html(take_picture(reading))))
         found[name] = Shown(reading, path.as_uri())
     return found
 

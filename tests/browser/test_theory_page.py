@@ -10,7 +10,8 @@ from playwright.sync_api import Locator, Page
 import trisect.theory.parts as parts
 from trisect import theory
 from trisect.core.errors import TheoryError
-from trisect.experiments.theory.page import base_draws, constructions, write
+from trisect.experiments.theory.page import base_draws, constructions, html
+from trisect.report.sheet import Document, write_document
 from trisect.theory import Draws
 
 pytestmark = pytest.mark.browser
@@ -22,7 +23,8 @@ Numbers = dict[str, float]
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory) -> str:
-    return write(tmp_path_factory.mktemp("theory") / "theory.html", DRAWS).as_uri()
+    page = Document("theory.html", html(DRAWS))
+    return write_document(tmp_path_factory.mktemp("theory") / page.name, page).as_uri()
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 from tests import tinyhf, zoo
 
-from trisect.core.errors import CorpusError, ModelError
+import trisect
+from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
 from trisect.core.tables import read_table
-from trisect.experiments.align import page
-from trisect.experiments.align.run import AlignResult, align_bitext, run_align
+from trisect.experiments.align.settings import ALIGN, AlignFacts, AlignSettings
 from trisect.hf.load import load
+from trisect.lab.driver import read_about, render, run
+from trisect.lab.experiment import Result
+from trisect.lab.inputs import ModelsSource
 from trisect.measure.alignment import aer
 from trisect.text.bitext import Bitext, Pair, read_pairs
 
@@ -52,14 +58,21 @@ def barts():
 
 
 @pytest.fixture(scope="module")
-def done(barts, files, tmp_path_factory) -> AlignResult:
+def done(barts, files, tmp_path_factory) -> Result[AlignFacts]:
     test, trial = files
-    return run_align(barts, *test, trial=trial, out=tmp_path_factory.mktemp("align"), quiet=True, draws=DRAWS)
+    return trisect.align(
+        barts, *test[:2], gold=test[2], trial=trial, out=tmp_path_factory.mktemp("align"), quiet=True, draws=DRAWS
+    )
 
 
 @pytest.fixture
 def pageless(monkeypatch):
-    monkeypatch.setattr(page, "write", lambda folder, *rest: folder / "report.html")
+    monkeypatch.setattr("trisect.lab.driver.write_page", lambda folder, page: folder / "report.html")
+
+
+def aligned(model, bitext, out) -> Result[AlignFacts]:
+    """Pairs in memory, as other experiments give them."""
+    return run(ALIGN, AlignSettings(ModelsSource((model,)), "a", "b", draws=DRAWS, bitext=bitext), out, quiet=True)
 
 
 NAMES = ("BartForConditionalGeneration (1)", "BartForConditionalGeneration (2)")
@@ -86,7 +99,7 @@ def test_it_writes_tables_links_figures_and_a_page(done):
 def test_words_stand_on_the_page_as_text(barts, tmp_path):
     words = (NASTY, "&amp;", "a'b\"c\\", "w4")
     pair = Pair(words, words, frozenset({(0, 0)}), frozenset({(0, 0), (1, 2)}))
-    made = align_bitext(barts[0], Bitext("one <i>", (), (), (pair,)), tmp_path, quiet=True, draws=DRAWS)
+    made = aligned(barts[0], Bitext("one <i>", (), (), (pair,)), tmp_path)
     text = made.report.read_text(encoding="utf-8")
     assert NASTY not in text
     assert "&lt;b&gt;w3&lt;/b&gt;" in text
@@ -104,7 +117,7 @@ def test_rates_are_those_of_the_links_that_were_written(done, files):
     for number, name in enumerate(NAMES, start=1):
         for one in rows.filter(pl.col("layer").is_not_null(), subject=name).iter_rows(named=True):
             setting, kind = one["group"].split()
-            stem = done.links / f"model-{number}-{setting}-{kind}-layer-{one['layer']}"
+            stem = done.paths["links"] / f"model-{number}-{setting}-{kind}-layer-{one['layer']}"
             found = []
             for ending in (".talp", ".pharaoh"):
                 base = 0 if ending == ".pharaoh" else 1
@@ -126,7 +139,9 @@ def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_pat
     trial = files[1]
     chosen = read_json(done.folder / "align.json", "")["chosen"]
     for name, subject in zip(NAMES, barts, strict=True):
-        own = run_align(subject, *trial, out=tmp_path, quiet=True, draws=DRAWS).tables["measures"]
+        own = trisect.align(subject, *trial[:2], gold=trial[2], out=tmp_path, quiet=True, draws=DRAWS).tables[
+            "measures"
+        ]
         for group, layer in chosen[name].items():
             setting, kind = group.lower().split(" by ")
             rates = own.filter(pl.col("head").is_null(), pl.col("layer").is_not_null(), measure="aer")
@@ -140,21 +155,21 @@ def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_pat
 
 def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_path):
     source, target, _ = files[0]
-    made = run_align(barts[0], source, target, out=tmp_path, limit=5, quiet=True, draws=DRAWS)
+    made = trisect.align(barts[0], source, target, out=tmp_path, limit=5, quiet=True, draws=DRAWS)
     assert set(made.tables["measures"]["measure"]) == {"linked", "agreement"}
     assert made.tables["claims"]["verdict"][0] == "inconclusive"
     assert "Only the first 5 sentence pairs are read." in made.notes
-    assert len((made.links / "awo-norm-layer-3.pharaoh").read_text().split("\n")) == 6
+    assert len((made.paths["links"] / "awo-norm-layer-3.pharaoh").read_text().split("\n")) == 6
     text = made.report.read_text(encoding="utf-8")
     assert "What the claim says here" not in text
     assert "How often do weight and norm agree?" in text
-    with pytest.raises(CorpusError, match="A limit of 0 sentence pairs"):
-        run_align(barts[0], source, target, out=tmp_path, limit=0, quiet=True)
+    with pytest.raises(SpecError, match="limit is 0"):
+        trisect.align(barts[0], source, target, out=tmp_path, limit=0, quiet=True)
 
 
 def test_the_same_files_give_the_same_rows_in_any_batch(done, barts, files, tmp_path, pageless):
     test, trial = files
-    other = run_align(barts, *test, trial=trial, out=tmp_path, batch=3, quiet=True, draws=DRAWS)
+    other = trisect.align(barts, *test[:2], gold=test[2], trial=trial, out=tmp_path, batch=3, quiet=True, draws=DRAWS)
     for name, table in done.tables.items():
         assert table.equals(other.tables[name]), name
 
@@ -162,7 +177,7 @@ def test_the_same_files_give_the_same_rows_in_any_batch(done, barts, files, tmp_
 @pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100"])
 def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
     subject = load(zoo.build(name), tinyhf.tokenizer())
-    made = run_align(subject, *files[0], out=tmp_path, quiet=True, draws=DRAWS)
+    made = trisect.align(subject, *files[0][:2], gold=files[0][2], out=tmp_path, quiet=True, draws=DRAWS)
     rows = made.tables["measures"].filter(pl.col("head").is_null(), pl.col("layer").is_null(), measure="aer")
     mine = rows.filter(subject=subject.name)
     assert set(mine["group"]) == {"awi weight", "awi norm", "awo weight", "awo norm"}
@@ -173,39 +188,73 @@ def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
 def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
     (source, target, gold), _ = files
     with pytest.raises(ModelError, match="BertForMaskedLM has no cross-attention"):
-        run_align(load(tinyhf.bert(), tinyhf.tokenizer()), source, target, gold, out=tmp_path, quiet=True)
+        trisect.align(load(tinyhf.bert(), tinyhf.tokenizer()), source, target, gold=gold, out=tmp_path, quiet=True)
     with pytest.raises(ModelError, match="No model was given"):
-        run_align((), source, target, gold, out=tmp_path, quiet=True)
+        trisect.align((), source, target, gold=gold, out=tmp_path, quiet=True)
     other = load(zoo.build("t5"), tinyhf.tokenizer())
     with pytest.raises(ModelError, match="has other layers or heads than BartForConditionalGeneration") as error:
-        run_align((barts[0], other), source, target, gold, out=tmp_path, quiet=True)
+        trisect.align((barts[0], other), source, target, gold=gold, out=tmp_path, quiet=True)
     assert "averaged" in error.value.known
     long = Pair(("w1",) * 40, ("w2",) * 40)
     with pytest.raises(ModelError, match="No pair of long fits into Bart"):
-        align_bitext(barts[0], Bitext("long", (), (), (long,)), tmp_path, quiet=True)
+        aligned(barts[0], Bitext("long", (), (), (long,)), tmp_path)
     with pytest.raises(CorpusError, match="none has no test pairs"):
-        align_bitext(barts[0], Bitext("none", (), (), ()), tmp_path, quiet=True)
+        aligned(barts[0], Bitext("none", (), (), ()), tmp_path)
     short = tmp_path / "short.tgt"
     short.write_text("w1\n", encoding="utf-8")
     with pytest.raises(CorpusError, match=r"short.tgt has 1 line"):
-        run_align(barts[0], source, short, gold, out=tmp_path, quiet=True)
+        trisect.align(barts[0], source, short, gold=gold, out=tmp_path, quiet=True)
     with pytest.raises(CorpusError, match="was said to count from 0"):
-        run_align(barts[0], source, target, gold, 0, out=tmp_path, quiet=True)
+        trisect.align(barts[0], source, target, gold=gold, base=0, out=tmp_path, quiet=True)
 
 
 def test_pairs_too_long_are_left_out_and_said(barts, tmp_path):
     long = Pair(("w1",) * 40, ("w2",) * 40, frozenset({(0, 0)}), frozenset({(0, 0)}))
     short = Pair(("w1", "w2"), ("w3", "w4", "w5"), frozenset({(0, 0)}), frozenset({(0, 0)}))
-    made = align_bitext(barts[0], Bitext("some", (), (), (long, short)), tmp_path, quiet=True, draws=DRAWS)
+    made = aligned(barts[0], Bitext("some", (), (), (long, short)), tmp_path)
     assert any(note.startswith("1 of 2 sentence pairs have more pieces") for note in made.notes)
-    lines = (made.links / "awi-weight-layer-1.pharaoh").read_text().split("\n")
+    lines = (made.paths["links"] / "awi-weight-layer-1.pharaoh").read_text().split("\n")
     assert lines[0] == ""
     assert lines[1] != ""
     assert made.tables["claims"]["n"][1] == 1
 
 
-def test_a_finding_says_both_rates_and_the_verdict(done):
-    said = "\n".join(done.findings)
-    assert "AER, AWI, mean over layers" in said
-    assert "best layer, chosen on other pairs" in said
-    assert "C-5  " in said
+def test_findings_are_both_rates_and_the_verdict(done):
+    rates = [one for one in done.findings if one.claim is None]
+    groups = [("aer", "awi"), ("aer_best", "awi"), ("aer", "awo"), ("aer_best", "awo")]
+    assert [(one.measure, one.values[0].name.split()[0]) for one in rates] == groups
+    rows = done.tables["measures"].filter(pl.col("layer").is_null(), subject=done.about.facts.subject)
+    for one, (measure, setting) in zip(rates, groups, strict=True):
+        assert (one.unit, one.source) == ("AER", "alignment")
+        for value in one.values:
+            row = rows.filter(measure=measure, group=value.name).row(0, named=True)
+            assert tuple(value)[1:] == (row["value"], row["low"], row["high"], row["n"])
+            assert f"{100 * row['value']:.1f}\u00a0% by {value.name.split()[1]}" in one.words
+        less = rows.filter(measure=f"{measure}_difference", group=setting).row(0, named=True)
+        assert bool(one.comparison) == (less["low"] > 0 or less["high"] < 0)
+        assert one.comparison in ("", "norm < weight" if less["value"] < 0 else "weight < norm")
+    assert [one.claim for one in done.findings if one.claim is not None] == ["C-5"]
+
+
+def test_the_page_is_made_again_from_what_lies_in_the_folder(done):
+    before = done.report.read_bytes()
+    again = render(ALIGN, done.folder)
+    assert again.report.read_bytes() == before
+    assert list(map(str, again.findings)) == list(map(str, done.findings))
+    assert again.about.facts.chosen == done.about.facts.chosen
+
+
+def test_the_committed_alignment_is_read_and_shown(tmp_path):
+    """It was written before findings were data, and without the pictures of its pairs."""
+    committed = Path(__file__).parents[2] / "results" / "alignment"
+    about = read_about(ALIGN, committed)
+    assert (about.facts.pairs, about.facts.pictures) == (447, ())
+    shutil.copytree(committed, tmp_path / "a", ignore=shutil.ignore_patterns("figures"))
+    made = render(ALIGN, tmp_path / "a")
+    assert {p.name for p in (tmp_path / "a" / "figures").iterdir()} == {
+        p.name for p in (committed / "figures").iterdir()
+    }
+    for table in (committed / "tables").iterdir():
+        assert (tmp_path / "a" / "tables" / table.name).read_bytes() == table.read_bytes()
+    assert (made.findings[-1].claim, made.findings[-1].verdict) == ("C-5", "inconclusive")
+    assert made.findings[0].comparison == "norm < weight"

@@ -223,7 +223,7 @@ def test_its_models_are_ordinary_ones(done, tmp_path):
     assert trisect.norms(subject, questions, out=tmp_path / "n", quiet=True).report.is_file()
     assert trisect.ablate(subject, questions, sites="v@1", out=tmp_path / "a", quiet=True).report.is_file()
     assert trisect.similarity(subject, out=tmp_path / "s", quiet=True).report.is_file()
-    assert trisect.explore_page(subject, questions[0], tmp_path / "e.html").is_file()
+    assert trisect.explore_page(subject, questions[0], out=tmp_path / "e.html").report.is_file()
 
 
 def test_it_can_be_asked(done):

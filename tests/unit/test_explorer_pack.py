@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests import pictures
 
-from trisect.core.errors import CorpusError, TrisectError
+import trisect
+from trisect.core.errors import CorpusError, SpecError, TrisectError
 from trisect.core.subject import Batch, Subject
 from trisect.experiments.explore import heads, page, widget
 from trisect.experiments.explore import pack as packing
 from trisect.experiments.explore.pack import LADDER, levels_of, pack, vectors
 from trisect.experiments.explore.picture import Layer, Picture, Words
 from trisect.experiments.explore.pieces import readable
-from trisect.experiments.explore.run import explore, run_explore, take_picture
+from trisect.experiments.explore.run import explore, take_picture
 from trisect.measure import norms as measured
 
 READINGS = {"encoder": pictures.encoder(padding=3), "decoder": pictures.decoder(), "translator": pictures.translator()}
@@ -244,7 +245,8 @@ def test_a_row_that_is_not_there_and_numbers_that_are_none():
 class Fake:
     """A subject whose texts have as many windows as they have commas, and one more."""
 
-    name, fingerprint = "tiny/encoder", "abc123"
+    name, fingerprint, objective, options, notes = "tiny/encoder", "abc123", "masked", ("tiny/encoder",), ()
+    shape, projections, score = None, tuple, dict  # a page asks for none of them
 
     def batches(self, texts, size=8, scored=False):
         rows = tuple((0, i) for i in range(texts[0].count(",") + 1)) if texts[0] else ()
@@ -258,15 +260,24 @@ class Fake:
 
 def test_a_text_becomes_a_page(tmp_path):
     subject = cast(Subject, Fake())
-    assert run_explore(subject, "a text", tmp_path) == tmp_path / "explorer.html"
-    assert run_explore(subject, "a text", tmp_path / "new") == tmp_path / "new" / "explorer.html"
-    path = run_explore(subject, "one, two, three", tmp_path / "x" / "page.html")
+    assert trisect.explore_page(subject, "a text", out=tmp_path).report == tmp_path / "explorer.html"
+    made = trisect.explore_page(subject, "a text", out=tmp_path / "new")
+    assert made.report == tmp_path / "new" / "explorer.html"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["explorer.html"]  # no lock, no tables, no record
+    assert made.about.facts.picture.model == READINGS["encoder"].model
+    assert (made.about.command, made.findings) == ("trisect explore tiny/encoder 'a text'", ())
+    path = trisect.explore_page(subject, "one, two, three", out=tmp_path / "x" / "page.html").report
     assert path == tmp_path / "x" / "page.html"
     assert "The text has 3 windows; this is the first." in path.read_text(encoding="utf-8")
     assert "abc123" in path.read_text(encoding="utf-8")
     with pytest.raises(CorpusError) as error:
-        run_explore(subject, "", tmp_path)
+        trisect.explore_page(subject, "", out=tmp_path)
     assert str(error.value) == "The text is empty.\n  Nothing was read.\n  Give a text of at least one token."
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for texts, count in (((), 0), (("a", "b", "c"), 3)):
+        with pytest.raises(SpecError, match=f"{count} texts were given"):
+            trisect.explore_page(subject, texts, out=tmp_path / "none" / "page.html")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
 def test_a_notebook_gets_a_widget_with_the_same_bytes():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,14 @@ import polars as pl
 import pytest
 from tests.constructed import apart_of, odds_of, variances_of
 
+import trisect
 from trisect import theory
 from trisect.core.errors import StudyError, TheoryError
+from trisect.experiments.theory.build import build
 from trisect.experiments.theory.figures import chart, figure
-from trisect.experiments.theory.run import SCHEMA, run_theory
+from trisect.experiments.theory.run import SCHEMA
+from trisect.experiments.theory.settings import THEORY
+from trisect.lab.driver import render
 from trisect.report.panels import Panel
 from trisect.theory import CONSTRUCTIONS, Draws
 from trisect.theory.certificates import certificate
@@ -388,20 +393,21 @@ def test_a_sweep_keeps_all_but_beta():
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     out = tmp_path_factory.mktemp("theory")
-    return run_theory(
-        ("stretched_key_two_heads", "key_query_value"), (1.0, 2.0), dim=6, keys=3, samples=500, seed=7, out=out
-    )
+    names = ("stretched_key_two_heads", "key_query_value")
+    return trisect.theory_page(names, beta=(1.0, 2.0), dim=6, keys=3, samples=500, seed=7, out=out, quiet=True)
 
 
 def test_a_run_writes_a_table_figures_and_the_page(ran):
     rows = pl.read_parquet(ran.folder / "tables" / "theory.parquet")
     assert rows.equals(ran.tables["theory"])
     assert dict(rows.schema) == SCHEMA
-    assert rows.select("name", "beta").rows() == [(one.name, one.settings["beta"]) for one in ran.results]
+    asked = [(name, beta) for name in ("stretched_key_two_heads", "key_query_value") for beta in (1.0, 2.0)]
+    assert rows.select("name", "beta").rows() == asked
     assert rows["keys"].to_list() == [3, 3, None, None]
     assert rows["samples"].to_list() == [500, 500, None, None]
     assert rows["dim"].to_list() == [6] * 4
-    assert rows["error"].to_list() == [one.error for one in ran.results]
+    built = [build(name, {"beta": beta, "dim": 6, "keys": 3, "samples": 500}, 7) for name, beta in asked]
+    assert rows["error"].to_list() == [one.error for one in built]
     assert sorted(p.name for p in (ran.folder / "figures").iterdir()) == sorted(
         f"{name}.{kind}" for name in ("stretched_key_two_heads", "key_query_value") for kind in ("png", "svg")
     )
@@ -411,9 +417,20 @@ def test_a_run_writes_a_table_figures_and_the_page(ran):
 
 def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
     assert len(ran.findings) == 4
-    assert ran.findings[0].startswith("stretched_key_two_heads  β 1: Kolmogorov–Smirnov distance of head 1's α_a = ")
-    assert "variance of c" in ran.findings[0]
-    assert "variance of c" not in ran.findings[2]
+    first, third = ran.findings[0], ran.findings[2]
+    row = ran.tables["theory"].row(0, named=True)
+    assert (first.measure, first.unit) == ("stretched_key_two_heads", "Kolmogorov–Smirnov distance of head 1's α_a")
+    assert str(first).startswith("stretched_key_two_heads  β 1: Kolmogorov–Smirnov distance of head 1's α_a = ")
+    assert {one.name: (one.mean, one.n) for one in first.values} == {
+        "error": (row["error"], 500),
+        "law": (row["expected"], None),
+        "variance_one": (row["variance_one"], 500),
+        "variance_two": (row["variance_two"], 500),
+    }
+    assert [one.name for one in third.values] == ["error", "law"]
+    for one, line in zip(ran.findings, ran.tables["theory"].iter_rows(named=True), strict=True):
+        held = {True: "error ≤ law", False: "error > law"}[line["error"] <= line["expected"]]
+        assert one.comparison == (held if line["relation"] == "at most" else "")
     assert ran.notes == tuple(f"{name} does not apply to key_query_value." for name in ("keys", "samples"))
     about = json.loads((ran.folder / "theory.json").read_text(encoding="utf-8"))["body"]
     assert about["command"] == (
@@ -421,23 +438,31 @@ def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
     )
 
 
-def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeypatch):
-    monkeypatch.setattr("trisect.experiments.theory.run._write", lambda folder, *rest: folder)
-    again, other = (
-        run_theory(("stretched_key_two_heads",), (1.0,), 6, 3, 500, seed=s, quiet=True).tables["theory"] for s in (7, 8)
-    )
+def test_page_and_figures_are_made_again_from_what_lies_in_the_folder(ran, tmp_path):
+    shutil.copytree(ran.folder, tmp_path / "t", ignore=shutil.ignore_patterns("figures", "*.html"))
+    again = render(THEORY, tmp_path / "t")
+    assert again.report.read_bytes() == ran.report.read_bytes()
+    assert again.findings == ran.findings
+    for path in (ran.folder / "figures").glob("*.svg"):
+        assert (tmp_path / "t" / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeypatch, tmp_path):
+    monkeypatch.setattr("trisect.lab.driver.write_page", lambda folder, page: folder / "theory.html")
+    given: dict[str, Any] = {"beta": 1, "dim": 6, "keys": 3, "samples": 500, "out": tmp_path, "quiet": True}
+    again, other = (trisect.theory_page("stretched_key_two_heads", seed=s, **given).tables["theory"] for s in (7, 8))
     assert again.equals(ran.tables["theory"].filter(name="stretched_key_two_heads", beta=1.0))
     assert other["error"].item() != again["error"].item()
 
 
 def test_an_unknown_name_and_a_place_that_cannot_be_written_are_refused(tmp_path):
-    said = refusal(run_theory, ("copyng",), out=tmp_path / "out")
+    said = refusal(trisect.theory_page, ("copyng",), out=tmp_path / "out")
     assert (
         said == f"'copyng' is no construction.\n  There are {', '.join(NAMES)}.\n  Name one of these, or none for all."
     )
     assert not (tmp_path / "out").exists()
-    refusal(run_theory, ("copying",), beta=(1.0, -1.0), out=tmp_path / "out")
+    refusal(trisect.theory_page, ("copying",), beta=(1.0, -1.0), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match="could not be written"):
-        run_theory(("key_query_value",), out=tmp_path / "file")
+    with pytest.raises(StudyError, match=r"The folder .*file cannot be made\."):
+        trisect.theory_page(("key_query_value",), out=tmp_path / "file", quiet=True)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import trisect
 from trisect import theory
-from trisect.core.errors import TheoryError
-from trisect.experiments.theory.run import run_theory
+from trisect.core.errors import SpecError, TheoryError
 from trisect.theory import CONSTRUCTIONS
 from trisect.theory.certificates import exact_rank, rank_bound
 
@@ -136,7 +136,6 @@ def test_a_rank_that_would_take_long_is_bounded_by_the_shape(monkeypatch):
         (lambda: theory.copying(target=1.0), "target 1.0"),  # pyright: ignore[reportArgumentType]
         (lambda: theory.random_keys_one_head(samples=1e5), "samples 100000.0"),  # pyright: ignore[reportArgumentType]
         (lambda: theory.key_query_value(dim="4"), "dim '4'"),  # pyright: ignore[reportArgumentType]
-        (lambda: run_theory(seed=1.5), "seed 1.5"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_whole_numbers_are_whole(call, given):
@@ -177,24 +176,25 @@ def test_tables_too_large_for_memory_are_refused():
     ]
 
 
-def test_a_run_refuses_a_negative_seed(tmp_path):
-    said = refusal(lambda: run_theory(seed=-1, out=tmp_path / "out"))
-    assert said == ["seed -1 was given.", "Seeds are whole numbers from 0 on.", "Use for example 0."]
+def test_a_run_refuses_what_is_no_seed(tmp_path):
+    for seed in (-1, 1.5):
+        with pytest.raises(SpecError, match=f"seed is {seed}"):
+            trisect.theory_page(seed=seed, out=tmp_path / "out")  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "out").exists()
 
 
 def test_a_default_that_leaves_no_room_is_called_a_default(tmp_path):
-    assert refusal(lambda: run_theory(("average",), keys=20, out=tmp_path / "out")) == [
+    assert refusal(lambda: trisect.theory_page(("average",), keys=20, out=tmp_path / "out")) == [
         "keys 20 was given, and no dim.",
         "average has dim 16 by default, and R^16 no 20 orthogonal keys.",
         "Give also a dim of 20 or more, or fewer keys.",
     ]
-    assert refusal(lambda: run_theory(("copying",), dim=4, out=tmp_path / "out")) == [
+    assert refusal(lambda: trisect.theory_page(("copying",), dim=4, out=tmp_path / "out")) == [
         "dim 4 was given, and no keys.",
         "copying has keys 8 by default, and R^4 no 8 orthogonal keys.",
         "Give also keys of 4 or fewer, or a larger dim.",
     ]
-    assert refusal(lambda: run_theory(("copying",), keys=1, out=tmp_path / "out"))[0] == "keys 1 was given."
+    assert refusal(lambda: trisect.theory_page(("copying",), keys=1, out=tmp_path / "out"))[0] == "keys 1 was given."
 
 
 # --- results ---

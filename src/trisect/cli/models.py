@@ -1,4 +1,4 @@
-"""Models on the command line: check, norms, similarity, ablate, erase, rewind, explore — of any model that passes the proof."""
+"""Models on the command line: check, the proof that one is read rightly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from typing import Any
 import click
 
 from trisect.cli.group import main
-from trisect.core.errors import SpecError
-
-
-def _window(function: Any) -> Any:
-    return click.option("--window", type=int, help="Tokens read at once.  [default: the model's own limit]")(function)
 
 
 def _model(function: Any) -> Any:
@@ -27,30 +22,6 @@ def _model(function: Any) -> Any:
         click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
         click.option("--revision", help="A branch, tag or commit of a model on a hub."),
         click.argument("model", metavar="MODEL"),
-    ):
-        function = option(function)
-    return function
-
-
-def _texts(function: Any) -> Any:
-    """Where the texts are from."""
-    for option in (
-        click.option("--limit", type=int, help="Read no more than so many texts."),
-        click.option("--text", "given", multiple=True, help="A text; may stand several times."),
-        click.option("--reader", help="wikitext, conllu or plain; found out when not given."),
-        click.option("--split", default="test", show_default=True, help="train, valid or test."),
-        click.option("--corpus", help="A raw folder, a corpus folder, hf:NAME[:CONFIG], or 'embedded'."),
-    ):
-        function = option(function)
-    return function
-
-
-def _out(function: Any) -> Any:
-    """Where things go, and how they are said."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-        click.option("--seed", default=0, show_default=True, help="Of every random draw."),
-        click.option("--out", help="The folder for tables, figures and page.  [default: COMMAND-MODEL]"),
     ):
         function = option(function)
     return function
@@ -110,54 +81,6 @@ def _check_study(out: str) -> None:
     if left:
         click.echo(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
     click.echo("Every file that is there is whole." if left else "Every file is whole.")
-
-
-@main.command()
-@_model
-@_window
-@click.argument("text", metavar="TEXT", nargs=-1, required=True)
-@click.option("--out", default="explore.html", show_default=True, help="The page.")
-def explore(text: tuple[str, ...], out: str, **named: Any) -> None:
-    """Write one page to look into every head with: weights beside norms, and the q and k behind a cell.
-
-    An encoder-decoder takes two texts, source and target.
-
-    \b
-    trisect explore MODEL "The cat sat on the mat." --out page.html
-    """
-    from trisect import door
-
-    if len(text) > 2:
-        raise SpecError(
-            f"{len(text)} texts were given.", "A page shows one text, or a source and a target.", "Put it in quotes."
-        )
-    first, *rest = list(text)
-    click.echo(door.explore_page(_loaded(named), (first, rest[0]) if rest else first, Path(out)).resolve())
-
-
-FETCHED = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
-
-
-def _loaded(named: dict[str, Any]) -> Any:
-    from trisect import door
-
-    return door.load(named["model"], window=named["window"], **{name: named[name] for name in FETCHED})
-
-
-def _read(named: dict[str, Any], needed: bool = True) -> Any:
-    from trisect import door
-
-    if named["corpus"] is not None and named["given"]:
-        raise SpecError("--corpus and --text were both given.", "Texts come from one place.", "Leave one of them out.")
-    if named["corpus"] is None and not named["given"]:
-        if needed:
-            raise SpecError("No text was given.", "Texts come from --corpus or --text.", "Give one of them.")
-        return None
-    return door.texts(named["corpus"] or named["given"], named["split"], named["reader"], named["limit"])
-
-
-def _folder(out: str | None, command: str, name: str) -> Path:
-    return Path(out) if out is not None else Path(f"{command}-{name.strip('/').split('/')[-1]}")
 
 
 def say_result(done: Any, as_json: bool) -> None:

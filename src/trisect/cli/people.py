@@ -1,4 +1,4 @@
-"""Attention by hand and birth places on the command line: theory, recall, ask."""
+"""Birth places on the command line: recall, ask."""
 
 from __future__ import annotations
 
@@ -13,38 +13,6 @@ from trisect.cli.group import main
 from trisect.cli.models import say_result
 from trisect.cli.study import read_seeds
 from trisect.core.errors import SpecError
-
-
-@main.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--beta", multiple=True, type=float, help="How sharp the query is; may stand several times.")
-@click.option("--dim", type=int, help="Dimensions of keys and values.")
-@click.option("--keys", type=int, help="How many keys there are.")
-@click.option("--samples", type=int, help="Draws of random keys.")
-@click.option("--seed", default=0, show_default=True, help="Of every random draw.")
-@click.option("--out", default="theory", show_default=True, help="The folder for table, figures and page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def theory(
-    names: tuple[str, ...],
-    beta: tuple[float, ...],
-    dim: int | None,
-    keys: int | None,
-    samples: int | None,
-    seed: int,
-    out: str,
-    as_json: bool,
-) -> None:
-    """Work attention by hand: eight constructions with their laws, and theory.html to move them with.
-
-    \b
-    trisect theory average stretched_key_two_heads --beta 2 --beta 8
-    """
-    from trisect import door
-
-    done = door.theory_page(names, beta, dim, keys, samples, seed, out)
-    for note in () if as_json else done.notes:
-        click.echo(note)
-    say_result(done, as_json)
 
 
 @main.command()

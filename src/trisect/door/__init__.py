@@ -1,13 +1,12 @@
 """The Python door: everything that the command line does, one call each."""
 
 from trisect.door.given import texts
-from trisect.door.lessons import ask, chart, recall, theory_page, translate_train
-from trisect.door.models import align, explore, explore_page, prove
+from trisect.door.lessons import ask, chart, recall, translate_train
+from trisect.door.models import explore, prove
 from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, plan, render, study
 from trisect.lab.subject import load
 
 __all__ = [
-    "align",
     "annotate",
     "ask",
     "chart",
@@ -15,7 +14,6 @@ __all__ = [
     "corpus",
     "dissect",
     "explore",
-    "explore_page",
     "is_study",
     "list_claims",
     "load",
@@ -25,6 +23,5 @@ __all__ = [
     "render",
     "study",
     "texts",
-    "theory_page",
     "translate_train",
 ]

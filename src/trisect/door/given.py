@@ -8,22 +8,8 @@ from typing import Any
 
 from trisect.core.errors import StudyError
 from trisect.core.site import Site
-from trisect.core.subject import Subject, Text, Texts
+from trisect.core.subject import Text, Texts
 from trisect.lab.folder import is_study
-from trisect.lab.subject import load
-
-
-def as_subject(model: Any) -> Any:
-    """A model to be read, loaded unless it is one already."""
-    return model if isinstance(model, Subject) else load(model)
-
-
-def read_sites(sites: Site | str | Sequence[Site | str] | None) -> list[Site | str] | None:
-    """Sites one by one; a text may hold several, with spaces between."""
-    if sites is None:
-        return None
-    several = [sites] if isinstance(sites, (Site, str)) else sites
-    return [site for given in several for site in (given.split() if isinstance(given, str) else [given])]
 
 
 def free_place(out: str | Path) -> Path:
@@ -45,11 +31,6 @@ def texts(
     else:
         found = open_texts(where, split, reader) if isinstance(where, (str, Path)) else given_texts(where)
     return found if limit is None else first_texts(found, limit)
-
-
-def given_texts(where: Any) -> Texts:
-    """Texts as `texts` takes them; a pair of texts is one text."""
-    return texts([where] if isinstance(where, tuple) else where)
 
 
 def as_tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

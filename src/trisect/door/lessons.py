@@ -10,24 +10,6 @@ from trisect.core.spec import Machine
 from trisect.door.given import free_place
 
 
-def theory_page(
-    names: Sequence[str] = (),
-    beta: float | Sequence[float] = (),
-    dim: int | None = None,
-    keys: int | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    out: str | Path = "theory",
-    quiet: bool = False,
-) -> Any:
-    """The constructions of `trisect.theory` by name, or all eight, at every `beta`: table, figures and interactive page."""
-    from trisect.experiments.theory.run import run_theory
-
-    several = (float(beta),) if isinstance(beta, (int, float)) else tuple(beta)
-    chosen = (names,) if isinstance(names, str) else tuple(names)
-    return run_theory(chosen, several, dim, keys, samples, seed, free_place(out), quiet)
-
-
 def chart(result: Any) -> Any:
     """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
     from trisect.experiments.theory.figures import chart as draw

@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from trisect.experiments.ablate.settings import ABLATE
+from trisect.experiments.align.settings import ALIGN
 from trisect.experiments.checkpoints.settings import REWIND
 from trisect.experiments.erase.settings import ERASE
+from trisect.experiments.explore.settings import EXPLORE
 from trisect.experiments.norms.settings import NORMS
 from trisect.experiments.similarity.settings import SIMILARITY
+from trisect.experiments.theory.settings import THEORY
 from trisect.lab.experiment import Experiment, Utility
 
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
+    ALIGN,
     ERASE,
+    EXPLORE,
     NORMS,
     REWIND,
     SIMILARITY,
+    THEORY,
 )
 UTILITIES: tuple[Utility[Any], ...] = ()

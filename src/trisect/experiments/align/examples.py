@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trisect.experiments.align.links import Linked
+from trisect.experiments.align.settings import PicturedPair
 from trisect.measure.alignment import KINDS, as_links, count_hits, error_rates, gold_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ WHERE = ("norms help most", "in the middle", "norms help least")
 
 def choose_pictures(
     linked: Linked, pairs: Sequence[Pair], kept: Sequence[int], chosen: Mapping[tuple[str, str], int] | None
-) -> list[dict[str, Any]]:
+) -> list[PicturedPair]:
     """Up to three pairs as plain data, by RULE; without gold links the first three. Words and pairs count from 1.
 
     Links are of the layers that were chosen on other pairs; where none were, of the layer before the last.
@@ -41,15 +42,16 @@ def choose_pictures(
         titles = [f", {where}" for where in WHERE] if len(shown) == len(WHERE) else titles
     layers = {kind: linked.columns[place].layer for kind, place in places.items()}
     return [
-        {
-            "title": f"Pair {n + 1}{title}",
-            "source": list(pairs[n].source),
-            "target": list(pairs[n].target),
-            "sure": _plain(pairs[n].sure),
-            "possible": _plain(pairs[n].possible),
-            "layers": layers,
-            **{kind: _plain(as_links(linked.best[n][place])) for kind, place in places.items()},
-        }
+        PicturedPair(
+            title=f"Pair {n + 1}{title}",
+            source=list(pairs[n].source),
+            target=list(pairs[n].target),
+            sure=_plain(pairs[n].sure),
+            possible=_plain(pairs[n].possible),
+            layers=layers,
+            weight=_plain(as_links(linked.best[n][places["weight"]])),
+            norm=_plain(as_links(linked.best[n][places["norm"]])),
+        )
         for n, title in zip(shown, titles, strict=False)
     ]
 
@@ -68,6 +70,6 @@ def _difference(linked: Linked, pairs: Sequence[Pair], number: int, places: Mapp
     return rates[KINDS.index("norm")] - rates[KINDS.index("weight")]
 
 
-def _plain(links: Any) -> list[list[int]]:
+def _plain(links: Iterable[tuple[int, int]] | None) -> list[list[int]]:
     """Links from 1, sorted, as JSON has them."""
     return sorted([source + 1, target + 1] for source, target in links or ())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
+from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.align.pictures import pictures
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.report import format as words
@@ -17,7 +17,11 @@ from trisect.report.frames import Frame, around
 from trisect.report.grids import grid
 from trisect.report.palette import KINDS
 from trisect.report.panels import Figure, Key, Panel, chart_of, lay
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.sheet import Section, Sheet, Table
+
+if TYPE_CHECKING:
+    from trisect.experiments.align.settings import AlignFacts
 
 DIAGONAL = "diagonal"
 DASH = (5, 3)
@@ -32,50 +36,56 @@ REFERENCES = (
 Rows = list[dict[str, Any]]
 
 
-def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
-    """Write the page and its figures from the tables measures and claims; the same rows give the same bytes.
-
-    `about` is what stands in align.json beside the tables. Raises StudyError when the folder cannot be written.
-    """
-    return write_sheet(folder, make_sheet(tables, about))
-
-
-def make_sheet(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Sheet:
-    """The page as data; what was not measured leaves no section."""
-    rows = tables["measures"].filter(pl.col("value").is_not_null())
-    n = f"n\u00a0=\u00a0{words.several(about['pairs'], 'sentence pair')}"
-    n += f", {words.several(len(about['models']), 'model')}" * (len(about["models"]) > 1)
+def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
+    """The page from the tables measures and claims; what was not measured leaves no section."""
+    rows, facts = tables["measures"].filter(pl.col("value").is_not_null()), about.facts
+    n = f"n\u00a0=\u00a0{words.several(facts.pairs, 'sentence pair')}"
+    n += f", {words.several(len(facts.models), 'model')}" * (len(facts.models) > 1)
     made = (
-        Section("What the claim says here", _scope(about), cards=tables["claims"]) if about["gold"] else None,
-        _rates(rows, about, n),
-        _heads(rows, about, n),
-        _lengths(rows, about),
-        _pairs(about, n),
-        _agreement(rows, about),
-        Section("Notes", tuple(about["notes"])) if about["notes"] else None,
+        Section("What the claim says here", _scope(facts), cards=tables["claims"]) if facts.gold else None,
+        _rates(rows, facts, n),
+        _heads(rows, facts, n),
+        _lengths(rows, facts),
+        _pairs(facts, n),
+        _agreement(rows, facts),
+        Section("Notes", about.notes) if about.notes else None,
     )
-    lede = f"{about['subject']} · {about['corpus']} · {words.several(about['pairs'], 'sentence pair')}"
+    lede = f"{facts.subject} · {facts.corpus} · {words.several(facts.pairs, 'sentence pair')}"
     sections = tuple(section for section in made if section is not None)
     title = "Which words does cross-attention link?"
-    return Sheet(title, "trisect · word alignment", lede, sections, _facts(about), REFERENCES)
+    return Sheet(title, "trisect · word alignment", lede, sections, provenance(about, *_facts(facts)), REFERENCES)
 
 
-def findings(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a terminal shows: error rates by weight and by norm, their best layers, and the claim with its verdict."""
-    rows = tables["measures"].filter(pl.col("value").is_not_null(), subject=about["subject"])
-    said = []
-    for setting in SETTINGS:
-        whole = _wholes(rows, "aer", setting)
-        best = _wholes(rows, "aer_best", setting)
-        for name, found in (("mean over layers", whole), ("best layer, chosen on other pairs", best)):
-            if len(found) == len(KINDS):
-                rates = ", ".join(f"{percent(row['value'])} by {kind}" for kind, row in found.items())
-                said.append(f"AER, {setting.upper()}, {name}: {rates}")
-    return (*said, *words.verdict_lines(tables["claims"]))
+def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tuple[Finding, ...]:
+    """Error rates by weight and by norm, those of their best layers, and the claim with its verdict."""
+    rows = tables["measures"].filter(pl.col("value").is_not_null(), subject=about.facts.subject)
+    found = [
+        _finding(rows, measure, setting, name)
+        for setting in SETTINGS
+        for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs"))
+    ]
+    return (*(one for one in found if one is not None), *verdict_findings(tables["claims"]))
 
 
-def _scope(about: Mapping[str, Any]) -> tuple[str, ...]:
-    several = len(about["models"]) > 1
+def _finding(rows: pl.DataFrame, measure: str, setting: str, name: str) -> Finding | None:
+    """The error rates of a setting, with what their difference says where its interval leaves out 0."""
+    whole = _wholes(rows, measure, setting)
+    if len(whole) < len(KINDS):
+        return None
+    rates = ", ".join(f"{percent(row['value'])} by {kind}" for kind, row in whole.items())
+    values = tuple(
+        Estimate(f"{setting} {kind}", *(row[key] for key in ("value", "low", "high", "n")))
+        for kind, row in whole.items()
+    )
+    less, order = _first(rows, f"{measure}_difference", setting), ""
+    if less is not None and less["low"] is not None and not less["low"] <= 0 <= less["high"]:
+        order = "norm < weight" if less["value"] < 0 else "weight < norm"
+    said = f"AER, {setting.upper()}, {name}: {rates}"
+    return Finding(measure, said, "AER", values, order, ALIGNMENT.key)
+
+
+def _scope(facts: AlignFacts) -> tuple[str, ...]:
+    several = len(facts.models) > 1
     drawn = "sentence pairs and models" if several else "sentence pairs"
     tail = "" if several else " They speak of this one model."
     return (
@@ -88,12 +98,12 @@ def _scope(about: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _rates(rows: pl.DataFrame, about: Mapping[str, Any], n: str) -> Section | None:
-    mine = rows.filter(subject=about["subject"])
+def _rates(rows: pl.DataFrame, facts: AlignFacts, n: str) -> Section | None:
+    mine = rows.filter(subject=facts.subject)
     layered = _layers(mine, "aer")
     if not layered:
         return None
-    alone = _layers(rows.filter(pl.col("subject").is_in(about["models"])), "aer") if len(about["models"]) > 1 else []
+    alone = _layers(rows.filter(pl.col("subject").is_in(facts.models)), "aer") if len(facts.models) > 1 else []
     (level,) = rows.filter(subject=DIAGONAL, measure="aer")["value"].to_list()
     ends = [v for r in (*layered, *alone) for v in (r["value"], r["low"], r["high"]) if v is not None]
     axis = around([*ends, level], "AER")
@@ -107,10 +117,10 @@ def _rates(rows: pl.DataFrame, about: Mapping[str, Any], n: str) -> Section | No
     )
     key = (*_keys(), Key("links along the diagonal", palette.BASELINE, None, DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
-    return Section("How wrong are the links?", _said(mine, about, level), (figure,), (_layer_table(mine, about),))
+    return Section("How wrong are the links?", _said(mine, facts, level), (figure,), (_layer_table(mine, facts),))
 
 
-def _said(rows: pl.DataFrame, about: Mapping[str, Any], level: float) -> tuple[str, ...]:
+def _said(rows: pl.DataFrame, facts: AlignFacts, level: float) -> tuple[str, ...]:
     said = []
     for setting, meaning in SETTINGS.items():
         whole = _wholes(rows, "aer", setting)
@@ -119,14 +129,14 @@ def _said(rows: pl.DataFrame, about: Mapping[str, Any], level: float) -> tuple[s
             rates = " and ".join(f"{percent(row['value'])} by {kind}" for kind, row in whole.items())
             said.append(f"{meaning}. Mean over layers: {rates}, a difference of {_change(difference)}.")
     said.append(f"Links along the diagonal, which need no model: {percent(level)}.")
-    if not about["chosen"]:
+    if not facts.chosen:
         said.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
         )
     return tuple(said)
 
 
-def _layer_table(rows: pl.DataFrame, about: Mapping[str, Any]) -> Table:
+def _layer_table(rows: pl.DataFrame, facts: AlignFacts) -> Table:
     lines = []
     sds = {(r["layer"], r["group"]): r["value"] for r in rows.filter(measure="aer_sd").to_dicts()}
     for setting in SETTINGS:
@@ -134,10 +144,10 @@ def _layer_table(rows: pl.DataFrame, about: Mapping[str, Any]) -> Table:
         for layer in sorted(set(rows.filter(measure="aer")["layer"].drop_nulls().to_list())):
             lines.append(_line(rows, f"{name}, layer {layer}", "aer", setting, layer, sds))
         lines.append(_line(rows, f"{name}, mean over layers", "aer", setting, None, sds))
-        if about["chosen"]:
+        if facts.chosen:
             lines.append(_line(rows, f"{name}, best layer*", "aer_best", setting, None, {}))
-    several = len(about["models"]) > 1
-    star = (f" * chosen on {words.several(about['trial'], 'other pair')}: {_chosen(about)}.") * bool(about["chosen"])
+    several = len(facts.models) > 1
+    star = (f" * chosen on {words.several(facts.trial, 'other pair')}: {_chosen(facts)}.") * bool(facts.chosen)
     sd = " ± standard deviation over models" * several
     caption = f"AER in % with 95 % intervals{sd}; the difference is norm less weight.{star}"
     return Table(("Links", "by weight", "95 %", "by norm", "95 %", "difference", "95 %"), tuple(lines), caption)
@@ -161,17 +171,18 @@ def _line(
     return tuple(cells)
 
 
-def _chosen(about: Mapping[str, Any]) -> str:
+def _chosen(facts: AlignFacts) -> str:
     """The layers chosen, per model, as words."""
     said = []
-    for model, layers in about["chosen"].items():
-        own = ", ".join(f"{group} layer {layer}" for group, layer in layers.items())
-        said.append(f"{model}: {own}" if len(about["chosen"]) > 1 else own)
+    for model, layers in sorted(facts.chosen.items()):
+        groups = (f"{setting.upper()} by {kind}" for setting in SETTINGS for kind in KINDS)
+        own = ", ".join(f"{group} layer {layers[group]}" for group in groups)
+        said.append(f"{model}: {own}" if len(facts.chosen) > 1 else own)
     return "; ".join(said)
 
 
-def _heads(rows: pl.DataFrame, about: Mapping[str, Any], n: str) -> Section | None:
-    found = rows.filter(pl.col("head").is_not_null(), subject=about["subject"], measure="aer")
+def _heads(rows: pl.DataFrame, facts: AlignFacts, n: str) -> Section | None:
+    found = rows.filter(pl.col("head").is_not_null(), subject=facts.subject, measure="aer")
     if found.is_empty():
         return None
     values = {
@@ -192,8 +203,8 @@ def _heads(rows: pl.DataFrame, about: Mapping[str, Any], n: str) -> Section | No
     return Section("Do single heads align?", (said,), (figure,))
 
 
-def _lengths(rows: pl.DataFrame, about: Mapping[str, Any]) -> Section | None:
-    found = rows.filter(subject=about["subject"], measure="aer_by_length").to_dicts()
+def _lengths(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
+    found = rows.filter(subject=facts.subject, measure="aer_by_length").to_dicts()
     places = _buckets(sorted({r["at"] for r in found if r["at"] is not None}), any(r["at"] is None for r in found))
     if len(places) < 2:
         return None
@@ -224,18 +235,18 @@ def _buckets(ends: Sequence[float], beyond: bool) -> dict[float | None, str]:
     return names | ({None: f"{low} and more"} if beyond else {})
 
 
-def _pairs(about: Mapping[str, Any], n: str) -> Section | None:
-    if not about["pictures"]:
+def _pairs(facts: AlignFacts, n: str) -> Section | None:
+    if not facts.pictures:
         return None
-    layers = about["pictures"][0]["layers"]
-    how = "chosen on other pairs" if about["chosen"] else "which is the one before the last, where there are several"
-    rule = f"{about['picture_rule']} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
-    figure = pictures(about["pictures"], rule, n)
+    layers = facts.pictures[0]["layers"]
+    how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
+    rule = f"{facts.picture_rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
+    figure = pictures(facts.pictures, rule, n)
     return None if figure is None else Section("What do links look like?", (), (figure,))
 
 
-def _agreement(rows: pl.DataFrame, about: Mapping[str, Any]) -> Section | None:
-    mine = rows.filter(subject=about["subject"])
+def _agreement(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
+    mine = rows.filter(subject=facts.subject)
     lines = []
     for row in mine.filter(measure="agreement").sort("group", "layer").to_dicts():
         linked = [_first(mine, "linked", f"{row['group']} {kind}", row["layer"]) for kind in KINDS]
@@ -325,15 +336,11 @@ def _change(row: Mapping[str, Any]) -> str:
     return f"{_points(row['value'], True)} points{ends}"
 
 
-def _facts(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    made = ", ".join(f"{name} {version}" for name, version in sorted(about["versions"].items()))
-    models = "; ".join(f"{name}, weights {mark}" for name, mark in about["models"].items())
+def _facts(facts: AlignFacts) -> tuple[tuple[str, str], ...]:
+    models = "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items()))
     return (
-        ("Command", about["command"]),
-        ("Models" if len(about["models"]) > 1 else "Model", models),
-        ("Shape", about["shape"]),
-        ("Sentence pairs", f"{about['corpus']}: {words.count(about['pairs'])}"),
-        ("Draws", f"{words.count(about['draws'])}, seed {about['seed']}"),
-        ("Claims", f"hash {about['claims_hash']}"),
-        ("Made by", made),
+        ("Models" if len(facts.models) > 1 else "Model", models),
+        ("Shape", facts.shape),
+        ("Sentence pairs", f"{facts.corpus}: {words.count(facts.pairs)}"),
+        ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
@@ -12,13 +12,16 @@ from trisect.report import palette
 from trisect.report.palette import KINDS
 from trisect.report.panels import Figure, Key, Panel, chart_of, lay
 
+if TYPE_CHECKING:
+    from trisect.experiments.align.settings import PicturedPair
+
 CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
 FAINT = 0.3  # of a possible link's cell
 LONGEST = 110  # pixels of a word; what is longer is cut
 GOLD = {"sure": "sure gold link", "possible": "possible gold link"}
 
 
-def pictures(given: Sequence[Mapping[str, Any]], rule: str, n: str) -> Figure | None:
+def pictures(given: Sequence[PicturedPair], rule: str, n: str) -> Figure | None:
     """A panel for each sentence pair; null where there is none. `rule` says how the pairs were chosen."""
     if not given:
         return None
@@ -30,7 +33,7 @@ def pictures(given: Sequence[Mapping[str, Any]], rule: str, n: str) -> Figure | 
     return Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, tuple(keys))
 
 
-def _panel(one: Mapping[str, Any]) -> Panel:
+def _panel(one: PicturedPair) -> Panel:
     source, target = one["source"], one["target"]
     cell = min(CELL, WIDEST / max(len(source), len(target)))
     x, y = _axis("source", source, "top", -90), _axis("target", target, "left", 0)
@@ -82,7 +85,7 @@ def _axis(side: str, words: Sequence[str], orient: str, angle: float) -> Any:
     return made(f"{side}:O", scale=scale, axis=axis)
 
 
-def _said(one: Mapping[str, Any]) -> str:
+def _said(one: PicturedPair) -> str:
     """The pair for those who do not see it: its words, and how many links of each kind are right."""
     sure, allowed = {tuple(p) for p in one["sure"]}, {tuple(p) for p in (*one["sure"], *one["possible"])}
     said = f"{one['title']}. Source: {' '.join(one['source'])}. Target: {' '.join(one['target'])}."

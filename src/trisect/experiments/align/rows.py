@@ -22,7 +22,6 @@ from trisect.stats.tested import number
 if TYPE_CHECKING:
     from trisect.text.bitext import Pair
 
-DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group holds what is longer
 DIAGONAL = "diagonal"
 Counts: TypeAlias = Float[np.ndarray, "N C 4"]

@@ -1,26 +1,24 @@
-"""Align: word links from cross-attention by weight and by norm, against gold links — read, scored, judged, written."""
+"""Word links from cross-attention by weight and by norm, against gold links: sentence pairs are read, scored and judged."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from trisect.claims import claims_hash
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.files import inside, write_json
+from trisect.core.files import inside
+from trisect.core.finding import About
 from trisect.core.subject import Subject
-from trisect.core.tables import TEXT, WHOLE, frame, write_table
+from trisect.core.tables import TEXT, WHOLE, frame
 from trisect.experiments.align.examples import FIRST, RULE, choose_pictures
 from trisect.experiments.align.links import Linked, hits, left_out, link
-from trisect.experiments.align.rows import DRAWS, Scored, alignment_rows, choose_layers, judge_alignment, link_rows
-from trisect.lab.live import bar
-from trisect.lab.versions import versions
+from trisect.experiments.align.rows import Scored, alignment_rows, choose_layers, judge_alignment, link_rows
+from trisect.experiments.align.settings import AlignFacts, AlignSettings, PicturedPair
+from trisect.lab.experiment import Bench, Measured
 from trisect.measure.alignment import as_links, count_hits, diagonal, gold_of
 from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import Bitext, Pair, assemble, read_pairs
@@ -29,6 +27,7 @@ from trisect.text.links import write_links
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
+Chosen = tuple[Mapping[tuple[str, str], int], ...]  # a layer by setting and kind, for each model
 LINKS = {
     "subject": TEXT,
     "pair": WHOLE,  # from 1, as the lines of the files
@@ -38,150 +37,81 @@ LINKS = {
     "source": WHOLE,  # words from 1
     "target": WHOLE,
 }
-Place: TypeAlias = str | Path
-Trial: TypeAlias = tuple[Place, Place, Place]
 
 
-@dataclass(frozen=True, eq=False)
-class AlignResult:
-    """What was found: the tables measures, claims and links, the page, and a few sentences for a terminal.
+def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
+    """Word alignment from cross-attention (science C5).
 
-    `links` is the folder with a file for every model, setting, kind and layer, as Pharaoh (from 0) and .talp (from 1).
+    The models are one encoder–decoder or several that were trained alike but for their seed. Intervals and the claim resample
+    pairs, and models across them. Beside the tables lies the folder `links`, with a file for every model, setting, kind and
+    layer, as Pharaoh (from 0) and .talp (from 1). Raises ModelError for a model without cross-attention, CorpusError for files
+    that do not fit together.
     """
-
-    folder: Path
-    tables: Mapping[str, pl.DataFrame]
-    links: Path
-    report: Path
-    notes: tuple[str, ...]
-    findings: tuple[str, ...]
-
-
-def run_align(
-    models: Any,
-    source: Place,
-    target: Place,
-    gold: Place | None = None,
-    base: int | None = None,
-    trial: Trial | None = None,
-    out: Path = Path("align"),
-    limit: int | None = None,
-    batch: int = 16,
-    seed: int = 0,
-    quiet: bool = False,
-    draws: int = DRAWS,
-) -> AlignResult:
-    """Word alignment from cross-attention (science C5), written into `out`: tables, links, figures, page.
-
-    `models` is one encoder–decoder or several that were trained alike but for their seed: loaded, or what
-    lab.subject.load takes. `source` and `target` are files with a sentence a line, words apart by white space; `gold` has
-    a line of links for each, counted from `base` (found out where null); `trial` are the same three files of other pairs,
-    by which the best layer is chosen. `limit` keeps the first pairs. Intervals and the claim resample pairs, and models
-    across them. Raises ModelError for a model without cross-attention, CorpusError for files that do not fit together.
-    """
-    subjects = open_models(models)
-    found = read_pairs(source, target, gold, base)
-    notes, pairs = found.notes, found.pairs
-    words = ["--source", Path(source).name, "--target", Path(target).name]
-    words += [] if gold is None else ["--gold", Path(gold).name]
-    words += [] if base is None else ["--base", str(base)]
-    valid: tuple[Pair, ...] = ()
-    if trial is not None:
-        other = read_pairs(*trial, base)
-        valid, notes = other.pairs, (*notes, *other.notes)
-        words += ["--trial", *(Path(path).name for path in trial)]
-    if limit is not None:
-        pairs, notes = _first(pairs, limit), (*notes, f"Only the first {limit:,} sentence pairs are read.")
-        words += ["--limit", str(limit)]
-    bitext = assemble(f"{Path(source).name} and {Path(target).name}", {"valid": valid, "test": pairs}, notes)
-    return align_bitext(subjects, bitext, out, batch, seed, quiet, draws, tuple(words))
-
-
-def align_bitext(
-    models: Any,
-    bitext: Bitext,
-    out: Path,
-    batch: int = 16,
-    seed: int = 0,
-    quiet: bool = False,
-    draws: int = DRAWS,
-    words: Sequence[str] = (),
-) -> AlignResult:
-    """The same of the test pairs of a bitext; its valid pairs, where they have gold links, choose the best layer.
-
-    `words` are those of a command line that name the pairs. Raises as run_align.
-    """
-    subjects, pairs = open_models(models), bitext.test
+    subjects = tuple(map(_crossing, bench.subjects))
+    bitext = _pairs(settings) if settings.bitext is None else settings.bitext
+    pairs = bitext.test
     if not pairs:
         raise CorpusError(f"{bitext.name} has no test pairs.", "Those are what is aligned.", "Give some.")
-    test = [_link(subject, pairs, batch, quiet) for subject in subjects]
+    test = [_link(subject, pairs, settings.batch, bench) for subject in subjects]
     _check_alike(test)
     names = tuple(one.subject for one in test)
     kept = [n for n in range(len(pairs)) if all(n in one.best for one in test)]
     if not kept:
         known = "Their pieces are more than it reads at once."
         raise ModelError(f"No pair of {bitext.name} fits into {', '.join(names)}.", known, "Give shorter sentences.")
-    redrawn, gold = CrossedBootstrap(seed, draws), pairs[0].sure is not None
-    chosen: tuple[Mapping[tuple[str, str], int], ...] = ()
+    redrawn, gold = CrossedBootstrap(settings.seed, settings.draws), pairs[0].sure is not None
+    chosen: Chosen = ()
     if gold and bitext.valid and bitext.valid[0].sure is not None:
-        chosen = tuple(_chosen(_link(subject, bitext.valid, batch, quiet), bitext.valid) for subject in subjects)
+        chosen = tuple(
+            _chosen(_link(subject, bitext.valid, settings.batch, bench), bitext.valid) for subject in subjects
+        )
     scored = _score(test, pairs, kept, chosen) if gold else None
     rows = link_rows(test, pairs, kept, redrawn)
     rows += [] if scored is None else alignment_rows(scored, redrawn)
-    about = _about(subjects, bitext, kept, seed, draws, words)
-    about["chosen"] = {
-        name: {f"{s.upper()} by {k}": layer for (s, k), layer in layers.items()}
-        for name, layers in zip(names, chosen, strict=False)
-    }
-    about["pictures"] = choose_pictures(test[0], pairs, kept, chosen[0] if chosen else None)
-    spoken_of = {name: about[name] for name in ("models", "corpus", "corpus_fingerprint", "pairs", "seed")}
-    tables = {
-        "measures": frame("measures", rows),
-        "claims": judge_alignment(scored, redrawn, spoken_of),
-        "links": _table(test),
-    }
-    return _write(out, tables, test, len(pairs), about)
+    pictures = choose_pictures(test[0], pairs, kept, chosen[0] if chosen else None)
+    facts = _facts(subjects, bitext, len(kept), settings, chosen, pictures)
 
+    def judge(about: About[AlignFacts]) -> pl.DataFrame:
+        named = ("models", "corpus", "corpus_fingerprint", "pairs", "seed")
+        return judge_alignment(scored, redrawn, {name: getattr(about.facts, name) for name in named})
 
-def _first(pairs: tuple[Pair, ...], limit: int) -> tuple[Pair, ...]:
-    if limit < 1:
-        given = f"A limit of {limit} sentence pairs."
-        raise CorpusError(given, "At least one is needed.", "Give 1 or more, or leave it out.")
-    return pairs[:limit]
-
-
-def open_models(models: Any) -> tuple[Pretrained, ...]:
-    """One model or several, loaded; raises ModelError for one of another kind, by name."""
-    from trisect.hf.crossing import check_crossing
-    from trisect.hf.load import Pretrained
-    from trisect.lab.subject import load
-
-    several = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
-    if not several:
-        raise ModelError("No model was given.", "Links are those of at least one.", "Give a model.")
-    found = []
-    for model in several:
-        subject = model if isinstance(model, Subject) else load(model)
-        if not isinstance(subject, Pretrained):
-            known = f"{subject.shape.words()} Word alignments are read from attention between a source and a target."
-            raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
-        check_crossing(subject)
-        found.append(subject)
-    return _named_apart(found)
-
-
-def _named_apart(subjects: Sequence[Pretrained]) -> tuple[Pretrained, ...]:
-    """Models of the same name get numbers, so that rows tell them apart."""
-    names = [subject.name for subject in subjects]
-    return tuple(
-        replace(subject, name=f"{subject.name} ({number})") if names.count(subject.name) > 1 else subject
-        for number, subject in enumerate(subjects, start=1)
+    tables = {"measures": frame("measures", rows), "links": _table(test)}
+    notes = _notes(subjects, bitext, len(kept))
+    return Measured(
+        tables, facts, notes, judge, "sentence", paths={"links": _write_links(bench.folder / "links", test, len(pairs))}
     )
 
 
-def _link(subject: Pretrained, pairs: Sequence[Pair], batch: int, quiet: bool) -> Linked:
-    with bar(f"Reading pairs with {subject.name}", quiet) as told:
-        return link(subject, pairs, batch, told)
+def _pairs(settings: AlignSettings) -> Bitext:
+    """The pairs of the files that the settings name, those of the trial as valid ones."""
+    source, target = Path(settings.source), Path(settings.target)
+    found = read_pairs(source, target, settings.gold, settings.base)
+    notes, pairs, valid = found.notes, found.pairs, ()
+    if settings.trial is not None:
+        beside, across, linked = settings.trial
+        other = read_pairs(beside, across, linked, settings.base)
+        valid, notes = other.pairs, (*notes, *other.notes)
+    if settings.limit is not None:
+        pairs = pairs[: settings.limit]
+        notes = (*notes, f"Only the first {settings.limit:,} sentence pairs are read.")
+    return assemble(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes)
+
+
+def _crossing(subject: Subject) -> Pretrained:
+    """The model, if links can be taken from it; raises ModelError for one of another kind, by name."""
+    from trisect.hf.crossing import check_crossing
+    from trisect.hf.load import Pretrained
+
+    if not isinstance(subject, Pretrained):
+        known = f"{subject.shape.words()} Word alignments are read from attention between a source and a target."
+        raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
+    check_crossing(subject)
+    return subject
+
+
+def _link(subject: Pretrained, pairs: Sequence[Pair], batch: int, bench: Bench) -> Linked:
+    with bench.progress(f"Reading pairs with {subject.name}") as step:
+        return link(subject, pairs, batch, step)
 
 
 def _check_alike(several: Sequence[Linked]) -> None:
@@ -201,7 +131,7 @@ def _score(
     several: Sequence[Linked],
     pairs: Sequence[Pair],
     kept: Sequence[int],
-    chosen: tuple[Mapping[tuple[str, str], int], ...],
+    chosen: Chosen,
 ) -> Scored:
     """Counts of all models against gold, and those of the diagonal."""
     straight = []
@@ -214,30 +144,40 @@ def _score(
     return Scored(names, several[0].columns, counts, chosen, lengths, np.stack(straight))
 
 
-def _about(
-    subjects: Sequence[Pretrained], bitext: Bitext, kept: Sequence[int], seed: int, draws: int, words: Sequence[str]
-) -> dict[str, Any]:
-    lost, gold = len(bitext.test) - len(kept), bitext.test[0].sure is not None
+def _facts(
+    subjects: Sequence[Pretrained],
+    bitext: Bitext,
+    kept: int,
+    settings: AlignSettings,
+    chosen: Chosen,
+    pictures: Sequence[PicturedPair],
+) -> AlignFacts:
+    names, gold = [subject.name for subject in subjects], bitext.test[0].sure is not None
+    return AlignFacts(
+        ", ".join(names),
+        {subject.name: subject.fingerprint for subject in subjects},
+        subjects[0].shape.words(),
+        bitext.name,
+        bitext.fingerprint,
+        len(bitext.valid),
+        gold,
+        kept,
+        settings.seed,
+        settings.draws,
+        {
+            name: {f"{setting.upper()} by {kind}": layer for (setting, kind), layer in layers.items()}
+            for name, layers in zip(names, chosen, strict=False)
+        },
+        RULE if gold else FIRST,
+        tuple(pictures),
+    )
+
+
+def _notes(subjects: Sequence[Pretrained], bitext: Bitext, kept: int) -> tuple[str, ...]:
+    lost = len(bitext.test) - kept
     long = f"{lost} of {len(bitext.test)} sentence pairs have more pieces than the model reads, and are left out."
     notes = [*bitext.notes, *([long] if lost else []), *(note for subject in subjects for note in left_out(subject))]
-    loaded = [*(subject.options[0] for subject in subjects), *subjects[0].options[1:]]
-    return {
-        "subject": ", ".join(subject.name for subject in subjects),
-        "models": {subject.name: subject.fingerprint for subject in subjects},
-        "shape": subjects[0].shape.words(),
-        "corpus": bitext.name,
-        "corpus_fingerprint": bitext.fingerprint,
-        "trial": len(bitext.valid),
-        "gold": gold,
-        "pairs": len(kept),
-        "seed": seed,
-        "draws": draws,
-        "command": shlex.join(["trisect", "align", *loaded, *words, "--seed", str(seed)]),
-        "picture_rule": RULE if gold else FIRST,
-        "claims_hash": claims_hash("sentence"),
-        "notes": list(dict.fromkeys(notes)),
-        "versions": versions("transformers"),
-    }
+    return tuple(dict.fromkeys(notes))
 
 
 def _table(several: Sequence[Linked]) -> pl.DataFrame:
@@ -257,14 +197,8 @@ def _table(several: Sequence[Linked]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=LINKS)
 
 
-def _write(
-    out: Path, tables: dict[str, pl.DataFrame], several: Sequence[Linked], pairs: int, about: dict[str, Any]
-) -> AlignResult:
-    from trisect.experiments.align import page
-
-    for name, table in tables.items():
-        write_table(out / "tables", name, table)
-    folder = out / "links"
+def _write_links(folder: Path, several: Sequence[Linked], pairs: int) -> Path:
+    """A file for every model, setting, kind and layer in either form, with a line for each of `pairs`; returns the folder."""
     for number, linked in enumerate(several, start=1):
         mark = f"model-{number}-" if len(several) > 1 else ""
         for i, column in enumerate(linked.columns):
@@ -273,6 +207,4 @@ def _write(
                 lines = [as_links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
                 for ending, base in ((".pharaoh", 0), (".talp", 1)):
                     write_links(inside(folder, f"{name}{ending}"), [(links, ()) for links in lines], base)
-    write_json(out / "align.json", about)
-    report = page.write(out, tables, about)
-    return AlignResult(out, tables, folder, report, tuple(about["notes"]), page.findings(tables, about))
+    return folder

@@ -17,7 +17,7 @@ from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.finding import Finding
 from trisect.core.spec import Design, Machine
 from trisect.experiments.ablate.settings import ABLATE, AblateFacts, AblateSettings
-from trisect.experiments.align.run import AlignResult, align_bitext
+from trisect.experiments.align.settings import ALIGN, AlignFacts, AlignSettings
 from trisect.experiments.dissect import model_evidence as heard
 from trisect.experiments.dissect import page
 from trisect.experiments.dissect.evidence import Line
@@ -30,12 +30,12 @@ from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.plan import choose
 from trisect.experiments.study.rows import Rows
 from trisect.experiments.study.run import Study, check_study_folder, read_about, run_study
-from trisect.experiments.theory.run import TheoryResult, run_theory
+from trisect.experiments.theory.settings import THEORY, TheoryFacts, TheorySettings
 from trisect.experiments.translate.run import check_translation_folder, run_translation
 from trisect.lab.driver import run
 from trisect.lab.experiment import Result
 from trisect.lab.folder import Folder
-from trisect.lab.inputs import ModelSource, TextSource
+from trisect.lab.inputs import ModelSource, ModelsSource, TextSource
 from trisect.lab.subject import load
 from trisect.lab.versions import versions
 from trisect.papers import SOURCES
@@ -47,19 +47,9 @@ TEXTS = 60  # texts that the trained models are read on: enough for claims that 
 RECALLED = (1,)  # seeds of the models that recall
 TRANSLATED = (1, 2)  # seeds of the translation models
 HOW = "mean"  # what an ablated component is replaced by
-# the words of a command line that name the embedded pairs, as run_translation leaves them
-PAIRS = (
-    "--source",
-    "translation/pairs/test.source",
-    "--target",
-    "translation/pairs/test.target",
-    "--gold",
-    "translation/pairs/test.pharaoh",
-    "--trial",
-    "translation/pairs/trial.source",
-    "translation/pairs/trial.target",
-    "translation/pairs/trial.pharaoh",
-)
+# the files of the embedded pairs as run_translation leaves them, seen from the folder of the dissection
+SOURCE, TARGET, GOLD = (f"translation/pairs/test.{end}" for end in ("source", "target", "pharaoh"))
+TRIAL = tuple(f"translation/pairs/trial.{end}" for end in ("source", "target", "pharaoh"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +129,11 @@ def _dissect(
 ) -> Dissection:
     began = time.monotonic()
     study = run_study(experiments, out / "training", machine)
-    theory = run_theory(out=out / "theory", quiet=machine.quiet)
+    theory = run(THEORY, TheorySettings(), out / "theory", machine.quiet)
     recall = run_recall("embedded", out / "recall", RECALLED, None, remembering, True, machine)
     trained = run_translation("embedded", out / "translation", TRANSLATED, None, translating, machine)
-    aligned = align_bitext(trained.models, generated(), out / "alignment", quiet=machine.quiet, words=PAIRS)
+    pairs = AlignSettings(ModelsSource(trained.models), SOURCE, TARGET, GOLD, trial=TRIAL, bitext=generated())
+    aligned = run(ALIGN, pairs, out / "alignment", machine.quiet)
     reads = {seed: _read(model, out / "reading" / f"seed-{seed}", machine.quiet) for seed, model in _baselines(study)}
     first, studied = f"reading/seed-{next(iter(reads))}", with_verdicts(_rows(study))
     asked = (
@@ -190,12 +181,13 @@ def _submodules(study: Study, studied: tuple[Finding, ...]) -> Asked:
     )
 
 
-def _by_hand(theory: TheoryResult, recall: RecallResult) -> Asked:
+def _by_hand(theory: Result[TheoryFacts], recall: RecallResult) -> Asked:
     question = "What can attention do when worked by hand, and what does pretraining add to what a model can answer?"
-    bounded = [one for one in theory.results if one.relation == "at most"]
-    held = sum(one.error <= one.expected for one in bounded)
+    table = theory.tables["theory"]
+    bounded = table.filter(relation="at most")
+    held = bounded.filter(pl.col("error") <= pl.col("expected"))
     said = (
-        f"{len(theory.results)} constructions are computed beside the laws derived for them: of {len(bounded)} bounds {held} "
+        f"{table.height} constructions are computed beside the laws derived for them: of {bounded.height} bounds {held.height} "
         "hold."
     )
     found = (Finding("laws", said), *_unjudged("recall", recall.findings, recall.tables["claims"]))
@@ -203,14 +195,14 @@ def _by_hand(theory: TheoryResult, recall: RecallResult) -> Asked:
     return Asked("By hand, and from memory", question, found, recall.tables["claims"], links)
 
 
-def _norms(norms: Result[NormsFacts], aligned: AlignResult, first: str) -> Asked:
+def _norms(norms: Result[NormsFacts], aligned: Result[AlignFacts], first: str) -> Asked:
     question = "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?"
     links = (("norms", f"{first}/norms/report.html"), ("word alignment", "alignment/report.html"))
     claims = pl.concat([norms.tables["claims"], aligned.tables["claims"]])
     return Asked(
         "Norms",
         question,
-        (*norms.findings, *_unjudged("alignment", aligned.findings, aligned.tables["claims"])),
+        (*norms.findings, *aligned.findings),
         claims,
         links,
     )
@@ -237,7 +229,7 @@ def _rows(study: Study) -> Rows:
 def _lines(
     studied: tuple[Finding, ...],
     recall: RecallResult,
-    aligned: AlignResult,
+    aligned: Result[AlignFacts],
     reads: list[Reads],
     verdicts: Mapping[str, str],
     first: str,

@@ -1,48 +1,50 @@
-"""Page: the explorer as one self-contained HTML file that asks for nothing."""
+"""The explorer as one self-contained HTML file that asks for nothing."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+import polars as pl
 from markupsafe import Markup
 
-from trisect.core.files import replace_file
+from trisect.core.finding import About, Finding
 from trisect.experiments.explore.pack import Packed, pack
 from trisect.experiments.explore.picture import Picture
+from trisect.report import template
 from trisect.report.format import count
+from trisect.report.sheet import Document
+
+if TYPE_CHECKING:
+    from trisect.experiments.explore.settings import ExploreFacts
 
 HERE = Path(__file__).parent
 ROOMS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "explorer.js", "frame.js")
 
 
-def write_page(path: Path, picture: Picture) -> Path:
-    """Write the explorer's page; the same picture gives the same bytes. Returns `path`.
+def page(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Document:
+    """The explorer's page; the same picture gives the same text. Raises CorpusError where the text is too long for a page."""
+    return Document("explorer.html", html(about.facts.picture))
 
-    Raises CorpusError where the text is too long for a page, StudyError when the file cannot be written.
-    """
-    text = html(picture)
-    replace_file(path, lambda scratch: scratch.write_text(text, encoding="utf-8"), durable=False)
-    return path
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> tuple[Finding, ...]:
+    """None: the page is to be looked at."""
+    return ()
 
 
 def html(picture: Picture) -> str:
     """The whole page as one text: words first, then the small pictures, the script, and a chunk after another."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     packed = pack(picture)
-    code = f'"use strict";\n(() => {{\n{script()}{_read("page.js")}}})();\n'
-    return environment.get_template("explorer.html").render(
+    return template.fill(
+        HERE / "explorer.html",
+        style(),
+        template.closed(*(HERE / name for name in (*ROOMS, "page.js"))),
         picture=picture,
         summary=summary(picture),
         facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", exactness(packed))),
-        script=Markup(code),
-        script_hash=b64encode(hashlib.sha256(code.encode()).digest()).decode(),
-        style=Markup(style()),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
         manifest=Markup(manifest(packed).replace("<", "\\u003c")),
         chunks=[Markup(b64encode(chunk).decode()) for chunk in packed.chunks],
@@ -51,12 +53,12 @@ def html(picture: Picture) -> str:
 
 def script() -> str:
     """The explorer's script, as it stands in the page and in notebooks alike."""
-    return "".join(map(_read, ROOMS))
+    return "".join(template.read(HERE / name) for name in ROOMS)
 
 
 def style() -> str:
     """The explorer's style sheet; all of it within the class `explorer`, but for the page's own body."""
-    return _read("explorer.css")
+    return template.read(HERE / "explorer.css")
 
 
 def manifest(packed: Packed) -> str:
@@ -88,7 +90,3 @@ def exactness(packed: Packed) -> str:
         f"a layer's norms are kept in as many steps of √(norm / largest). "
         f"q and k are kept in {count(2**bits - 1)} steps for each head and dimension, between minus and plus its largest size."
     )
-
-
-def _read(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import numpy as np
 from trisect.core.errors import CorpusError, TrisectError
 from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
+from trisect.lab.experiment import Bench, Measured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 FLAT = 0.02
 
 
-def run_explore(subject: Subject, text: Text, out: Path) -> Path:
-    """Read `text` and write the explorer's page; returns its path.
+def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
+    """Read the text once, for the explorer's page.
 
-    `out` is the page, or a folder to put `explorer.html` in. Of a text longer than the model's window the first
-    window is shown, and the page says so. Raises CorpusError for a text without tokens or too long for a page.
+    Of a text longer than the model's window the first window is shown, and the page says so. Raises CorpusError for a text
+    without tokens or too long for a page.
     """
-    from trisect.experiments.explore.page import write_page
-
+    subject = bench.subject
+    text: Text = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
     batch = next(iter(subject.batches([text], size=1)), None)
     if batch is None:
         raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
@@ -38,7 +39,7 @@ def run_explore(subject: Subject, text: Text, out: Path) -> Path:
         note = f"The text has {more + 1} windows; this is the first."
         picture = replace(picture, notes=(*picture.notes, note))
     picture = replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
-    return write_page(out / "explorer.html" if out.is_dir() or not out.suffix else out, picture)
+    return Measured({}, ExploreFacts(picture), packages=())
 
 
 def _rows_after(subject: Subject, text: Text) -> list[tuple[int, int]]:

@@ -1,0 +1,104 @@
+"""What a word alignment is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from trisect.core.fields import Setting
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Batch, ModelsSource, Seed
+
+DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early
+
+
+@dataclass(frozen=True)
+class AlignSettings:
+    """Links by cross-attention, of models that differ by their seed, over sentence pairs.
+
+    `bitext` are pairs that are in memory: its test pairs are then aligned, its valid pairs choose the best layer where they
+    have gold links, and `source` and the other files are only what the command names.
+    """
+
+    read: ModelsSource
+    source: Annotated[
+        str | Path, Setting("A file of source sentences, one a line, words apart by spaces.", metavar="FILE")
+    ]
+    target: Annotated[str | Path, Setting("The file of their translations.", metavar="FILE")]
+    gold: (
+        Annotated[
+            str | Path,
+            Setting("A file of sure and possible links, Pharaoh (0-0 1p2) or .talp, a line a pair.", metavar="FILE"),
+        ]
+        | None
+    ) = None
+    base: (
+        Annotated[int, Setting("From what the links count, 0 or 1.", low=0, high=1, unset="found out, and said")] | None
+    ) = None
+    trial: (
+        Annotated[
+            tuple[str | Path, ...],
+            Setting("Other pairs, to choose the best layer on.", count=3, metavar="SOURCE TARGET GOLD"),
+        ]
+        | None
+    ) = None
+    limit: Annotated[int, Setting("Read no more than so many pairs.", low=1)] | None = None
+    batch: Batch = 16
+    draws: Annotated[int, Setting("Draws of the pairs that intervals come from.", low=1, option="")] = DRAWS
+    seed: Seed = 0
+    bitext: Annotated[Any, Setting("Pairs in memory, read instead of the files.", option="")] | None = None
+
+
+class PicturedPair(TypedDict):
+    """A sentence pair that the page shows; words and links (source, target) count from 1."""
+
+    title: str
+    source: Sequence[str]
+    target: Sequence[str]
+    sure: Sequence[Sequence[int]]
+    possible: Sequence[Sequence[int]]
+    layers: Mapping[str, int]  # by kind, whose links these are
+    weight: Sequence[Sequence[int]]
+    norm: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class AlignFacts:
+    """Models, sentence pairs and settings of a word alignment.
+
+    `models` are fingerprints by name. `pairs` were aligned, `trial` are those that chose a layer: `chosen` by model, and by
+    setting and kind such as 'AWI by norm'; empty where none were given. `gold` says whether there are gold links.
+    """
+
+    subject: str
+    models: Mapping[str, str]
+    shape: str
+    corpus: str
+    corpus_fingerprint: str
+    trial: int
+    gold: bool
+    pairs: int
+    seed: int
+    draws: int
+    chosen: Mapping[str, Mapping[str, int]]
+    picture_rule: str
+    pictures: tuple[PicturedPair, ...] = ()
+
+
+ALIGN = Experiment(
+    "align",
+    """Link words by an encoder-decoder's cross-attention, by weight and by norm, and score the links against gold.
+
+    Several models are one that was trained with several seeds.
+
+    \b
+    trisect align translation/seed-1 translation/seed-2 --source test.en --target test.fr --gold test.talp
+    """,
+    AlignSettings,
+    AlignFacts,
+    "trisect.experiments.align",
+    source="alignment",
+    record="align.json",
+)

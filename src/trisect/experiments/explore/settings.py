@@ -1,0 +1,57 @@
+"""What a view into one text is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from trisect.core.errors import SpecError
+from trisect.core.fields import Setting
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import ModelSource
+
+if TYPE_CHECKING:
+    from trisect.experiments.explore.picture import Picture
+
+MOST = 2  # texts: a source and a target
+
+
+@dataclass(frozen=True)
+class ExploreSettings:
+    """One text inside one model; of an encoder–decoder two, source and target."""
+
+    read: ModelSource
+    text: Annotated[
+        tuple[Any, ...],
+        Setting("The text; an encoder-decoder takes two, source and target.", argument=True, metavar="TEXT..."),
+    ]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.text) <= MOST:
+            given, known = f"{len(self.text)} texts were given.", "A page shows one text, or a source and a target."
+            raise SpecError(given, known, "Put it in quotes.")
+
+
+@dataclass(frozen=True, eq=False)
+class ExploreFacts:
+    """All that the page shows: there are no tables to make it from."""
+
+    picture: Picture
+
+
+EXPLORE = Experiment(
+    "explore",
+    """Write one page to look into every head with: weights beside norms, and the q and k behind a cell.
+
+    An encoder-decoder takes two texts, source and target.
+
+    \b
+    trisect explore MODEL "The cat sat on the mat." --out page.html
+    """,
+    ExploreSettings,
+    ExploreFacts,
+    "trisect.experiments.explore",
+    out="explore.html",
+    function="explore_page",
+    single=True,
+)

@@ -1,0 +1,49 @@
+"""What a run of attention worked by hand is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from trisect.core.fields import Setting
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Seed
+
+
+@dataclass(frozen=True)
+class TheorySettings:
+    """Constructions by name, or all eight, at every `beta`; what is null is each construction's own default."""
+
+    names: Annotated[
+        tuple[str, ...],
+        Setting("Constructions of trisect.theory; none: all eight.", argument=True, metavar="[NAME]..."),
+    ] = ()
+    beta: Annotated[tuple[float, ...], Setting("How sharp the query is; may stand several times.")] = ()
+    dim: Annotated[int, Setting("Dimensions of keys and values.")] | None = None
+    keys: Annotated[int, Setting("How many keys there are.")] | None = None
+    samples: Annotated[int, Setting("Draws of random keys.")] | None = None
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class TheoryFacts:
+    """The seed, and for each row of the table the construction's name with all its arguments: they give it again."""
+
+    seed: int
+    settings: tuple[Mapping[str, str | float], ...]
+
+
+THEORY = Experiment(
+    "theory",
+    """Work attention by hand: eight constructions with their laws, and theory.html to move them with.
+
+    \b
+    trisect theory average stretched_key_two_heads --beta 2 --beta 8
+    """,
+    TheorySettings,
+    TheoryFacts,
+    "trisect.experiments.theory",
+    record="theory.json",
+    function="theory_page",
+)
