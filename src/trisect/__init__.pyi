@@ -27,7 +27,6 @@ from trisect.core.methods import Tie as Tie
 from trisect.core.trace import Trace as Trace
 from trisect.core.spec import Training as Training
 from trisect.core.errors import TrisectError as TrisectError
-from trisect.door import align as align
 from trisect.door import annotate as annotate
 from trisect.door import ask as ask
 from trisect.door import chart as chart
@@ -35,7 +34,6 @@ from trisect.door import check as check
 from trisect.door import corpus as corpus
 from trisect.door import dissect as dissect
 from trisect.door import explore as explore
-from trisect.door import explore_page as explore_page
 from trisect.door import list_claims as list_claims
 from trisect.door import load as load
 from trisect.door import plan as plan
@@ -44,14 +42,16 @@ from trisect.door import recall as recall
 from trisect.door import render as render
 from trisect.door import study as study
 from trisect.door import texts as texts
-from trisect.door import theory_page as theory_page
 from trisect.door import translate_train as translate_train
 from trisect.lab.experiment import Result
 from trisect.experiments.ablate.settings import AblateFacts
+from trisect.experiments.align.settings import AlignFacts
 from trisect.experiments.erase.settings import EraseFacts
+from trisect.experiments.explore.settings import ExploreFacts
 from trisect.experiments.norms.settings import NormsFacts
 from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.experiments.similarity.settings import SimilarityFacts
+from trisect.experiments.theory.settings import TheoryFacts
 
 def ablate(
     model: Any,
@@ -78,6 +78,28 @@ def ablate(
     quiet: bool = False,
 ) -> Result[AblateFacts]: ...
 
+def align(
+    models: Any | Sequence[Any],
+    source: str | Path,
+    target: str | Path,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    pickle: bool = False,
+    remote_code: bool = False,
+    gold: str | Path | None = None,
+    base: int | None = None,
+    trial: str | Path | Sequence[str | Path] | None = None,
+    limit: int | None = None,
+    batch: int = 16,
+    draws: int = 10000,
+    seed: int = 0,
+    bitext: Any = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[AlignFacts]: ...
+
 def erase(
     model: Any,
     corpus: str | Path,
@@ -103,6 +125,21 @@ def erase(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[EraseFacts]: ...
+
+def explore_page(
+    model: Any,
+    text: Any | Sequence[Any],
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[ExploreFacts]: ...
 
 def norms(
     model: Any,
@@ -173,3 +210,15 @@ def similarity(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[SimilarityFacts]: ...
+
+def theory_page(
+    names: str | Sequence[str] = (),
+    *,
+    beta: float | Sequence[float] = (),
+    dim: int | None = None,
+    keys: int | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[TheoryFacts]: ...
