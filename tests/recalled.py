@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from trisect.core.finding import About
 from trisect.core.tables import frame
 from trisect.experiments.recall.answers import neighbours
 from trisect.experiments.recall.rows import judge, measure_rows
+from trisect.experiments.recall.settings import RecallFacts, Reference
 
 PLACES = ("Adona", "Bering", "Culf", "Dach")
 FAMILIES = ("Ando", "Beck", "Cera", "Dorn", "Elm")
@@ -118,11 +121,15 @@ def tables(seeds: tuple[int, ...] = (0,), models: tuple[str, ...] = tuple(RIGHT)
     }
 
 
-def about(**more: Any) -> dict[str, Any]:
+def about(
+    references: Sequence[Reference] = (),
+    examples: bool = False,
+    notes: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    part: str = "",
+    seconds: float = 0.0,
+) -> About[RecallFacts]:
     """What stands beside the tables."""
-    return {
-        "corpus": "a world <script>alert(1)</script>",
-        "command": "trisect recall --seeds 1",
-        "versions": {"trisect": "0", "python": "3"},
-        **more,
-    }
+    facts = RecallFacts("a world <script>alert(1)</script>", settings or {}, examples, part, tuple(references))
+    made = {"trisect": "0", "python": "3"}
+    return About("recall", "trisect recall --seeds 1", seconds, tuple(notes), made, None, facts)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from trisect.core.trace import Reading as Reading
     from trisect.core.trace import Trace as Trace
     from trisect.door import annotate as annotate
-    from trisect.door import ask as ask
     from trisect.door import chart as chart
     from trisect.door import check as check
     from trisect.door import corpus as corpus
@@ -38,11 +37,9 @@ if TYPE_CHECKING:
     from trisect.door import load as load
     from trisect.door import plan as plan
     from trisect.door import prove as prove
-    from trisect.door import recall as recall
     from trisect.door import render as render
     from trisect.door import study as study
     from trisect.door import texts as texts
-    from trisect.door import translate_train as translate_train
     from trisect.experiments.study.run import Study as Study
     from trisect.text.corpus import Corpus as Corpus
 
@@ -55,14 +52,11 @@ _HOME = {
     **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "plan", "render", "study"), "door"),
     **dict.fromkeys(
         (
-            "ask",
             "chart",
             "explore",
             "load",
             "prove",
-            "recall",
             "texts",
-            "translate_train",
         ),
         "door",
     ),

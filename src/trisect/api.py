@@ -81,11 +81,16 @@ def _parameter(one: Declared, kind: Any) -> inspect.Parameter:
 def docstring(experiment: Experiment[Any, Any] | Utility[Any]) -> str:
     """What the command's help says, then every setting with what it is."""
     head = experiment.help.split("\b")[0].strip()
-    lines = [f"    {one.name}: {one.setting.help}{_bounds(one)}" for one in flat(experiment.settings)]
+    lines = [f"    {one.name}: {_help(one)}{_bounds(one)}" for one in flat(experiment.settings)]
     if isinstance(experiment, Experiment):
         lines.append(f"    out: {experiment.leaves}; {experiment.where} where null.")
         lines.append("    quiet: Show no progress.")
     return "\n".join([head, "", "Settings:", *lines, "", "Raises TrisectError for anything that cannot be run."])
+
+
+def _help(one: Declared) -> str:
+    """What a setting is; the help of an option that begins with 'no-' is about what it turns off."""
+    return f"Where false: {one.setting.help}" if one.words.startswith("no-") else one.setting.help
 
 
 def _bounds(one: Declared) -> str:

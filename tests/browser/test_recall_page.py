@@ -16,7 +16,7 @@ def address(tmp_path_factory) -> str:
     long = [("a-name-without-any-place-to-break-it-" * 3, (0.02,), (0.2,))]
     about = recalled.about(references=long, examples=True, notes=["A note."])
     path = tmp_path_factory.mktemp("recall") / "report.html"
-    path.write_text(html(recall.make_sheet(recalled.tables((1, 2)), about)), encoding="utf-8")
+    path.write_text(html(recall.page(recalled.tables((1, 2)), about)), encoding="utf-8")
     return path.as_uri()
 
 

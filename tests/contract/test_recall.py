@@ -14,17 +14,16 @@ from click.testing import CliRunner
 
 import trisect
 from trisect.cli import main
-from trisect.cli.study import read_seeds
+from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.fields import build
 from trisect.core.files import read_json
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.recall import training as lessons
-from trisect.experiments.recall.run import _about
-from trisect.experiments.recall.settings import choose_recipe
+from trisect.experiments.recall.settings import RECALL, RecallSettings, choose_recipe
 from trisect.hf.small.gpt import make_tokenizer
 from trisect.text.corruption import Span
 from trisect.text.people import open_people
-from trisect.text.world import generated
 
 TINY = {
     "layers": 1,
@@ -129,9 +128,9 @@ def test_real_files_with_names_left_out(births, tmp_path):
     counts = {m: dict(valid.filter(model=m)["category"].value_counts().iter_rows()) for m in ("pretrained", "left-out")}
     assert counts == {"pretrained": {"pretraining only": 8}, "left-out": {"pretraining only": 5, "neither": 3}}
     assert answers.filter(split="test")["correct"].null_count() == 6  # two names, three models
-    assert json.loads((made.models["left-out-1"] / "config.json").read_text())["model_type"] == "llama"
+    assert json.loads((made.paths["left-out-1"] / "config.json").read_text())["model_type"] == "llama"
     told = (births / "birth_test_inputs.tsv").read_text(encoding="utf-8").splitlines()[0]
-    reply = trisect.ask(made.models["pretrained-1"], told)  # of whom only the text tells
+    reply = trisect.ask(made.paths["pretrained-1"], told)  # of whom only the text tells
     assert reply.seen == "pretraining only"
 
 
@@ -185,11 +184,33 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
         trisect.recall(out=tmp_path, settings=TINY | {"pretraining_rate": 1e30, "clip": 1e30}, workers=0, quiet=True)
 
 
-def test_the_pages_command_says_the_same_seeds(done):
-    words = shlex.split(
-        _about({**read_json(done.folder / "recall.json", ""), "seeds": [3]}, generated(), True)["command"]
-    )
-    assert read_seeds(words[words.index("--seeds") + 1]) == [3]
+def test_the_pages_command_repeats_all_calls(done, tmp_path):
+    """Its words are read back as the settings that stand in the folder, whatever the last call asked for."""
+    out = tmp_path / "r"
+    shutil.copytree(done.folder, out)
+    rows = read_json(out / "recall.json", "")
+    again = trisect.recall(out=out, settings=TINY, examples=False, workers=0, quiet=True)
+    words = shlex.split(again.about.command)
+    assert words[:2] == ["trisect", "recall"]
+    context = command(RECALL, say_result).make_context("recall", words[2:])
+    read = build(RecallSettings, parsed(RecallSettings, context.params))
+    assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
+    assert choose_recipe(read.recipe, True, read.settings).data() == rows["recipe"]
+
+
+def test_a_recall_of_an_earlier_version_goes_on(done, tmp_path):
+    """Its plan and its record as version 0.1 wrote them."""
+    out = tmp_path / "r"
+    shutil.copytree(done.folder, out)
+    plan, about = (read_json(out / f"{name}.json", "") for name in ("recall", "about"))
+    assert set(plan) == {"recipe", "people", "device", "seeds", "wall_seconds"}
+    assert set(about) == {
+        "corpus", "command", "settings", "seconds", "notes", "examples", "part", "references", "versions", "claims_hash",
+    }  # fmt: skip
+    kept = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("model.safetensors")}
+    again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
+    assert again.about.seconds == plan["wall_seconds"] == done.about.seconds
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
 def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_path):
@@ -216,7 +237,7 @@ def test_invented_names_are_nobodys(births):
 
 
 def test_its_models_are_ordinary_ones(done, tmp_path):
-    model = done.models["pretrained-1"]
+    model = done.paths["pretrained-1"]
     texts = [row["question"] for row in done.tables["answers"].filter(split="valid").head(8).iter_rows(named=True)]
     subject = trisect.load(model)
     questions = list(dict.fromkeys(texts))
@@ -227,11 +248,11 @@ def test_its_models_are_ordinary_ones(done, tmp_path):
 
 
 def test_it_can_be_asked(done):
-    reply = trisect.ask(done.models["pretrained-1"], done.tables["answers"].filter(split="valid")["question"][0])
+    reply = trisect.ask(done.paths["pretrained-1"], done.tables["answers"].filter(split="valid")["question"][0])
     assert reply.seen == "pretraining only"
     assert 0 < reply.probability <= 1
     assert len(reply.nearest) == 3
-    said = CliRunner().invoke(main, ["ask", str(done.models["plain-1"]), "Where was Zzz Zzz born?", "--risk", "1"])
+    said = CliRunner().invoke(main, ["ask", str(done.paths["plain-1"]), "Where was Zzz Zzz born?", "--risk", "1"])
     assert said.exit_code == 0
     assert "in no text that the model read" in said.output
 
@@ -241,16 +262,16 @@ def test_it_can_be_asked(done):
     [
         (["recall", "--set", "layers"], "A setting has a name, '=' and a value."),
         (["recall", "--set", "depth=2"], "'depth' is no setting of a recipe."),
-        (["recall", "--set", "layers=two"], "layers is a whole number"),
-        (["recall", "--set", "layers=1.5"], "layers is a whole number"),
+        (["recall", "--set", "layers=two"], "layers is 'two'."),
+        (["recall", "--set", "layers=1.5"], "It is a whole number, 1 or more."),
         (["recall", "--recipe", "large"], "'large' is no recipe."),
         (["recall", "--seeds", "1,1"], "They are different whole numbers from 0"),
         (["recall", "--seeds", "99999999999,"], "They are different whole numbers from 0 to 4,294,967,295"),
-        (["recall", "--set", "decay_epochs=nan"], "decay_epochs is a finite number, 0 or more."),
-        (["recall", "--set", "pretraining_rate=inf"], "pretraining_rate is a finite number, 0 or more."),
-        (["recall", "--set", "warmup_tokens=-1"], "warmup_tokens is a finite number, 0 or more."),
-        (["recall", "--set", "beta2=1"], "beta2 is a finite number, from 0 to 0.9999."),
-        (["recall", "--set", "pretraining_cycles=0"], "A schedule with cycles 0"),
+        (["recall", "--set", "decay_epochs=nan"], "decay_epochs is nan."),
+        (["recall", "--set", "pretraining_rate=inf"], "pretraining_rate is inf."),
+        (["recall", "--set", "warmup_tokens=-1"], "It is a whole number, 0 or more."),
+        (["recall", "--set", "beta2=1"], "It is a number, from 0 to 0.9999."),
+        (["recall", "--set", "pretraining_cycles=0"], "pretraining_cycles is 0."),
         (["recall", "--set", "left_out=3"], "It has people of its own whom no text tells of."),
         (["recall", "--set", "block=20"], "Give a block of at least"),
         (["recall", "--data", "nowhere"], "There is no file nowhere/wiki.txt."),
@@ -295,5 +316,5 @@ def test_settings_may_be_numbers_or_words():
 
     assert choose_recipe("course", False) == COURSE
     assert choose_recipe("course", False, {"layers": "3"}).layers == 3
-    with pytest.raises(SpecError, match="dropout is a number"):
+    with pytest.raises(SpecError, match="dropout is 'much'"):
         choose_recipe("course", False, {"dropout": "much"})

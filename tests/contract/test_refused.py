@@ -15,10 +15,12 @@ from trisect.core.errors import StudyError
 from trisect.core.files import write_json
 from trisect.core.spec import Machine, plain
 from trisect.experiments.dissect.run import run_dissect
-from trisect.experiments.recall.run import run_recall
+from trisect.experiments.recall.settings import RECALL, RecallSettings
 from trisect.experiments.study import run as lab
-from trisect.experiments.translate.run import run_translation
+from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
+from trisect.lab import driver
 from trisect.lab.folder import Folder
+from trisect.lab.inputs import Workers
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
 FOREIGN = {
@@ -265,12 +267,14 @@ def test_a_lock_file_that_holds_something_is_somebody_elses(tmp_path):
 
 @pytest.mark.parametrize("what", ["recall", "translate"])
 def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, what):
-    machine, settings = Machine(workers=0, quiet=True), {k: v for k, v in SMALL.items() if k != "epochs"}
+    settings, here = {k: v for k, v in SMALL.items() if k != "epochs"}, Workers(workers=0)
 
     def run(**changed):
         if what == "recall":
-            return run_recall("embedded", tmp_path / "x", (1,), None, settings | changed, True, machine)
-        return run_translation("embedded", tmp_path / "x", (1,), None, settings | {"inner": 16} | changed, machine)
+            asked = RecallSettings(settings=settings | changed, machine=here)
+            return driver.run(RECALL, asked, tmp_path / "x", quiet=True)
+        made = TranslateSettings(seeds=(1,), settings=settings | {"inner": 16} | changed, machine=here)
+        return driver.run(TRANSLATE, made, tmp_path / "x", quiet=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"trisect.experiments.{what}.run.run_jobs", _stop)

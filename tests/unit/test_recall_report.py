@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,9 +17,11 @@ from trisect.core.tables import frame
 from trisect.experiments.recall import page as recall
 from trisect.experiments.recall.page_numbers import Number, Numbers, probabilities
 from trisect.experiments.recall.page_panels import words_for
-from trisect.report.sheet import Section, html
+from trisect.experiments.recall.settings import RECALL
+from trisect.lab import driver
+from trisect.report.sheet import Section, html, write_sheet
 
-REFERENCES = [("notes <i>of others</i>", (0.016,), (0.194, 0.258)), ("a second", [0.022], [])]
+REFERENCES = [("notes <i>of others</i>", (0.016,), (0.194, 0.258)), ("a second", (0.022,), ())]
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +34,15 @@ def several():
     return recalled.tables((1, 2, 3))
 
 
-def sections(tables: dict[str, pl.DataFrame], **more: object) -> dict[str, Section]:
-    return {section.title: section for section in recall.make_sheet(tables, recalled.about(**more)).sections}
+def sections(tables: dict[str, pl.DataFrame], **more: Any) -> dict[str, Section]:
+    return {section.title: section for section in recall.page(tables, recalled.about(**more)).sections}
 
 
 def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
     about = recalled.about(
         references=REFERENCES, examples=True, notes=["A <u>note</u>."], settings={"layers": 2}, seconds=90.0
     )
-    path = recall.write(tmp_path, one, about)
+    path = write_sheet(tmp_path, recall.page(one, about))
     text = path.read_text()
     assert "<script" not in text
     assert "a world &lt;script&gt;alert(1)&lt;/script&gt;" in text
@@ -45,35 +51,54 @@ def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
     assert re.findall(r'class="figure-number">Figure (\d+)\.', text) == [str(n) for n in range(1, 9)]
     assert re.findall(r'<article class="card \w+" id="([^"]+)"', text) == ["B-1", "B-2", "B-3", "B-4"]
     assert text.count("<details") == 3
-    assert "1.5 min" in text
+    facts = dict(recall.page(one, about).facts)
+    assert (facts["Seconds"], facts["Settings"]) == ("90", "layers 2")
     assert sorted(p.stem for p in (tmp_path / "figures").glob("*.svg")) == [
         "recall-accuracy", "recall-confidence", "recall-loss", "recall-ranking", "recall-reliability", "recall-risk",
         "recall-survival", "recall-unseen",
     ]  # fmt: skip
-    assert text == html(recall.make_sheet(one, about))
+    assert text == html(recall.page(one, about))
 
 
-def test_what_is_right_is_said_with_intervals_and_beside_the_commonest_place(one):
-    said = recall.findings(one, recalled.about())
-    whole = Numbers.of(one)
+def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(one):
+    right_ones, *others = recall.findings(one, recalled.about())
+    assert (right_ones.measure, right_ones.source) == ("accuracy", "recall")
+    whole, values = Numbers.of(one), {value.name: value for value in right_ones.values}
+    assert list(values) == ["plain", "pretrained", "left-out", "baseline"]
     for model in ("plain", "pretrained", "left-out"):
-        found = whole.number("accuracy", model)
         right = one["answers"].filter((pl.col("model") == model) & (pl.col("split") == "valid"))["correct"].to_list()
-        assert found is not None
-        assert found.value == pytest.approx(sum(right) / len(right))
-        assert f"{100 * sum(right) / len(right):.1f}\u00a0%" in said[0]
+        assert values[model].mean == pytest.approx(sum(right) / len(right))
+        assert values[model][1:] == whole.number("accuracy", model)
+        assert f"{100 * sum(right) / len(right):.1f}\u00a0%" in right_ones.words
     gold = one["answers"].filter((pl.col("model") == "plain") & (pl.col("split") == "train"))["gold"].to_list()
     assert whole.commonest == max(sorted(set(gold)), key=gold.count)
-    assert f"always answering '{whole.commonest}'" in said[0]
-    assert [line[:3] for line in said if not line.startswith(" ")][1:] == ["B-1", "B-2", "B-3", "B-4"]
+    assert f"always answering '{whole.commonest}'" in right_ones.words
+    assert [found.claim for found in others if found.measure == "claim"] == ["B-1", "B-2", "B-3", "B-4"]
     deciding = one["claims"].filter(pl.col("part").is_not_null() & pl.col("decides"))
-    assert [line.strip().split(": ")[0] for line in said if line.startswith(" ")] == deciding["sentence"].to_list()
+    parts = [found for found in others if found.part is not None]
+    assert [(p.claim, p.part, p.verdict) for p in parts] == deciding.select("claim", "part", "verdict").rows()
+    effects = deciding.select("effect", "low", "high").rows()
+    assert [tuple(p.values[0][1:4]) for p in parts] == [row for row in effects if row[0] is not None]
+
+
+def test_what_survives_is_a_finding_of_q_k_and_v(one):
+    (found,) = (found for found in recall.findings(one, recalled.about()) if found.measure == "survival")
+    rows = one["measures"].filter(measure="survival", subject="left-out", group="retrieved")
+    assert [value.name for value in found.values] == ["q", "k", "v"]
+    for value in found.values:
+        assert value.mean == pytest.approx(rows.filter(component=value.name)["value"].mean())
+        assert value.n == 20
+    assert "q 20.0\u00a0%" in found.words
+    measures = one["measures"].filter(pl.col("measure") != "survival")
+    none = recall.findings({**one, "measures": measures}, recalled.about())
+    assert not [found for found in none if found.measure == "survival"]
 
 
 def test_claims_that_nothing_was_measured_for(one):
     blank = one["claims"].with_columns(pl.lit(None, pl.Float64).alias(c) for c in ("effect", "low", "high"))
-    said = recall.findings({**one, "claims": blank}, recalled.about())
-    assert all(line.endswith(": not measured") for line in said if line.startswith(" "))
+    parts = [found for found in recall.findings({**one, "claims": blank}, recalled.about()) if found.part is not None]
+    assert parts
+    assert all(found.values == () for found in parts)
 
 
 def test_every_seed_has_its_point_and_stands_in_the_captions(one, several):
@@ -132,7 +157,7 @@ def test_shares_have_a_fixed_number_of_places(one):
         "measures": one["measures"].with_columns(low=small),
     }
     about = recalled.about()
-    for text in ("\n".join(recall.findings(tiny, about)), html(recall.make_sheet(tiny, about))):
+    for text in ("\n".join(map(str, recall.findings(tiny, about))), html(recall.page(tiny, about))):
         assert "0.00000683" not in text
         assert "+0.000 to " in text or "0.000 to " in text
     assert words_for(Number(0.01234, 6.83e-6, -0.0), True) == "+0.012 (95\u00a0%: 0.000 to 0.000)"
@@ -223,7 +248,7 @@ def test_what_was_not_measured_leaves_no_section(one):
     found = sections(plain, examples=True)
     assert list(found) == ["Does pretraining let it answer?"]
     assert found["Does pretraining let it answer?"].words[1] == "No question has a known answer."
-    assert "<figure" not in html(recall.make_sheet(plain, recalled.about()))
+    assert "<figure" not in html(recall.page(plain, recalled.about()))
     assert list(sections({"answers": one["answers"]})) == ["Does pretraining let it answer?", "Retrieved or made up?"]
 
 
@@ -238,4 +263,20 @@ def test_runs_that_are_spelt_otherwise_are_no_curves(one):
 def test_a_folder_that_cannot_be_written(one, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="could not be written"):
-        recall.write(tmp_path / "file", one, recalled.about())
+        write_sheet(tmp_path / "file", recall.page(one, recalled.about()))
+
+
+@pytest.mark.parametrize("name", ["embedded", "birth-places"])
+def test_results_of_an_earlier_version_are_read_and_shown_again(name, tmp_path):
+    kept = Path(__file__).parents[2] / "results" / "recall" / name
+    shutil.copytree(kept / "tables", tmp_path / "tables")
+    shutil.copy(kept / "about.json", tmp_path)
+    done = driver.render(RECALL, tmp_path)
+    noted = json.loads((kept / "about.json").read_text(encoding="utf-8"))["body"]
+    assert done.about.command == noted["command"]
+    assert dict(done.about.facts.settings) == noted["settings"]
+    assert len(done.about.facts.references) == len(noted["references"])
+    assert {found.claim for found in done.findings if found.verdict} == set(done.tables["claims"]["claim"])
+    assert done.report.read_text(encoding="utf-8").count("<article") == done.tables["claims"]["claim"].n_unique()
+    for path in (kept / "tables").iterdir():
+        assert (tmp_path / "tables" / path.name).read_bytes() == path.read_bytes()

@@ -1,6 +1,7 @@
 """Translators: small models that learn a generated language pair, are kept as folders, and go on where they stopped."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import polars as pl
@@ -8,10 +9,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import trisect
+from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
-from trisect.core.spec import Machine
-from trisect.experiments.translate.run import run_translation
-from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, choose_translation
+from trisect.core.fields import build
+from trisect.experiments.translate.settings import (
+    EMBEDDED,
+    RECIPES,
+    SMALL,
+    TRANSLATE,
+    TranslateSettings,
+    choose_translation,
+)
 from trisect.hf.load import load
 from trisect.hf.small import training as rooms
 from trisect.hf.small.gpt import save
@@ -20,7 +29,6 @@ from trisect.hf.small.translator import POSITIONS, Architecture, Translating, en
 from trisect.text.bitext import read_pairs
 from trisect.text.phrases import generated
 
-HERE = Machine(device="cpu", workers=0, quiet=True)
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}
 
@@ -30,6 +38,21 @@ def files(tmp_path):
     for i, end in enumerate(("en", "fr")):
         (tmp_path / f"t.{end}").write_text("".join(f"{words[i]}{' .' * (n % 5)}\n" for n, words in enumerate(SIDES)))
     return tmp_path / "t.en", tmp_path / "t.fr"
+
+
+def train(sides, out, seeds, settings):
+    source, target = sides or (None, None)
+    return trisect.translate_train(
+        source=source, target=target, out=out, seeds=seeds, settings=settings, device="cpu", workers=0, quiet=True
+    )
+
+
+def models(made):
+    return list(made.paths.values())
+
+
+def shown(made, seed):
+    return made.tables["translations"].filter(run=f"translation/{seed}").drop("run")
 
 
 def weights(folder):
@@ -113,10 +136,10 @@ def test_a_small_model_learns_the_embedded_pairs(tmp_path, monkeypatch):
     """On pairs that it never saw, the right source tells it more of the target than another pair's source does."""
     monkeypatch.setattr(rooms, "PIECES", 1)  # more padding, fewer and quicker steps
     settings = {"layers": 1, "width": 32, "inner": 32, "epochs": 2, "rate": 1e-2}
-    made = run_translation("embedded", tmp_path, [1], None, settings, HERE)
+    made = train(None, tmp_path, [1], settings)
     last = made.tables["metrics"].filter(epoch=2)
     scores = {(row["split"], row["name"]): row["value"] for row in last.iter_rows(named=True)}
-    translator, pairs = Translator.open(made.models[0]), generated().test
+    translator, pairs = Translator.open(models(made)[0]), generated().test
     right = translator.score([(pair.source, pair.target) for pair in pairs])
     wrong = translator.score([(p.source, q.target) for p, q in zip(pairs, (*pairs[1:], pairs[0]), strict=True)])
     # the run's float32 products may be another library's, whose sums are in another order
@@ -125,15 +148,15 @@ def test_a_small_model_learns_the_embedded_pairs(tmp_path, monkeypatch):
     read = read_pairs(*(tmp_path / "pairs" / f"test.{end}" for end in ("source", "target", "pharaoh")))
     assert read.pairs == pairs
     assert "counts words from 0" in read.notes[0]
-    assert [one["target"] for one in made.translations[0]] == [" ".join(pair.target) for pair in pairs[:8]]
+    assert made.tables["translations"]["target"].to_list() == [" ".join(pair.target) for pair in pairs[:8]]
 
 
 def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_path, monkeypatch):
-    made = run_translation(files, tmp_path / "a", [1], None, TINY, HERE)
-    more = run_translation(files, tmp_path / "a", [2], None, TINY, HERE)
-    assert [path.name for path in more.models] == ["seed-1", "seed-2"]
-    assert more.models[0] == made.models[0]
-    assert not same(weights(more.models[0]), weights(more.models[1]))
+    made = train(files, tmp_path / "a", [1], TINY)
+    more = train(files, tmp_path / "a", [2], TINY)
+    assert [path.name for path in models(more)] == ["seed-1", "seed-2"]
+    assert models(more)[0] == models(made)[0]
+    assert not same(weights(models(more)[0]), weights(models(more)[1]))
     assert not (tmp_path / "a" / "state" / "seed-1.safetensors").exists()
 
     monkeypatch.setattr(rooms, "SAVED_EVERY", -1.0)
@@ -149,52 +172,54 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(rooms.Practice, "run", stopped)
         with pytest.raises(KeyboardInterrupt):
-            run_translation(files, tmp_path / "b", [2], None, TINY, HERE)
+            train(files, tmp_path / "b", [2], TINY)
     assert (tmp_path / "b" / "state" / "seed-2.safetensors").exists()
-    again = run_translation(files, tmp_path / "b", [2], None, TINY, HERE)
-    assert same(weights(again.models[0]), weights(more.models[1]))
+    again = train(files, tmp_path / "b", [2], TINY)
+    assert same(weights(models(again)[0]), weights(models(more)[1]))
     run_of = pl.col("run") == "translation/2"
     assert again.tables["metrics"].equals(more.tables["metrics"].filter(run_of))
-    assert again.translations[0] == more.translations[1]
+    assert shown(again, 2).equals(shown(more, 2))
 
 
 def test_what_a_run_tells(files, tmp_path):
-    made = run_translation(files, tmp_path / "a", [3], None, {**TINY, "longest": 5}, HERE)
+    made = train(files, tmp_path / "a", [3], {**TINY, "longest": 5})
     assert made.folder == tmp_path / "a"
     assert (
         made.notes[-1] == "Learnt from are 8 different train pairs of at most 5 words a side, of 12 train pairs in all."
     )
     about = json.loads((tmp_path / "a" / "about.json").read_text())["body"]
-    said, seeds = about["command"].rsplit(" --seeds ", 1)
-    first, *changed = said.split(" --set ")
-    assert first == "trisect translate-train --source t.en --target t.fr --recipe small"
+    words = shlex.split(about["command"])
+    assert words[:6] == ["trisect", "translate-train", "--source", "t.en", "--target", "t.fr"]
+    context = command(TRANSLATE, say_result).make_context("translate-train", words[2:])
+    read = build(TranslateSettings, parsed(TranslateSettings, context.params))
+    assert (read.seeds, read.recipe) == ((3,), "small")
     # only what is not the recipe's own is said; its batches of 4, its width of 16 ...
-    assert sorted(changed) == sorted(f"{key}={value}" for key, value in {**TINY, "longest": 5}.items())
-    assert seeds == "3,"
+    assert read.settings == {key: str(value) for key, value in {**TINY, "longest": 5}.items()}
+    assert [found.measure for found in made.findings] == ["smoothed_loss_nats"]
     assert made.tables["metrics"]["split"].unique().to_list() == ["train"]
 
 
 def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
     out = tmp_path / "a"
-    run_translation(files, out, [1], None, TINY, HERE)
+    train(files, out, [1], TINY)
     with pytest.raises(StudyError) as raised:
-        run_translation(files, out, [1], None, {**TINY, "epochs": 3}, HERE)
+        train(files, out, [1], {**TINY, "epochs": 3})
     assert raised.value.given == f"{out} belongs to another translation experiment."
     assert raised.value.known == "epochs: 2 there, 3 here."
     files[0].write_text(files[0].read_text().replace("big", "small"))
     with pytest.raises(StudyError) as raised:
-        run_translation(files, out, [1], None, TINY, HERE)
+        train(files, out, [1], TINY)
     assert raised.value.known.startswith("bitext: ")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("mine")
     with pytest.raises(StudyError) as raised:
-        run_translation(files, tmp_path / "b", [1], None, TINY, HERE)
+        train(files, tmp_path / "b", [1], TINY)
     assert raised.value.given == f"{tmp_path / 'b'} is not empty, and holds no translation experiment."
     assert raised.value.known == "There is mine.txt."
     assert raised.value.todo == "Choose an empty or a new folder with --out."
     (out / "losses" / "seed-1.json").write_text("{}")
     with pytest.raises(DamagedFileError) as damaged:
-        run_translation(read_back(files, "small", "big"), out, [1], None, TINY, HERE)
+        train(read_back(files, "small", "big"), out, [1], TINY)
     assert damaged.value.todo == "Delete it and call the same command again: what is missing is made anew."
 
 
@@ -206,14 +231,14 @@ def read_back(files, old, new):
 @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [2**32]])
 def test_seeds_that_are_none(files, tmp_path, seeds):
     with pytest.raises(SpecError) as raised:
-        run_translation(files, tmp_path / "a", seeds, None, TINY, HERE)
+        train(files, tmp_path / "a", seeds, TINY)
     assert raised.value.given == f"The seeds {seeds}."
     assert raised.value.todo == "Give for example 1, 2 and 3."
 
 
 def test_no_pair_is_short_enough(files, tmp_path):
     with pytest.raises(CorpusError) as raised:
-        run_translation(files, tmp_path / "a", [1], None, {**TINY, "longest": 1}, HERE)
+        train(files, tmp_path / "a", [1], {**TINY, "longest": 1})
     assert raised.value.given == "No train pair of at most 1 words."
     assert raised.value.known == "The 12 train pairs are longer, or are in valid or test."
     assert raised.value.todo == "Give a larger --set longest=."
@@ -227,7 +252,7 @@ def test_recipes_follow_the_data_and_take_settings():
     assert list(RECIPES) == ["embedded", "small"]
     schedule = SMALL.schedule(100)  # 4 steps of 32 pairs an epoch
     assert (schedule.warmup_tokens, schedule.decay_tokens) == (32_000, 9 * 4 * 32)
-    for settings, given in (({"longest": 0}, "longest=0."), ({"batch": 0}, "A schedule with batch 0.")):
+    for settings, given in (({"longest": 0}, "longest is 0."), ({"batch": 0}, "batch is 0.")):
         with pytest.raises(SpecError) as raised:
             choose_translation(None, False, settings)
         assert raised.value.given == given

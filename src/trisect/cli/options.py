@@ -174,8 +174,10 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 def say_result(done: Result[Any]) -> None:
     """The notes and findings, where what was made lies, and the path of the page."""
-    for line in (*done.notes, *map(str, done.findings)):
+    for line in done.notes:
         click.echo(line)
+    for found in done.findings:
+        click.echo(f"{'     ' if found.part is not None else ''}{found}")  # below the claim that it is a part of
     for path in done.paths.values() if done.makes else ():
         click.echo(f"{done.makes.removesuffix('s')}  {path.resolve()}")
     if done.paged:

@@ -93,6 +93,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "n": WHOLE,
         "reading": TEXT,  # survives, does not survive, undecided
     },
+    "translations": {
+        "run": TEXT,  # translation/SEED
+        "pair": WHOLE,  # from 1, in the order of the text
+        "source": TEXT,
+        "target": TEXT,  # as the text has it
+        "made": TEXT,
+    },
     "claims": {
         "source": TEXT,
         "claim": TEXT,
@@ -128,7 +135,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 LATER = {"runs": ("variant",), "sites": ("label",)}  # columns that tables of earlier versions lack
 LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
 STUDY_TABLES = tuple(
-    name for name in SCHEMAS if name not in ("measures", "answers")
+    name for name in SCHEMAS if name not in ("measures", "answers", "translations")
 )  # what a study holds; pretrained models have rows of "measures"
 
 

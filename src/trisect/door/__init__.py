@@ -1,14 +1,13 @@
 """The Python door: everything that the command line does, one call each."""
 
 from trisect.door.given import texts
-from trisect.door.lessons import ask, chart, recall, translate_train
+from trisect.door.lessons import chart
 from trisect.door.models import explore, prove
 from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, plan, render, study
 from trisect.lab.subject import load
 
 __all__ = [
     "annotate",
-    "ask",
     "chart",
     "check",
     "corpus",
@@ -19,9 +18,7 @@ __all__ = [
     "load",
     "plan",
     "prove",
-    "recall",
     "render",
     "study",
     "texts",
-    "translate_train",
 ]

@@ -10,8 +10,10 @@ from trisect.experiments.checkpoints.settings import REWIND
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.explore.settings import EXPLORE
 from trisect.experiments.norms.settings import NORMS
+from trisect.experiments.recall.settings import ASK, RECALL
 from trisect.experiments.similarity.settings import SIMILARITY
 from trisect.experiments.theory.settings import THEORY
+from trisect.experiments.translate.settings import TRANSLATE
 from trisect.lab.experiment import Experiment, Utility
 
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
@@ -20,8 +22,10 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ERASE,
     EXPLORE,
     NORMS,
+    RECALL,
     REWIND,
     SIMILARITY,
     THEORY,
+    TRANSLATE,
 )
-UTILITIES: tuple[Utility[Any], ...] = ()
+UTILITIES: tuple[Utility[Any], ...] = (ASK,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Seed = Annotated[int, Setting("Of every random draw.", low=0, high=2**32 - 1)]
 Seeds = Annotated[
     tuple[int, ...], Setting("A number of seeds, or the seeds themselves: 1,2,7.", many="seeds", metavar="SEEDS")
+]
+Changes = Annotated[
+    Mapping[str, Any],
+    Setting("Another value for one of its settings.", option="set", many="pairs", metavar="NAME=VALUE"),
 ]
 Batch = Annotated[int, Setting("Texts read at once.", low=1, option="")]
 Sites = Annotated[

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
+from trisect.core.finding import Finding
 from trisect.experiments.dissect.evidence import COMPONENTS, Line
 from trisect.report import format as words
 from trisect.report.points import Mean, interval
@@ -47,16 +48,14 @@ def similarity_line(models: Sequence[pl.DataFrame], verdicts: Verdicts, link: st
     return _line("similarity", "matrices", what, "of their dimensions", models, one, link, chosen)
 
 
-def recall_line(measures: pl.DataFrame, verdicts: Verdicts, link: str) -> Line | None:
+def recall_line(findings: Sequence[Finding], verdicts: Verdicts, link: str) -> Line | None:
     """Share of retrieved answers that are lost when a component of one layer is replaced by its mean."""
-    kept = measures.filter(
-        pl.col("layer").is_not_null(), pl.col("group") == "retrieved", pl.col("measure") == "survival"
-    )
-    if kept.is_empty():
+    found = next((one for one in findings if one.measure == "survival"), None)
+    if found is None:
         return None
-    means = {c: _mean(kept.filter(component=c)) for c in COMPONENTS}
-    n = int(kept["n"].max() or 0)  # type: ignore[arg-type]
-    q, k, v = (None if (m := means[c]) is None else Mean(1 - m, None, None, n) for c in COMPONENTS)
+    stay = {one.name: one for one in found.values if one.mean is not None}
+    lost = {c: Mean(1 - (one.mean or 0.0), None, None, one.n or 0) for c, one in stay.items()}
+    q, k, v = (lost.get(c) for c in COMPONENTS)
     what = "retrieved answers lost when one layer's is replaced by its mean, mean over layers"
     chosen = _of(verdicts, "B-1", "B-2", "B-3", "B-4")
     said = "no interval, so not ranked"

@@ -24,18 +24,19 @@ from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.page import Asked
 from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.norms.settings import NORMS, NormsFacts, NormsSettings
-from trisect.experiments.recall.run import RecallResult, check_recall_folder, run_recall
+from trisect.experiments.recall.settings import RECALL, RecallFacts, RecallSettings
 from trisect.experiments.similarity.settings import SIMILARITY, SimilarityFacts, SimilaritySettings
 from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.plan import choose
 from trisect.experiments.study.rows import Rows
 from trisect.experiments.study.run import Study, check_study_folder, read_about, run_study
 from trisect.experiments.theory.settings import THEORY, TheoryFacts, TheorySettings
-from trisect.experiments.translate.run import check_translation_folder, run_translation
+from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
+from trisect.lab import driver
 from trisect.lab.driver import run
 from trisect.lab.experiment import Result
 from trisect.lab.folder import Folder
-from trisect.lab.inputs import ModelSource, ModelsSource, TextSource
+from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.subject import load
 from trisect.lab.versions import versions
 from trisect.papers import SOURCES
@@ -47,7 +48,7 @@ TEXTS = 60  # texts that the trained models are read on: enough for claims that 
 RECALLED = (1,)  # seeds of the models that recall
 TRANSLATED = (1, 2)  # seeds of the translation models
 HOW = "mean"  # what an ablated component is replaced by
-# the files of the embedded pairs as run_translation leaves them, seen from the folder of the dissection
+# the files of the embedded pairs as translate-train leaves them, seen from the folder of the dissection
 SOURCE, TARGET, GOLD = (f"translation/pairs/test.{end}" for end in ("source", "target", "pharaoh"))
 TRIAL = tuple(f"translation/pairs/trial.{end}" for end in ("source", "target", "pharaoh"))
 
@@ -85,8 +86,8 @@ def run_dissect(
             Folder(out).check_empty("dissection")
         _spent(path)
         check_study_folder(experiments, out / "training", machine)
-        check_recall_folder("embedded", out / "recall", RECALLED, None, recall, machine)
-        check_translation_folder("embedded", out / "translation", TRANSLATED, None, translation, machine)
+        driver.check(RECALL, _recalling(recall, machine), out / "recall")
+        driver.check(TRANSLATE, _translating(translation, machine), out / "translation")
 
     with Folder(out).locked(check, lambda: _own(out)):
         before = _spent(path)
@@ -96,6 +97,16 @@ def run_dissect(
         finally:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 write_json(path, {"seconds": before + time.monotonic() - began})
+
+
+def _recalling(changes: Mapping[str, Any], machine: Machine) -> RecallSettings:
+    """What recall is asked."""
+    return RecallSettings(seeds=RECALLED, settings=changes, machine=Workers(machine.device, machine.workers))
+
+
+def _translating(changes: Mapping[str, Any], machine: Machine) -> TranslateSettings:
+    """What the translation models are."""
+    return TranslateSettings(seeds=TRANSLATED, settings=changes, machine=Workers(machine.device, machine.workers))
 
 
 def _spent(path: Path) -> float:
@@ -130,9 +141,11 @@ def _dissect(
     began = time.monotonic()
     study = run_study(experiments, out / "training", machine)
     theory = run(THEORY, TheorySettings(), out / "theory", machine.quiet)
-    recall = run_recall("embedded", out / "recall", RECALLED, None, remembering, True, machine)
-    trained = run_translation("embedded", out / "translation", TRANSLATED, None, translating, machine)
-    pairs = AlignSettings(ModelsSource(trained.models), SOURCE, TARGET, GOLD, trial=TRIAL, bitext=generated())
+    recall = run(RECALL, _recalling(remembering, machine), out / "recall", machine.quiet)
+    trained = run(TRANSLATE, _translating(translating, machine), out / "translation", machine.quiet)
+    pairs = AlignSettings(
+        ModelsSource(tuple(trained.paths.values())), SOURCE, TARGET, GOLD, trial=TRIAL, bitext=generated()
+    )
     aligned = run(ALIGN, pairs, out / "alignment", machine.quiet)
     reads = {seed: _read(model, out / "reading" / f"seed-{seed}", machine.quiet) for seed, model in _baselines(study)}
     first, studied = f"reading/seed-{next(iter(reads))}", with_verdicts(_rows(study))
@@ -181,7 +194,7 @@ def _submodules(study: Study, studied: tuple[Finding, ...]) -> Asked:
     )
 
 
-def _by_hand(theory: Result[TheoryFacts], recall: RecallResult) -> Asked:
+def _by_hand(theory: Result[TheoryFacts], recall: Result[RecallFacts]) -> Asked:
     question = "What can attention do when worked by hand, and what does pretraining add to what a model can answer?"
     table = theory.tables["theory"]
     bounded = table.filter(relation="at most")
@@ -190,7 +203,7 @@ def _by_hand(theory: Result[TheoryFacts], recall: RecallResult) -> Asked:
         f"{table.height} constructions are computed beside the laws derived for them: of {bounded.height} bounds {held.height} "
         "hold."
     )
-    found = (Finding("laws", said), *_unjudged("recall", recall.findings, recall.tables["claims"]))
+    found = (Finding("laws", said), *(one for one in recall.findings if one.claim is None))
     links = (("constructions to move by hand", "theory/theory.html"), ("recall", "recall/report.html"))
     return Asked("By hand, and from memory", question, found, recall.tables["claims"], links)
 
@@ -228,7 +241,7 @@ def _rows(study: Study) -> Rows:
 
 def _lines(
     studied: tuple[Finding, ...],
-    recall: RecallResult,
+    recall: Result[RecallFacts],
     aligned: Result[AlignFacts],
     reads: list[Reads],
     verdicts: Mapping[str, str],
@@ -242,7 +255,7 @@ def _lines(
         heard.similarity_line(
             [r.similarity.tables["measures"] for r in reads], verdicts, f"{first}/similarity/report.html"
         ),
-        heard.recall_line(recall.tables["measures"], verdicts, "recall/report.html"),
+        heard.recall_line(recall.findings, verdicts, "recall/report.html"),
         heard.alignment_line(aligned.tables["measures"], verdicts, "alignment/report.html"),
     ]
     return [line for line in found if line is not None]

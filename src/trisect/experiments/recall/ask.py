@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
 from trisect.core.files import read_json
+from trisect.core.finding import Json
+from trisect.experiments.recall.settings import AskSettings
 from trisect.measure.names import nearest_by_characters
 from trisect.text.people import QUESTION, name_in
 
@@ -106,6 +108,15 @@ class Reply:
         else:
             said.append("No other known name shares a piece with it.")
         return (*said, *self.notes)
+
+    def data(self) -> dict[str, Json]:
+        """The reply as JSON-ready data."""
+        return asdict(self)
+
+
+def reply(settings: AskSettings) -> Reply:
+    """What the model of these settings says to their question; raises TrisectError as `ask` does."""
+    return ask(settings.model, settings.question, settings.risk)
 
 
 def ask(model: str | Path, question: str, risk: float | None = None, answerer: Answering | None = None) -> Reply:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 from statistics import fmean
 from typing import Any
 
 import polars as pl
 
+from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.recall.page_confidence import confidence
 from trisect.experiments.recall.page_guesses import examples, survival, unseen
 from trisect.experiments.recall.page_numbers import BASELINE, CATEGORIES, MODELS, SHORT, STAGES, Curve, Number, Numbers
@@ -24,17 +24,20 @@ from trisect.experiments.recall.page_panels import (
     share_words,
     words_for,
 )
+from trisect.experiments.recall.settings import RecallFacts, Recipe, Reference
+from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.panels import Figure, Key
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.sheet import Section, Sheet, Table
 
+RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have given
 COLUMNS = {
     "pretraining and fine-tuning": "pretraining\nand fine-tuning",
     "pretraining only": "pretraining\nonly",
     "fine-tuning only": "fine-tuning\nonly",
 }
-Others = tuple[str, Sequence[float], Sequence[float]]  # a source, its shares without pretraining, and with it
 REFERENCES = (
     "Stanford CS 224N, assignment 5: Self-Attention, Transformers, and Pretraining. 2021.",
     "Colin Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer. JMLR 2020.",
@@ -44,54 +47,86 @@ REFERENCES = (
 )
 
 
-def write(out: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
-    """Write `out/report.html` and its figures from the tables answers, measures, metrics and claims; the page's path.
-
-    `about` has `corpus`, `command` and `versions`, and may have `settings` (by name), `seconds`, `claims_hash`, `references`
-    (source, shares without pretraining, shares with it: none, one or several), `part` (what was cut of the data, a sentence that
-    then stands beside all references), `examples` and `notes`. The same rows give the same bytes.
-    Raises StudyError when the folder cannot be written.
-    """
-    return write_sheet(out, make_sheet(tables, about))
-
-
-def make_sheet(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Sheet:
-    """The page as data; what was not measured leaves no section."""
-    numbers = Numbers.of(tables)
+def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
+    """The page; what was not measured leaves no section, and the same rows give the same bytes."""
+    numbers, facts = Numbers.of(tables), about.facts
     sections = [
-        _accuracy(numbers, about),
+        _accuracy(numbers, facts),
         Section("What the claims say here", _scope(numbers), cards=numbers.claims) if len(numbers.claims) else None,
         _learning(numbers),
         confidence(numbers),
         unseen(numbers),
         survival(numbers),
-        examples(numbers) if about.get("examples") else None,
-        Section("Notes", tuple(about["notes"])) if about.get("notes") else None,
+        examples(numbers) if facts.examples else None,
+        Section("Notes", about.notes) if about.notes else None,
     ]
     names = len(set(numbers.answers["name"].to_list()))
-    lede = f"{about['corpus']} · {words.several(names, 'name')} · {words.several(len(numbers.seeds), 'seed')}"
+    known = [words.several(names, "name")] if names else []
+    lede = " · ".join([facts.corpus, *known, words.several(len(numbers.seeds), "seed")])
     kept = [section for section in sections if section is not None]
     title = "What does pretraining add, and what does the model make up?"
-    return Sheet(title, "trisect · birth places", lede, tuple(_numbered(kept)), _facts(numbers, about), REFERENCES)
+    own = provenance(about, *_facts(numbers, facts))
+    return Sheet(title, "trisect · birth places", lede, tuple(_numbered(kept)), own, REFERENCES)
 
 
-def findings(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a terminal shows: how many are right with and without pretraining, and a line for each claim."""
+def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
+    """How many are right with and without pretraining, what survives without q, k or v, and every claim with its parts."""
     numbers = Numbers.of(tables)
-    said = [_right(numbers)]
-    parts = numbers.claims.filter(pl.col("part").is_not_null() & pl.col("decides")).to_dicts()
-    for row in numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True):
-        why = f" ({row['reason']})" if row["reason"] else ""
-        said.append(f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}")
-        said += [f"     {_part(part)}" for part in parts if part["claim"] == row["claim"]]
-    return tuple(said)
+    rows = numbers.claims.to_dicts()
+    judged: list[Finding] = []
+    for whole in verdict_findings(numbers.claims):
+        mine = [row for row in rows if row["claim"] == whole.claim]
+        judged += [_whole(whole, row) for row in mine if row["part"] is None]
+        judged += [_part(row) for row in mine if row["part"] is not None and row["decides"]]
+    return (_right(numbers), *filter(None, (_survival(numbers),)), *judged)
 
 
-def _part(row: Mapping[str, Any]) -> str:
+def _whole(found: Finding, row: Mapping[str, Any]) -> Finding:
+    """A claim's verdict; its numbers are said with its parts, each with its own places."""
+    why = f" ({row['reason']})" if row["reason"] else ""
+    return replace(found, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}")
+
+
+def _part(row: Mapping[str, Any]) -> Finding:
     """What a deciding part says, and what was found."""
-    if row["effect"] is None:
-        return f"{row['sentence']}: not measured"
-    return f"{row['sentence']}: {words_for(Number(row['effect'], row['low'], row['high']), True)}"
+    found = None if row["effect"] is None else Number(row["effect"], row["low"], row["high"], row["n"])
+    said = "not measured" if found is None else words_for(found, True)
+    values = () if found is None else (Estimate(row["part"], *found),)
+    return Finding(
+        "part",
+        f"{row['sentence']}: {said}",
+        row["unit"] or "",
+        values,
+        source=row["source"],
+        claim=row["claim"],
+        verdict=row["verdict"],
+        part=row["part"],
+        per="name",
+    )
+
+
+def _survival(numbers: Numbers) -> Finding | None:
+    """What stays of retrieved answers without q, k or v of one layer; null where it was not measured."""
+    rows = [] if numbers.deep is None else numbers.rows("survival", subject=numbers.deep, group=RETRIEVED)
+    found = {c: [row for row in rows if row["component"] == c and row["layer"] is not None] for c in "qkv"}
+    if not any(found.values()):
+        return None
+    values = tuple(
+        Estimate(c, fmean(row["value"] for row in mine), n=max(row["n"] or 0 for row in mine))
+        for c, mine in found.items()
+        if mine
+    )
+    said = words.listed([f"{one.name} {share_words(one.mean or 0.0)}" for one in values])
+    return Finding(
+        "survival",
+        f"Retrieved answers that stay when one layer's is replaced by its mean, mean over layers: {said}.",
+        "of the answers",
+        values,
+        source=SOURCE.key,
+        what="retrieved answers that stay when one layer's is replaced by its mean, mean over layers",
+        per="name",
+        signed=False,
+    )
 
 
 def _numbered(sections: Sequence[Section]) -> Iterable[Section]:
@@ -118,30 +153,34 @@ def _scope(numbers: Numbers) -> tuple[str, ...]:
     )
 
 
-def _right(numbers: Numbers) -> str:
+def _right(numbers: Numbers) -> Finding:
     """The shares of right answers in one sentence."""
-    said = [
-        f"{MODELS.get(m, m)} {words_for(found, percent=True)}"
-        for m in numbers.models
-        if (found := numbers.number("accuracy", m))
-    ]
+    found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
+    said = [f"{MODELS.get(m, m)} {words_for(number, percent=True)}" for m, number in found.items()]
     base = numbers.number("accuracy", BASELINE)
     place = f"'{numbers.commonest}'" if numbers.commonest else "the commonest place"
     tail = f"; always answering {place} {words_for(base, percent=True)}" if base else ""
-    return (
-        f"Right answers to questions held out: {'; '.join(said)}{tail}." if said else "No question has a known answer."
+    values = [Estimate(m, *number) for m, number in (found | ({BASELINE: base} if base else {})).items()]
+    return Finding(
+        "accuracy",
+        f"Right answers to questions held out: {'; '.join(said)}{tail}." if said else "No question has a known answer.",
+        "of the answers",
+        tuple(values) if said else (),
+        source=SOURCE.key,
+        what="right answers to questions held out",
+        per="name",
+        signed=False,
     )
 
 
-def _accuracy(numbers: Numbers, about: Mapping[str, Any]) -> Section:
+def _accuracy(numbers: Numbers, facts: RecallFacts) -> Section:
     said = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it makes up. Fine-tuning shows how such questions are answered; the texts that tell of the people held out "
         "are read in pretraining alone.",
-        _right(numbers),
+        str(_right(numbers)),
     )
-    references = [(str(source), without, pretrained) for source, without, pretrained in about.get("references") or ()]
-    part = str(about.get("part") or "")
+    references, part = facts.references, facts.part
     whole = [_share(numbers, m, None, SHORT.get(m, m)) for m in numbers.models]
     met = [_share(numbers, m, c, COLUMNS.get(c, c)) for c in CATEGORIES for m in numbers.models]
     whole, met = ([share for share in shares if share.number] for shares in (whole, met))
@@ -157,7 +196,7 @@ def _share(numbers: Numbers, model: str, category: str | None, column: str) -> S
 
 
 def _right_figure(
-    numbers: Numbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Others], part: str
+    numbers: Numbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Reference], part: str
 ) -> Figure:
     """Right answers by model, beside what others reached, and by where the model met the name."""
     others = {
@@ -201,7 +240,7 @@ def _by_category(numbers: Numbers) -> Iterable[Table]:
         yield Table(columns, tuple(rows), "Right answers by where the model met the name")
 
 
-def _others(references: Sequence[Others], part: str) -> tuple[Table, ...]:
+def _others(references: Sequence[Reference], part: str) -> tuple[Table, ...]:
     """What others reached, and what of their task this run leaves out."""
     if not references:
         return ()
@@ -241,15 +280,12 @@ def _ends(curves: Sequence[Curve]) -> str:
     return words.listed([f"{words.number(fmean(values))} ({SHORT.get(m, m)})" for m, values in last.items()])
 
 
-def _facts(numbers: Numbers, about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    settings = ", ".join(f"{name} {value}" for name, value in (about.get("settings") or {}).items())
-    facts = [
-        ("Command", about["command"]),
-        ("Texts and questions", about["corpus"]),
+def _facts(numbers: Numbers, facts: RecallFacts) -> tuple[tuple[str, str], ...]:
+    order = [name for name in (field.name for field in fields(Recipe)) if name in facts.settings]
+    known = {name: facts.settings[name] for name in (*order, *facts.settings)}
+    found = (
+        ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
-        ("Settings", settings),
-        ("Time", f"{words.number(about['seconds'] / 60, places=1)} min" if about.get("seconds") else ""),
-        ("Claims", f"hash {about['claims_hash']}" if about.get("claims_hash") else ""),
-        ("Made by", ", ".join(f"{name} {version}" for name, version in sorted(about["versions"].items()))),
-    ]
-    return tuple(fact for fact in facts if fact[1])
+        ("Settings", ", ".join(f"{name} {value}" for name, value in known.items())),
+    )
+    return tuple(fact for fact in found if fact[1])

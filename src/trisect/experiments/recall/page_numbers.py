@@ -70,8 +70,9 @@ class Numbers:
 
     @property
     def models(self) -> list[str]:
-        """The models that answered, without pretraining first."""
-        found = set(self.answers["model"].to_list())
+        """The models that answered, without pretraining first; those of the measures where answers are not at hand."""
+        measured = set(self.measures["subject"].drop_nulls().to_list()) - {BASELINE}
+        found = set(self.answers["model"].to_list()) or measured
         return [*(m for m in MODELS if m in found), *sorted(found - set(MODELS))]
 
     @property
@@ -91,7 +92,7 @@ class Numbers:
     @property
     def seeds(self) -> list[int]:
         """Every seed."""
-        return sorted(set(self.answers["seed"].to_list()))
+        return sorted(set(self.answers["seed"].to_list()) or {curve.seed for curve in self.curves()})
 
     def rows(self, measure: str, **fixed: str | int | None) -> list[dict[str, Any]]:
         """Rows of a measure, sorted; each of `fixed` is a column and its value, null for rows without."""

@@ -1,46 +1,52 @@
-"""Recall: what pretraining adds — models with and without it, asked where people were born; trained, asked, judged, written."""
+"""Recall: what pretraining adds — models with and without it, asked where people were born; trained, asked and judged."""
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from trisect.claims import claims_hash
-from trisect.core.errors import SpecError, StudyError
+from trisect.core.errors import SpecError
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Machine
-from trisect.core.tables import frame, write_table
+from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.recall.answers import NEIGHBOURS, held_out
 from trisect.experiments.recall.ask import CARD
 from trisect.experiments.recall.rows import RISKS, judge, measure_rows
-from trisect.experiments.recall.settings import RECIPES, Recipe, choose_recipe
+from trisect.experiments.recall.settings import (
+    EMBEDDED_DATA,
+    RECALL,
+    RECIPES,
+    RecallFacts,
+    RecallSettings,
+    Recipe,
+    Reference,
+    choose_recipe,
+)
 from trisect.experiments.recall.survival import survival_measures
 from trisect.experiments.recall.training import MODELS, STAGES, Lesson, Place
 from trisect.experiments.recall.work import LessonWork
 from trisect.hf.small.gpt import is_model
-from trisect.lab.folder import Folder
+from trisect.lab.driver import command_of
+from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
-from trisect.lab.settings import check_seeds, difference
-from trisect.lab.versions import versions
+from trisect.lab.recipes import changed
+from trisect.lab.resume import Plan, join, work
 from trisect.measure.recall import threshold
 from trisect.text.corruption import check_block
 from trisect.text.people import QUESTION, People, open_people
 from trisect.text.world import generated
 
-EMBEDDED = "embedded"
+KIND = "recall experiment"
 MARKS = "  "  # the mask behind a question, and the one behind its answer
 COURSE = "6a9a01f9dd6f7ac5"  # fingerprint of the course's files
 # shares of exact matches on the course's 500 dev questions, without and with pretraining, as others reached them
-REFERENCES: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = (
+REFERENCES: tuple[Reference, ...] = (
     ("Luvata, notes in two versions", (0.016,), (0.194, 0.258)),
     ("xuanhaocui, predictions", (0.022,), (0.258,)),
     ("SarahLuym, predictions", (0.008,), (0.212,)),
@@ -51,80 +57,100 @@ REFERENCES: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class RecallResult:
-    """What was found: the tables answers, measures, claims and metrics, the models by name, the page, and a few sentences."""
+def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
+    """What is trained and asked, checked: questions and answers fit into the model's rows.
 
-    folder: Path
-    tables: Mapping[str, pl.DataFrame]
-    models: Mapping[str, Path]
-    report: Path
-    notes: tuple[str, ...]
-    findings: tuple[str, ...]
-
-
-def run_recall(
-    data: str | Path,
-    out: Path,
-    seeds: Sequence[int],
-    recipe: str | None,
-    settings: Mapping[str, Any],
-    examples: bool,
-    machine: Machine,
-) -> RecallResult:
-    """Train what is not trained yet, ask every question, judge the claims, and write tables, figures and page into `out`.
-
-    `data` is 'embedded' or a folder as text.people.open_people reads it. Interrupted, a call goes on where it stopped;
-    with more seeds it is extended. `examples` shows some questions with their answers on the page. Raises TrisectError.
+    `data` is 'embedded' or a folder as text.people.open_people reads it. Raises TrisectError.
     """
-    device, chosen, people = _prepared(data, seeds, recipe, settings, machine)
-    place, began = Place(out), time.monotonic()
-    with Folder(out).locked(lambda: _extended(place, chosen, people, seeds, device), place.own):
-        plan = _extended(place, chosen, people, seeds, device)
-        write_json(place.plan, plan)
-        write_json(place.people, asdict(people))
-        lessons = [Lesson(m, s) for s in plan["seeds"] for m in MODELS if m != "left-out" or people.left_out]
-        left = [one for one in lessons if not (is_model(place.model(one)) and place.answers(one).exists())]
-        try:
-            works = [LessonWork(one, place, chosen, device) for one in sorted(left, key=lambda one: -one.seconds)]
-            run_jobs(works, machine, device, place.path)
-        finally:
-            plan["wall_seconds"] += time.monotonic() - began if left else 0.0
-            with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
-                write_json(place.plan, plan)
-        return _render(place, plan, people, lessons, examples)
-
-
-def check_recall_folder(
-    data: str | Path,
-    out: Path,
-    seeds: Sequence[int],
-    recipe: str | None,
-    settings: Mapping[str, Any],
-    machine: Machine,
-) -> None:
-    """Raise what `run_recall` would with the same arguments before it trains anything; changes nothing."""
-    device, chosen, people = _prepared(data, seeds, recipe, settings, machine)
-    _extended(Place(out), chosen, people, seeds, device)
-
-
-def _prepared(
-    data: str | Path, seeds: Sequence[int], recipe: str | None, settings: Mapping[str, Any], machine: Machine
-) -> tuple[str, Recipe, People]:
-    """The device, the recipe and the people, checked: questions and answers fit into the model's rows."""
     device = choose_device(machine)
-    chosen = choose_recipe(recipe, str(data) == EMBEDDED, settings)
-    check_seeds(seeds)
-    people = open_world(data, chosen)
-    check_block([a.question + (a.place or "") + MARKS for a in people.train], chosen.block, "The question and answer")
+    recipe = choose_recipe(settings.recipe, str(settings.data) == EMBEDDED_DATA, settings.settings)
+    people = open_world(settings.data, recipe)
+    check_block([a.question + (a.place or "") + MARKS for a in people.train], recipe.block, "The question and answer")
     asked = (a for part in (people.valid, people.test, people.invented) for a in part)
-    check_block([a.question + (a.place or " ") + MARKS for a in asked], chosen.block, "The question and answer")
-    return device, chosen, people
+    check_block([a.question + (a.place or " ") + MARKS for a in asked], recipe.block, "The question and answer")
+    return RecallWork(settings, recipe, people, device)
+
+
+@dataclass(frozen=True)
+class RecallWork:
+    """Models to be trained and asked; interrupted, a call goes on where it stopped, and with more seeds it is extended."""
+
+    settings: RecallSettings
+    recipe: Recipe
+    people: People
+    device: str
+    name: str = ""
+
+    def check(self, folder: Path) -> None:
+        """Raise StudyError where the folder holds something else, or another recall."""
+        self._plan(folder)
+
+    def own(self, folder: Path) -> Iterable[Path]:
+        """Every folder that a recall writes into."""
+        return Place(folder).own()
+
+    def measure(self, bench: Bench) -> Measured[RecallFacts]:
+        """Train what is not trained yet, and ask every question (science B2 to B4)."""
+        place, plan = Place(bench.folder), self._plan(bench.folder)
+        write_json(place.plan, plan.data())
+        write_json(place.people, asdict(self.people))
+        lessons = [Lesson(m, s) for s in plan.seeds for m in MODELS if m != "left-out" or self.people.left_out]
+        left = [one for one in lessons if not (is_model(place.model(one)) and place.answers(one).exists())]
+        longest = sorted(left, key=lambda one: -one.seconds)
+        works = [LessonWork(one, place, self.recipe, self.device) for one in longest]
+        plan = work(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
+        return self._found(place, plan, lessons)
+
+    def _plan(self, folder: Path) -> Plan:
+        begun = {"recipe": self.recipe.data(), "people": self.people.fingerprint, "device": self.device}
+        return join(Place(folder).plan, KIND, begun, self.settings.seeds)
+
+    def _found(self, place: Place, plan: Plan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
+        """The tables, from what every model answered."""
+        people, recipe = self.people, self.recipe
+        read = {one: read_json(place.answers(one), _again(place.answers(one))) for one in lessons}
+        answers = frame("answers", [row for body in read.values() for row in body["answers"]])
+        nearest = pl.DataFrame([row for body in read.values() for row in body["nearest"]], schema=NEIGHBOURS)
+        survived = [
+            {"model": one.model, "seed": one.seed, **row} for one, body in read.items() for row in body["survival"]
+        ]
+        tables = {
+            "answers": answers,
+            "measures": frame("measures", [*measure_rows(answers, nearest), *survival_measures(survived)]),
+            "metrics": frame("metrics", _losses(place, lessons)),
+        }
+        for one in lessons:
+            write_json(place.model(one) / CARD, make_card(one, answers, people))
+        bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
+        examples = self.settings.examples
+        whole = RecallSettings(people.name, plan.seeds, recipe.name, changed(RECIPES, recipe), examples)
+        return Measured(
+            tables,
+            recall_facts(recipe, people, examples),
+            (*people.notes, *_missing(people)),
+            lambda about: judge(answers, bound, nearest),
+            "name",
+            plan.wall_seconds,
+            ("transformers", "scikit-learn"),
+            {one.title: place.model(one) for one in lessons},
+            command_of(RECALL, whole),
+        )
+
+
+def recall_facts(recipe: Recipe, people: People, examples: bool) -> RecallFacts:
+    """What is noted beside the tables."""
+    return RecallFacts(
+        f"{people.name}, fingerprint {people.fingerprint}",
+        recipe.data(),
+        examples,
+        people.notes[-1] if people.fingerprint != people.origin else "",
+        REFERENCES if people.origin == COURSE else (),
+    )
 
 
 def open_world(data: str | Path, recipe: Recipe) -> People:
     """The generated people, or those of a folder, with as many names left out and invented as the recipe says."""
-    if str(data) == EMBEDDED:
+    if str(data) == EMBEDDED_DATA:
         if recipe.left_out:
             known = "It has people of its own whom no text tells of."
             raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
@@ -132,45 +158,6 @@ def open_world(data: str | Path, recipe: Recipe) -> People:
     else:
         people = open_people(data, left_out=recipe.left_out, invented=recipe.invented)
     return people.smaller(recipe.trained_people) if recipe.trained_people else people
-
-
-def _extended(place: Place, recipe: Recipe, people: People, seeds: Sequence[int], device: str) -> dict[str, Any]:
-    """The plan of a folder with these seeds added; raises StudyError where the folder is of another."""
-    if not place.plan.exists():
-        Folder(place.path).check_empty("recall experiment")
-    new = {"recipe": recipe.data(), "people": people.fingerprint, "device": device}
-    moving = f"Move {place.path} away and run 'trisect recall' again: the plan cannot be made anew."
-    old = read_json(place.plan, moving) if place.plan.exists() else {**new, "seeds": [], "wall_seconds": 0.0}
-    if differing := [difference(key, old[key], new[key]) for key in new if old[key] != new[key]]:
-        todo = "Give what it was begun with, or choose another folder with --out."
-        raise StudyError(f"{place.path} belongs to another recall experiment.", f"{'; '.join(differing)}.", todo)
-    return {**old, "seeds": sorted({*old["seeds"], *seeds})}
-
-
-def _render(
-    place: Place, plan: Mapping[str, Any], people: People, lessons: Sequence[Lesson], examples: bool
-) -> RecallResult:
-    from trisect.experiments.recall import page
-
-    read = {one: read_json(place.answers(one), _again(place.answers(one))) for one in lessons}
-    answers = frame("answers", [row for body in read.values() for row in body["answers"]])
-    nearest = pl.DataFrame([row for body in read.values() for row in body["nearest"]], schema=NEIGHBOURS)
-    survived = [{"model": one.model, "seed": one.seed, **row} for one, body in read.items() for row in body["survival"]]
-    about = _about(plan, people, examples)
-    tables = {
-        "answers": answers,
-        "measures": frame("measures", [*measure_rows(answers, nearest), *survival_measures(survived)]),
-        "claims": judge(answers, {"people": people.fingerprint, "seeds": plan["seeds"]}, nearest),
-        "metrics": frame("metrics", _losses(place, lessons)),
-    }
-    for name, table in tables.items():
-        write_table(place.path / "tables", name, table)
-    for one in lessons:
-        write_json(place.model(one) / CARD, make_card(one, answers, people))
-    write_json(place.path / "about.json", about)
-    report = page.write(place.path, tables, about)
-    models = {one.title: place.model(one) for one in lessons}
-    return RecallResult(place.path, tables, models, report, tuple(about["notes"]), page.findings(tables, about))
 
 
 def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> dict[str, Any]:
@@ -207,26 +194,6 @@ def _losses(place: Place, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
 
 def _again(path: Path) -> str:
     return f"Delete {path} and call 'trisect recall' again: what is missing is made anew."
-
-
-def _about(plan: Mapping[str, Any], people: People, examples: bool) -> dict[str, Any]:
-    recipe, base = dict(plan["recipe"]), RECIPES[plan["recipe"]["name"]].data()
-    changed = [f"{key}={value}" for key, value in recipe.items() if value != base[key]]
-    words = ["trisect", "recall", "--data", people.name, "--recipe", recipe["name"]]
-    words += [word for change in changed for word in ("--set", change)]
-    words += ["--seeds", ",".join(map(str, plan["seeds"])) + "," * (len(plan["seeds"]) == 1)]
-    return {
-        "corpus": f"{people.name}, fingerprint {people.fingerprint}",
-        "command": shlex.join(words),
-        "settings": recipe,
-        "seconds": plan["wall_seconds"],
-        "notes": [*people.notes, *_missing(people)],
-        "examples": examples,
-        "part": people.notes[-1] if people.fingerprint != people.origin else "",
-        "references": REFERENCES if people.origin == COURSE else (),
-        "versions": versions("transformers", "scikit-learn"),
-        "claims_hash": claims_hash("name"),
-    }
 
 
 def _missing(people: People) -> list[str]:

@@ -1,14 +1,101 @@
-"""Recipes: the settings of a recall experiment — the course's own, one for two cores, one for the embedded world."""
+"""Recall's settings and recipes — the course's own, one for two cores, one for the embedded world — and what it notes of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from trisect.hf.small.gpt import Architecture
-from trisect.hf.small.training import Schedule
-from trisect.lab.settings import with_settings
+from trisect.core.fields import Setting
+from trisect.core.finding import Json
+from trisect.lab.experiment import Experiment, Utility
+from trisect.lab.inputs import Changes, Seeds, Workers
+from trisect.lab.recipes import with_settings
+
+if TYPE_CHECKING:
+    from trisect.hf.small.gpt import Architecture
+    from trisect.hf.small.training import Schedule
+
+EMBEDDED_DATA = "embedded"
+Reference = tuple[str, tuple[float, ...], tuple[float, ...]]  # a source, its shares without pretraining, and with it
+
+
+@dataclass(frozen=True)
+class RecallSettings:
+    """What pretraining adds, on which people, with which recipe."""
+
+    data: Annotated[str | Path, Setting("A folder of birth places, or 'embedded'.", metavar="DATA")] = EMBEDDED_DATA
+    seeds: Seeds = (1,)
+    recipe: (
+        Annotated[
+            str,
+            Setting("embedded, small or course.", metavar="RECIPE", unset="embedded for 'embedded', else small"),
+        ]
+        | None
+    ) = None
+    settings: Changes | None = None
+    examples: Annotated[bool, Setting("Show no questions with their answers on the page.", option="no-examples")] = True
+    machine: Workers = field(default_factory=Workers)
+
+
+@dataclass(frozen=True)
+class RecallFacts:
+    """People and recipe of a recall; `part` says what was cut of the data, `references` what others reached on them."""
+
+    corpus: str
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    examples: bool = True
+    part: str = ""
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True)
+class AskSettings:
+    """A question to a trained model."""
+
+    model: Annotated[str | Path, Setting("The folder of a model that recall trained.", argument=True)]
+    question: Annotated[str, Setting("Such as 'Where was NAME born?'.", argument=True)]
+    risk: (
+        Annotated[
+            float,
+            Setting(
+                "The share of wrong answers that may be among those given; 1: always answer.",
+                low=0,
+                high=1,
+                unset="the largest that was set and can be kept",
+            ),
+        ]
+        | None
+    ) = None
+
+
+RECALL = Experiment(
+    "recall",
+    """Ask what pretraining adds: models with and without it, asked where people were born. Goes on where it stopped.
+
+    \b
+    trisect recall --out recall
+    trisect recall --data birth-places --seeds 2 --set pretraining_epochs=200
+    """,
+    RecallSettings,
+    RecallFacts,
+    "trisect.experiments.recall",
+    source="recall",
+    resumable=True,
+    makes="models",
+)
+ASK = Utility(
+    "ask",
+    """Put one question to a model that recall trained: its answer and how sure it is, or nothing where it is not.
+
+    \b
+    trisect ask recall/models/pretrained-1 "Where was Numo Temil born?"
+    """,
+    AskSettings,
+    "trisect.experiments.recall.ask",
+    "Reply",
+)
 
 
 @dataclass(frozen=True)
@@ -17,44 +104,48 @@ class Recipe:
 
     The learning rate rises over `warmup_tokens`, then falls as a cosine to the share `floor`, over `decay_epochs` × the
     lines of the pretraining text × block tokens, in pretraining and in fine-tuning alike. Pretraining goes through its epochs
-    and its schedule `pretraining_cycles` times, each from the weights of the last (Loshchilov & Hutter 2017, SGDR); it cuts
-    a text to `shortest_text` characters up to the share `longest_text` of the block, and moves a `span` of it.
-    `trained_people` keeps so many of the people that train asks about, and leaves out everybody whom no question is about
-    (0: all are kept). `left_out` names are missing from a second pretraining where the data have no unseen people by themselves; `invented`
-    names belong to nobody.
+    and its schedule `pretraining_cycles` times, each from the weights of the last (Loshchilov & Hutter 2017, SGDR).
     """
 
-    name: str = "course"
-    kind: str = "gpt2"
-    layers: int = 4
-    heads: int = 8
-    width: int = 256
-    block: int = 128
-    dropout: float = 0.1
-    pretraining_epochs: int = 650
-    pretraining_batch: int = 128
-    pretraining_rate: float = 6e-3
-    pretraining_cycles: int = 1
-    epochs_without: int = 75
-    epochs_after: int = 10
-    batch: int = 256
-    rate: float = 6e-4
-    warmup_tokens: int = 512 * 20
-    decay_epochs: float = 200.0
-    floor: float = 0.1
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    clip: float = 1.0
-    shortest_text: int = 4
-    longest_text: float = 7 / 8
-    span: float = 1 / 4
-    trained_people: int = 0
-    left_out: int = 100
-    invented: int = 200
+    name: Annotated[str, Setting("What it is called.", option="")] = "course"
+    kind: Annotated[str, Setting("gpt2 has learned positions, llama rotary ones.", choices=("gpt2", "llama"))] = "gpt2"
+    layers: Annotated[int, Setting("Layers of the model.", low=1)] = 4
+    heads: Annotated[int, Setting("Heads of a layer.", low=1)] = 8
+    width: Annotated[int, Setting("Floats of the residual stream.", low=1)] = 256
+    block: Annotated[int, Setting("Characters read at once.", low=1)] = 128
+    dropout: Annotated[float, Setting("Share that is dropped in training.", low=0, below=1)] = 0.1
+    pretraining_epochs: Annotated[int, Setting("Epochs of pretraining, in each cycle.", low=1)] = 650
+    pretraining_batch: Annotated[int, Setting("Texts of a step of pretraining.", low=1)] = 128
+    pretraining_rate: Annotated[float, Setting("Highest learning rate of pretraining.", above=0)] = 6e-3
+    pretraining_cycles: Annotated[int, Setting("How often pretraining goes through its schedule.", low=1)] = 1
+    epochs_without: Annotated[int, Setting("Epochs of fine-tuning without pretraining.", low=1)] = 75
+    epochs_after: Annotated[int, Setting("Epochs of fine-tuning after pretraining.", low=1)] = 10
+    batch: Annotated[int, Setting("Questions of a step of fine-tuning.", low=1)] = 256
+    rate: Annotated[float, Setting("Highest learning rate of fine-tuning.", above=0)] = 6e-4
+    warmup_tokens: Annotated[int, Setting("Tokens over which the rate rises.", low=0)] = 512 * 20
+    decay_epochs: Annotated[float, Setting("Epochs of the pretraining text over which the rate falls.", above=0)] = (
+        200.0
+    )
+    floor: Annotated[float, Setting("The share of the rate that it falls to.", low=0, high=1)] = 0.1
+    weight_decay: Annotated[float, Setting("Weight decay, on matrices alone.", low=0)] = 0.1
+    beta1: Annotated[float, Setting("AdamW's first decay of moments.", low=0, high=0.999)] = 0.9
+    beta2: Annotated[float, Setting("AdamW's second decay of moments.", low=0, high=0.9999)] = 0.95
+    clip: Annotated[float, Setting("Bound of the gradient's norm.", above=0)] = 1.0
+    shortest_text: Annotated[int, Setting("Fewest characters that pretraining cuts a text to.", low=0)] = 4
+    longest_text: Annotated[float, Setting("Most of them, as a share of the block.", low=0, high=1)] = 7 / 8
+    span: Annotated[float, Setting("Share of a text that is moved behind it.", low=0, high=0.5)] = 1 / 4
+    trained_people: Annotated[
+        int, Setting("People kept of those that train asks about; nobody else is read of. 0: all are kept.", low=0)
+    ] = 0
+    left_out: Annotated[
+        int, Setting("Names missing from a second pretraining, where the data have no unseen people.", low=0)
+    ] = 100
+    invented: Annotated[int, Setting("Names asked about that belong to nobody.", low=0)] = 200
 
     def architecture(self) -> Architecture:
         """The model; raises SpecError for one that cannot be."""
+        from trisect.hf.small.gpt import Architecture  # with PyTorch, which a command's help does without
+
         return Architecture(self.kind, self.layers, self.heads, self.width, self.block, self.dropout)
 
     def pretraining(self, lines: int) -> Schedule:
@@ -68,6 +159,8 @@ class Recipe:
         return self._schedule(epochs, self.batch, self.rate, lines)
 
     def _schedule(self, epochs: int, batch: int, rate: float, lines: int, cycles: int = 1) -> Schedule:
+        from trisect.hf.small.training import Schedule
+
         decay = round(self.decay_epochs * lines * self.block)
         betas = (self.beta1, self.beta2)
         return Schedule(
@@ -117,7 +210,6 @@ EMBEDDED = replace(
     left_out=0,
     invented=60,
 )
-MOST = {"floor": 1.0, "beta1": 0.999, "beta2": 0.9999, "longest_text": 1.0, "span": 0.5}
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, COURSE)}
 
 
@@ -126,7 +218,7 @@ def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, Any] 
 
     Raises SpecError for a recipe, a setting or a value that there is not.
     """
-    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {}, COURSE, MOST)
+    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {})
     recipe.architecture()
     for pretrained in (True, False):
         recipe.fine_tuning(1, pretrained)

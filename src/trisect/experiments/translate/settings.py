@@ -1,18 +1,76 @@
-"""Translation recipes: the settings of small translation models — one for real bitexts on two cores, one for the embedded bitext."""
+"""Translation's settings and recipes — one for real bitexts on two cores, one for the embedded bitext — and what it notes of itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from trisect.core.errors import SpecError
-from trisect.hf.small.training import Schedule
-from trisect.hf.small.translator import Architecture, Translating
-from trisect.lab.settings import with_settings
+from trisect.core.fields import Setting
+from trisect.core.finding import Json
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Changes, Seeds, Workers
+from trisect.lab.recipes import with_settings
 
+if TYPE_CHECKING:
+    from trisect.hf.small.training import Schedule
+    from trisect.hf.small.translator import Architecture, Translating
+
+EMBEDDED_DATA = "embedded"
 ROWS = 1  # a schedule counts pairs here, whatever their length
+
+
+@dataclass(frozen=True)
+class TranslateSettings:
+    """Small translation models, of which bitext, with which recipe."""
+
+    data: (
+        Annotated[str | Path, Setting("A folder with a bitext, or 'embedded'.", metavar="DATA", unset=EMBEDDED_DATA)]
+        | None
+    ) = None
+    source: (
+        Annotated[
+            str | Path,
+            Setting("A file of source sentences, one a line (with --target, instead of --data).", metavar="FILE"),
+        ]
+        | None
+    ) = None
+    target: Annotated[str | Path, Setting("The file of their translations.", metavar="FILE")] | None = None
+    seeds: Seeds = (1, 2)
+    recipe: (
+        Annotated[str, Setting("embedded or small.", metavar="RECIPE", unset="embedded for 'embedded', else small")]
+        | None
+    ) = None
+    settings: Changes | None = None
+    machine: Workers = field(default_factory=Workers)
+
+
+@dataclass(frozen=True)
+class TranslateFacts:
+    """Bitext and recipe of translation models."""
+
+    bitext: str
+    settings: Mapping[str, Json] = field(default_factory=dict)
+
+
+TRANSLATE = Experiment(
+    "translate-train",
+    """Train small encoder-decoders on a bitext, one a seed, for align to read. Goes on where it stopped.
+
+    \b
+    trisect translate-train --out translation
+    trisect translate-train --source train.en --target train.fr --seeds 3
+    """,
+    TranslateSettings,
+    TranslateFacts,
+    "trisect.experiments.translate",
+    out="translation",
+    resumable=True,
+    paged=False,
+    makes="models",
+)
 
 
 @dataclass(frozen=True)
@@ -21,35 +79,39 @@ class TranslationRecipe:
 
     Learnt from are the train pairs of at most `longest` words a side, each once, with a joint byte-pair encoding of
     `pieces`. The rate rises over `warmup_steps` to `rate`, then falls as a cosine to the share `floor` of it at the last
-    step. `smoothing` is that of the labels.
+    step.
     """
 
-    name: str = "small"
-    layers: int = 2
-    heads: int = 4
-    width: int = 256
-    inner: int = 512
-    dropout: float = 0.1
-    pieces: int = 5000
-    longest: int = 15
-    epochs: int = 9
-    batch: int = 32
-    rate: float = 1e-3
-    warmup_steps: int = 1000
-    floor: float = 0.05
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.98
-    clip: float = 1.0
-    smoothing: float = 0.1
+    name: Annotated[str, Setting("What it is called.", option="")] = "small"
+    layers: Annotated[int, Setting("Layers of encoder and of decoder.", low=1)] = 2
+    heads: Annotated[int, Setting("Heads of a layer.", low=1)] = 4
+    width: Annotated[int, Setting("Floats of the residual stream.", low=1)] = 256
+    inner: Annotated[int, Setting("Floats inside a feed-forward.", low=1)] = 512
+    dropout: Annotated[float, Setting("Share that is dropped in training.", low=0, below=1)] = 0.1
+    pieces: Annotated[int, Setting("Pieces of the vocabulary, one for both sides.", low=0)] = 5000
+    longest: Annotated[int, Setting("Words of the longest sentence learnt from.", low=1)] = 15
+    epochs: Annotated[int, Setting("Epochs of training.", low=1)] = 9
+    batch: Annotated[int, Setting("Pairs of a step.", low=1)] = 32
+    rate: Annotated[float, Setting("Highest learning rate.", above=0)] = 1e-3
+    warmup_steps: Annotated[int, Setting("Steps over which the rate rises.", low=0)] = 1000
+    floor: Annotated[float, Setting("The share of the rate that it falls to.", low=0, high=1)] = 0.05
+    weight_decay: Annotated[float, Setting("Weight decay, on matrices alone.", low=0)] = 0.01
+    beta1: Annotated[float, Setting("AdamW's first decay of moments.", low=0, high=0.999)] = 0.9
+    beta2: Annotated[float, Setting("AdamW's second decay of moments.", low=0, high=0.9999)] = 0.98
+    clip: Annotated[float, Setting("Bound of the gradient's norm.", above=0)] = 1.0
+    smoothing: Annotated[float, Setting("Smoothing of the labels.", low=0, high=0.5)] = 0.1
 
     def architecture(self) -> Architecture:
         """The model; raises SpecError for one that cannot be."""
+        from trisect.hf.small.translator import Architecture  # with PyTorch, which a command's help does without
+
         return Architecture(self.layers, self.heads, self.width, self.inner, self.dropout)
 
     def schedule(self, pairs: int) -> Schedule:
         """How it learns from so many pairs; raises SpecError for what no schedule can be."""
-        steps = math.ceil(pairs / self.batch) if self.batch else 0
+        from trisect.hf.small.training import Schedule
+
+        steps = math.ceil(pairs / self.batch)
         decay = self.epochs * steps * self.batch
         betas = (self.beta1, self.beta2)
         return Schedule(
@@ -66,6 +128,8 @@ class TranslationRecipe:
 
     def lecture(self, padding: int) -> Translating:
         """How a pair becomes a loss."""
+        from trisect.hf.small.translator import Translating
+
         return Translating(padding, self.smoothing)
 
     def data(self) -> dict[str, Any]:
@@ -86,7 +150,6 @@ EMBEDDED = replace(
     rate=4e-3,
     warmup_steps=100,
 )
-MOST = {"dropout": 1.0, "floor": 1.0, "beta1": 0.999, "beta2": 0.9999, "smoothing": 0.5}
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL)}
 
 
@@ -97,9 +160,7 @@ def choose_translation(
 
     Raises SpecError for a recipe, a setting or a value that there is not.
     """
-    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {}, SMALL, MOST)
+    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {})
     recipe.architecture()
     recipe.schedule(1)
-    if not recipe.longest:
-        raise SpecError("longest=0.", "A sentence has at least one word.", "Give a larger number.")
     return recipe

@@ -138,6 +138,12 @@ def metric_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]
     return rows + [{**kept, **row} for row in read_json(place.scores(one), todo)["scores"]]
 
 
+def translation_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]]:
+    """Rows of the table `translations` of one model: pairs that it did not learn from, with what it makes of the source."""
+    shown = read_json(place.scores(one), todo)["translations"]
+    return [{"run": f"translation/{one.seed}", "pair": i, **row} for i, row in enumerate(shown, start=1)]
+
+
 def _train(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:
     """From random weights to a model in its folder; the tokenizer is the same for every seed."""
     pairs = bitext.lessons(recipe.longest)

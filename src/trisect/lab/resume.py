@@ -1,0 +1,66 @@
+"""Resume: the plan of a folder in which models are trained over several calls, joined by later calls or refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trisect.core.errors import StudyError
+from trisect.core.files import read_json, write_json
+from trisect.core.finding import Json
+from trisect.lab.folder import Folder
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained in a folder: what it was begun with, the seeds of all calls, and the seconds that they worked."""
+
+    begun: Mapping[str, Json]
+    seeds: tuple[int, ...] = ()
+    wall_seconds: float = 0.0
+
+    def data(self) -> dict[str, Json]:
+        """As its file holds it."""
+        return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
+
+
+def join(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> Plan:
+    """The plan at `path` with these seeds added, or a new one; writes nothing.
+
+    `kind` is what the folder holds, in words, such as 'recall experiment'. Raises StudyError where the folder holds something
+    else, or was begun with something else than `begun`, DamagedFileError where the plan cannot be read.
+    """
+    folder = path.parent
+    if not path.exists():
+        Folder(folder).check_empty(kind)
+        return Plan(begun, tuple(sorted(set(seeds))))
+    old = read_json(path, f"Move {folder} away and call the same command again: the plan cannot be made from the rest.")
+    if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
+        todo = "Give what it was begun with, or choose another folder with --out."
+        raise StudyError(f"{folder} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
+    return Plan(begun, tuple(sorted({*old["seeds"], *seeds})), old["wall_seconds"])
+
+
+def work(path: Path, plan: Plan, left: int, do: Callable[[], object]) -> Plan:
+    """Do what is left of the plan at `path`, and add the seconds, also those of a call that is interrupted.
+
+    `left` says how much that is: a call that finds everything done adds none.
+    """
+    began = time.monotonic()
+    try:
+        do()
+    finally:
+        plan = replace(plan, wall_seconds=plan.wall_seconds + (time.monotonic() - began if left else 0.0))
+        with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+            write_json(path, plan.data())
+    return plan
+
+
+def _difference(name: str, old: Json, new: Json) -> str:
+    """In words, how a plan that is there differs from one that is asked for."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return ", ".join(f"{key}: {old.get(key)} there, {new[key]} here" for key in new if old.get(key) != new[key])
+    return f"{name}: {old} there, {new} here"
