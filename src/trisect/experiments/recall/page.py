@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -24,13 +24,15 @@ from trisect.experiments.recall.page_panels import (
     share_words,
     words_for,
 )
-from trisect.experiments.recall.settings import RecallFacts, Recipe, Reference
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.panels import Figure, Key
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
+
+if TYPE_CHECKING:
+    from trisect.experiments.recall.settings import RecallFacts, Reference
 
 RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have given
 COLUMNS = {
@@ -281,11 +283,9 @@ def _ends(curves: Sequence[Curve]) -> str:
 
 
 def _facts(numbers: Numbers, facts: RecallFacts) -> tuple[tuple[str, str], ...]:
-    order = [name for name in (field.name for field in fields(Recipe)) if name in facts.settings]
-    known = {name: facts.settings[name] for name in (*order, *facts.settings)}
     found = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
-        ("Settings", ", ".join(f"{name} {value}" for name, value in known.items())),
+        ("Settings", ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))),
     )
     return tuple(fact for fact in found if fact[1])

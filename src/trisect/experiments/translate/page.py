@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.translate.settings import TranslateFacts
 from trisect.report import format as words
+
+if TYPE_CHECKING:
+    from trisect.experiments.translate.settings import TranslateFacts
 
 SHOWN = 3  # translations of each model
 
