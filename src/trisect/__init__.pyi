@@ -28,7 +28,6 @@ from trisect.core.trace import Trace as Trace
 from trisect.core.spec import Training as Training
 from trisect.core.errors import TrisectError as TrisectError
 from trisect.door import annotate as annotate
-from trisect.door import ask as ask
 from trisect.door import chart as chart
 from trisect.door import check as check
 from trisect.door import corpus as corpus
@@ -38,20 +37,21 @@ from trisect.door import list_claims as list_claims
 from trisect.door import load as load
 from trisect.door import plan as plan
 from trisect.door import prove as prove
-from trisect.door import recall as recall
 from trisect.door import render as render
 from trisect.door import study as study
 from trisect.door import texts as texts
-from trisect.door import translate_train as translate_train
 from trisect.lab.experiment import Result
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
 from trisect.experiments.norms.settings import NormsFacts
+from trisect.experiments.recall.settings import RecallFacts
 from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.experiments.similarity.settings import SimilarityFacts
 from trisect.experiments.theory.settings import TheoryFacts
+from trisect.experiments.translate.settings import TranslateFacts
+from trisect.experiments.recall.ask import Reply
 
 def ablate(
     model: Any,
@@ -163,6 +163,19 @@ def norms(
     quiet: bool = False,
 ) -> Result[NormsFacts]: ...
 
+def recall(
+    data: str | Path = 'embedded',
+    *,
+    seeds: int | Sequence[int] = (1,),
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    examples: bool = True,
+    device: str = 'auto',
+    workers: int | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[RecallFacts]: ...
+
 def rewind(
     model: str | Path,
     initial: str,
@@ -222,3 +235,24 @@ def theory_page(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[TheoryFacts]: ...
+
+def translate_train(
+    data: str | Path | None = None,
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    seeds: int | Sequence[int] = (1, 2),
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = 'auto',
+    workers: int | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[TranslateFacts]: ...
+
+def ask(
+    model: str | Path,
+    question: str,
+    *,
+    risk: float | None = None,
+) -> Reply: ...
