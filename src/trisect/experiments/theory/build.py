@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def build(name: str, given: Given, seed: int) -> Construction:
     return make(**arguments, generator=np.random.default_rng([seed, list(CONSTRUCTIONS).index(name)]))
 
 
-def _check_room(name: str, arguments: Given, defaults: Mapping[str, int]) -> None:
+def _check_room(name: str, arguments: Mapping[str, Any], defaults: Mapping[str, int]) -> None:
     """Where one of `keys` and `dim` is given and the other's default leaves no room for the keys, say whose default it is."""
     alone = [k for k in defaults if k in arguments]
     if len(defaults) < 2 or len(alone) != 1:
