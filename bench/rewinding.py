@@ -27,7 +27,7 @@ from trisect.lm.fleet import initial, layout, spans, views
 from trisect.lm.matmul import one_thread
 from trisect.lm.rewind import blend, evaluate_variants
 from trisect.lm.train import Files, train_fleet
-from trisect.measure.curves import Curves, adaptive_curves, exact_curves
+from trisect.measure.curves import GridCurves, adaptive_curves, exact_curves
 from trisect.text.corpus import Corpus, Split
 
 TYPES, SEEN, STEPS, MODEL, GRID = 28_782, 2_000, 150, Model(), np.arange(101) / 100
@@ -144,12 +144,12 @@ def evaluation(ends: list[Mapping[str, Tensor]] | Any, piece: Piece, site: Site)
     return evaluate
 
 
-def exact(evaluate: Callable[[list[float]], np.ndarray]) -> Curves:
+def exact(evaluate: Callable[[list[float]], np.ndarray]) -> GridCurves:
     """Every point."""
     return exact_curves(evaluate, GRID, 1)
 
 
-def adaptive(evaluate: Callable[[list[float]], np.ndarray]) -> Curves:
+def adaptive(evaluate: Callable[[list[float]], np.ndarray]) -> GridCurves:
     """As a study does it unless told otherwise."""
     return adaptive_curves(evaluate, GRID, 1, 0.01)
 

@@ -16,7 +16,7 @@ from trisect.experiments.align.settings import AlignFacts
 from trisect.measure.alignment import KINDS
 from trisect.papers.norms import SETTINGS
 from trisect.stats.bootstrap import CrossedBootstrap
-from trisect.text.bitext import Pair
+from trisect.text.bitext import SentencePair
 
 COLUMNS = tuple(
     Column(setting, kind, layer, head)
@@ -45,12 +45,12 @@ def planted(
     return Scored(names, COLUMNS, tuple(counts), chosen, lengths, diagonal)
 
 
-def pictured(numbers: Sequence[int], gold: bool = True) -> tuple[Linked, list[Pair]]:
+def pictured(numbers: Sequence[int], gold: bool = True) -> tuple[Linked, list[SentencePair]]:
     """Pairs of five words where norms have so many right links, and weights two."""
     columns = tuple(Column(s, k, layer, None) for layer in (1, 2, 3) for s in SETTINGS for k in KINDS)
     words = tuple("abcde")
     sure = frozenset((i, i) for i in range(5))
-    pairs = [Pair(words, words, sure, sure) if gold else Pair(words, words) for _ in numbers]
+    pairs = [SentencePair(words, words, sure, sure) if gold else SentencePair(words, words) for _ in numbers]
     best = {
         n: np.array([np.where(np.arange(5) < (right if c.kind == "norm" else 2), np.arange(5), -1) for c in columns])
         for n, right in enumerate(numbers)

@@ -104,7 +104,7 @@ def study_tables(
 
 @lru_cache(maxsize=32)
 def _made(
-    asked: spec.Experiment,
+    asked: spec.Design,
     seeds: tuple[int, ...],
     layers: int,
     effects: tuple[tuple[str, float], ...],

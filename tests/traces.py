@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trisect.core.trace import Address, Block, Origin, Projections, Side, Trace
+from trisect.core.trace import Address, Origin, Projections, ResidualBlock, Side, Trace
 
 PLAIN = Origin("rows", "rows of one linear module")
 
@@ -78,7 +78,7 @@ def random_trace(
     if block is not None:
         gamma = 1 + 0.5 * torch.randn(width, generator=draw, dtype=torch.float64)
         beta = torch.randn(width, generator=draw, dtype=torch.float64) if centred else None
-        around = Block(block, residual, gamma, beta, 1e-5, centred)
+        around = ResidualBlock(block, residual, gamma, beta, 1e-5, centred)
         x = _normed(residual, around) if block == "pre" else residual
     source = torch.randn(texts, size, width, generator=draw, dtype=torch.float64) if cross else x
     real = torch.ones(texts, queries, dtype=torch.bool)
@@ -124,7 +124,9 @@ def cast(trace: Trace, dtype: torch.dtype) -> Trace:
         return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     weights = Projections(**{name: to(value) for name, value in vars(trace.projections).items()})  # type: ignore[arg-type]
-    around = None if trace.block is None else Block(**{name: to(value) for name, value in vars(trace.block).items()})  # type: ignore[arg-type]
+    around = (
+        None if trace.block is None else ResidualBlock(**{name: to(value) for name, value in vars(trace.block).items()})
+    )  # type: ignore[arg-type]
     rest = {name: to(value) for name, value in vars(trace).items()} | {"projections": weights, "block": around}
     return Trace(**rest)  # type: ignore[arg-type]
 
@@ -135,7 +137,7 @@ def random_side(tokens: tuple[tuple[str, ...], ...], special: Tensor, ids: Tenso
     return Side(tokens, real, special | ~real, ids)
 
 
-def _normed(x: Tensor, block: Block) -> Tensor:
+def _normed(x: Tensor, block: ResidualBlock) -> Tensor:
     centred = x - x.mean(-1, keepdim=True) if block.centred else x
     spread = x.var(-1, unbiased=False) if block.centred else x.square().mean(-1)
     normed = centred / (spread + block.epsilon).sqrt()[..., None] * block.gamma

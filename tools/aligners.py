@@ -19,8 +19,8 @@ import numpy as np
 from trisect.core.files import replace_file, write_json
 from trisect.experiments.align.rows import LENGTHS
 from trisect.measure.alignment import aer, as_links, diagonal
-from trisect.text.bitext import Pair, open_bitext
-from trisect.text.links import write_links
+from trisect.text.alignment_files import write_links
+from trisect.text.bitext import SentencePair, open_bitext
 
 ROUNDS = 5
 BEYOND = 10**6  # words; no sentence has so many
@@ -124,7 +124,7 @@ def aligned(source: Words, target: Words, test: int) -> dict[str, Links]:
     return rows
 
 
-def buckets(test: Sequence[Pair]) -> dict[str, list[int]]:
+def buckets(test: Sequence[SentencePair]) -> dict[str, list[int]]:
     """The places of all test pairs, and of those of each length by the longer side, as a page of alignments has them."""
     found = {"all": list(range(len(test)))}
     for low, high in zip((0, *LENGTHS), (*LENGTHS, BEYOND), strict=True):
@@ -134,7 +134,7 @@ def buckets(test: Sequence[Pair]) -> dict[str, list[int]]:
     return found
 
 
-def rates(links: Links, test: Sequence[Pair]) -> dict[str, float]:
+def rates(links: Links, test: Sequence[SentencePair]) -> dict[str, float]:
     """Error rates on all pairs, and by their length."""
     return {
         name: aer([links[i] for i in some], [test[i].sure for i in some], [test[i].possible for i in some])
@@ -159,7 +159,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("aligners"))
     given = parser.parse_args(words)
     bitext = open_bitext(given.bitext)
-    test, train = bitext.test, bitext.lessons(given.longest)
+    test, train = bitext.test, bitext.training_pairs(given.longest)
     print(f"{len(test)} test pairs and {len(train)} different train pairs of at most {given.longest} words a side")
     every = (*test, *train)
     links = aligned([pair.source for pair in every], [pair.target for pair in every], len(test))

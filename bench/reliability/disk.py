@@ -70,12 +70,12 @@ def disk(at: int = -1, moment: str = "") -> Iterator[Disk]:
     from trisect.engine import jobs, landing
     from trisect.experiments.study import run as study
     from trisect.lm import snapshots
-    from trisect.text import store
+    from trisect.text import arrays
 
     made = Disk(at, moment)
     with ExitStack() as stack:
         write = made.replace_file(files.replace_file)
-        for room in (files, tables, study, snapshots, store, trisect.experiments.study.page):
+        for room in (files, tables, study, snapshots, arrays, trisect.experiments.study.page):
             stack.enter_context(mock.patch.object(room, "replace_file", write))
         for room in (jobs, landing):
             stack.enter_context(mock.patch.object(room, "replace_file", made.replace_file(files.replace_file, True)))

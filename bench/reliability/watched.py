@@ -54,7 +54,7 @@ def watch(note: Note) -> None:
     from trisect.experiments.study import run as study
     from trisect.experiments.study import tasks
     from trisect.lm import snapshots, train
-    from trisect.text import store
+    from trisect.text import arrays
 
     note.say("between two steps")
     note.around(study, "make_plan", "reading the text")
@@ -64,7 +64,7 @@ def watch(note: Note) -> None:
     note.around(tasks, "_evaluate", "rewinding")
     note.around(study, "collect", "making tables")
     note.around(trisect.experiments.study.page, "write", "drawing the report")
-    for place in (files, tables, study, snapshots, store, jobs, landing, trisect.experiments.study.page):
+    for place in (files, tables, study, snapshots, arrays, jobs, landing, trisect.experiments.study.page):
         note.around(place, "replace_file", lambda path, *rest: f"writing {kind(Path(*path.parts[-3:]))}")
 
 

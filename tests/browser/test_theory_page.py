@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page
 
-import trisect.theory.parts as parts
+import trisect.theory.helpers as helpers
 from trisect import theory
 from trisect.core.errors import TheoryError
 from trisect.experiments.theory.page import base_draws, constructions, html
 from trisect.report.sheet import Document, write_document
-from trisect.theory import Draws
+from trisect.theory import KeyDraws
 
 pytestmark = pytest.mark.browser
 
@@ -97,17 +97,17 @@ def average(shown: Numbers) -> Numbers:
     }  # fmt: skip
 
 
-def given(shown: Numbers, draws: Draws = DRAWS) -> dict:
+def given(shown: Numbers, draws: KeyDraws = DRAWS) -> dict:
     n = int(shown["keys"])
-    few = Draws(draws.stretch, draws.along[:, :n])
+    few = KeyDraws(draws.stretch, draws.along[:, :n])
     return {"beta": shown["beta"], "keys": n, "dim": int(shown["dim"]), "variance": shown["variance"], "draws": few}
 
 
-def alone(shown: Numbers) -> Draws:
+def alone(shown: Numbers) -> KeyDraws:
     """The one sample that is drawn, twice, since a spread needs two; a slider may have stretched it."""
     at = int(shown.get("sample", 1)) - 1
     stretch = (shown["gamma"] - 1) / math.sqrt(0.5) if "gamma" in shown else DRAWS.stretch[at]
-    return Draws(np.full(2, stretch), DRAWS.along[[at, at]])
+    return KeyDraws(np.full(2, stretch), DRAWS.along[[at, at]])
 
 
 def length(shown: Numbers) -> float:
@@ -173,7 +173,7 @@ def key_query_value(shown: Numbers) -> Numbers:
     u = made.inputs["letters"]
     values = made.inputs["values"]
     errors = {
-        f"error_{i + 1}": parts.length(parts.deviations(made.weights[i], [j]) @ values) / beta
+        f"error_{i + 1}": helpers.length(helpers.deviations(made.weights[i], [j]) @ values) / beta
         for i, j in ((0, 2), (1, 0))
     }
     along = {f"c{i + 1}_{'abcd'[n]}": float(u[n] @ made.computed[i]) / beta**2 for i in (0, 1) for n in (1, 2)}

@@ -20,7 +20,7 @@ from trisect.lab.driver import read_about, render, run
 from trisect.lab.experiment import Result
 from trisect.lab.inputs import ModelsSource
 from trisect.measure.alignment import aer
-from trisect.text.bitext import Bitext, Pair, read_pairs
+from trisect.text.bitext import Bitext, SentencePair, read_pairs
 
 NASTY = "<b>w3</b>"
 DRAWS = 300
@@ -98,7 +98,7 @@ def test_it_writes_tables_links_figures_and_a_page(done):
 
 def test_words_stand_on_the_page_as_text(barts, tmp_path):
     words = (NASTY, "&amp;", "a'b\"c\\", "w4")
-    pair = Pair(words, words, frozenset({(0, 0)}), frozenset({(0, 0), (1, 2)}))
+    pair = SentencePair(words, words, frozenset({(0, 0)}), frozenset({(0, 0), (1, 2)}))
     made = aligned(barts[0], Bitext("one <i>", (), (), (pair,)), tmp_path)
     text = made.report.read_text(encoding="utf-8")
     assert NASTY not in text
@@ -195,7 +195,7 @@ def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
     with pytest.raises(ModelError, match="has other layers or heads than BartForConditionalGeneration") as error:
         trisect.align((barts[0], other), source, target, gold=gold, out=tmp_path, quiet=True)
     assert "averaged" in error.value.known
-    long = Pair(("w1",) * 40, ("w2",) * 40)
+    long = SentencePair(("w1",) * 40, ("w2",) * 40)
     with pytest.raises(ModelError, match="No pair of long fits into Bart"):
         aligned(barts[0], Bitext("long", (), (), (long,)), tmp_path)
     with pytest.raises(CorpusError, match="none has no test pairs"):
@@ -209,8 +209,8 @@ def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
 
 
 def test_pairs_too_long_are_left_out_and_said(barts, tmp_path):
-    long = Pair(("w1",) * 40, ("w2",) * 40, frozenset({(0, 0)}), frozenset({(0, 0)}))
-    short = Pair(("w1", "w2"), ("w3", "w4", "w5"), frozenset({(0, 0)}), frozenset({(0, 0)}))
+    long = SentencePair(("w1",) * 40, ("w2",) * 40, frozenset({(0, 0)}), frozenset({(0, 0)}))
+    short = SentencePair(("w1", "w2"), ("w3", "w4", "w5"), frozenset({(0, 0)}), frozenset({(0, 0)}))
     made = aligned(barts[0], Bitext("some", (), (), (long, short)), tmp_path)
     assert any(note.startswith("1 of 2 sentence pairs have more pieces") for note in made.notes)
     lines = (made.paths["links"] / "awi-weight-layer-1.pharaoh").read_text().split("\n")

@@ -10,7 +10,7 @@ from tests import revisions
 
 import trisect
 from trisect.core.site import Site
-from trisect.core.subject import Target, Texts
+from trisect.core.subject import SiteTarget, Texts
 from trisect.core.trace import Address, Origin, Projections
 from trisect.experiments.checkpoints.run import plan_places
 from trisect.hf.checkpoints import blend, cuts_of, replaced, take
@@ -206,7 +206,7 @@ def test_a_bias_that_stands_apart_is_counted_by_heads():
     rows = torch.tensor([[0, 1], [6, 7]])  # q, k, v of head 1, then those of head 2
     origins = {"q": Origin("rows", "some rows", "in_proj.weight", "q_bias", rows)}
     address = Address("plain", 1)
-    weight, bias = cuts_of(Target(address, "q", (2,)), Projections(address, origins))
+    weight, bias = cuts_of(SiteTarget(address, "q", (2,)), Projections(address, origins))
     state = {"in_proj.weight": torch.zeros(12, 4), "q_bias": torch.zeros(2, 2)}
     weight.put(state, torch.ones(2, 4))
     bias.put(state, torch.tensor([3.0, 4.0]))

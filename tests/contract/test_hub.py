@@ -11,7 +11,7 @@ from trisect.core.spec import Text
 from trisect.experiments.study.plan import choose
 from trisect.text import annotate as room
 from trisect.text import hub
-from trisect.text.hub import Rows
+from trisect.text.hub import DatasetTexts
 from trisect.text.readers import PLAIN, WIKITEXT, find_source, load_text, open_corpus, read
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face datasets are the optional extra trisect[hub]")
@@ -107,7 +107,7 @@ def test_rows_are_read_a_batch_at_a_time(tmp_path, monkeypatch):
     assert open_corpus(f"hf:{folder}").fingerprint == whole.fingerprint
     assert max(held) == 7
     rows = find_source(f"hf:{folder}").parts["train"]
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, DatasetTexts)
     assert rows.size() > 1000
     assert rows.checksum() == rows.checksum() != find_source(f"hf:{folder}").parts["valid"].checksum()  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -29,10 +29,10 @@ from trisect.experiments.norms.settings import NORMS, NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result
-from trisect.measure.block import norms as block_norms
+from trisect.measure.mixing import norms as block_norms
 from trisect.measure.norms import per_layer, transformed_norms
+from trisect.measure.running_sums import FEWER, GROUPS, QUERIES, LayerTally
 from trisect.measure.sums import Sums
-from trisect.measure.tally import FEWER, GROUPS, QUERIES, Layer
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_sheet
 from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
@@ -215,7 +215,7 @@ def test_an_encoder_decoder_has_rows_of_every_stack(tmp_path):
 
 def test_memory_does_not_grow_with_the_texts(bert):
     def size(n: int) -> int:
-        tallies = {"plain": StackTally("plain", {Address("plain", i): Layer(4, "attention") for i in (1, 2)})}
+        tallies = {"plain": StackTally("plain", {Address("plain", i): LayerTally(4, "attention") for i in (1, 2)})}
         for one in bert.batches(given(n).texts(), 8):
             lab._read(bert, one, tallies, torch.ones(len(VOCABULARY), dtype=torch.float64))
         ranks = [

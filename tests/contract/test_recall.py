@@ -22,8 +22,8 @@ from trisect.core.tables import SCHEMAS
 from trisect.experiments.recall import training as lessons
 from trisect.experiments.recall.settings import RECALL, RecallSettings, choose_recipe
 from trisect.hf.small.gpt import make_tokenizer
-from trisect.text.corruption import Span
-from trisect.text.people import open_people
+from trisect.text.birth_places import open_people
+from trisect.text.corruption import CutSpan
 
 TINY = {
     "layers": 1,
@@ -148,7 +148,7 @@ def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_pa
     monkeypatch.setattr(lessons, "_practise", practise)
     monkeypatch.setattr(lessons, "survived", lambda answerer, rows: [])
     # whole lines, so that a name that is there is seen
-    monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: Span(size, size - 1, size))
+    monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: CutSpan(size, size - 1, size))
     recipe = choose_recipe("small", False, TINY | {"trained_people": 0, "block": 64})
     for model in ("pretrained", "left-out"):
         lessons.take(

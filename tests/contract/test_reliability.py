@@ -31,7 +31,7 @@ from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import _note
 from trisect.experiments.study.tasks import fleet_name
 from trisect.lab.folder import Folder
-from trisect.text import store
+from trisect.text import arrays
 
 ONE = replace(
     tiny.EXPERIMENT,
@@ -90,13 +90,13 @@ def test_a_number_beyond_all_numbers_is_damage_and_no_traceback(tmp_path):
 
 
 def test_an_array_whose_header_is_no_python_is_damage(tmp_path):
-    store.write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
+    arrays.write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
     content = (tmp_path / "x.npy").read_bytes()
     (tmp_path / "x.npy").write_bytes(content.replace(b"), }", b")( }"))
     with pytest.raises((tokenize.TokenError, SyntaxError, ValueError)):
         np.load(tmp_path / "x.npy")
     with pytest.raises(DamagedFileError, match=r"x\.npy cannot be read") as caught:
-        store.read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
+        arrays.read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
     assert caught.value.todo == "Delete it."
 
 
@@ -340,7 +340,7 @@ def test_a_full_temporary_folder_is_said_also_by_the_last_few_tokens(monkeypatch
             self.close()
 
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
-    grown = store.GrowingArray(np.int32)
+    grown = arrays.GrowingArray(np.int32)
     grown.append([1, 2, 3])
     with pytest.raises(CorpusError, match="more than 3 tokens could not be kept") as caught:
         grown.finish()
@@ -348,7 +348,7 @@ def test_a_full_temporary_folder_is_said_also_by_the_last_few_tokens(monkeypatch
     del grown  # and nothing is said of closing it
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: (_ for _ in ()).throw(FULL))
     with pytest.raises(CorpusError, match="more than 0 tokens"):
-        store.GrowingArray(np.int32)
+        arrays.GrowingArray(np.int32)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

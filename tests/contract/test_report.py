@@ -24,7 +24,7 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import cards, palette, render
 from trisect.report import format as words
-from trisect.report.frames import Frame, around, label_heights, whole_ticks
+from trisect.report.axes import SharedAxis, around, label_heights, whole_ticks
 from trisect.report.points import Mean, Point, by_component, by_site, interval, order, place
 
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
@@ -396,7 +396,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 )
 @settings(max_examples=200, deadline=None)
 def test_labels_keep_their_distance_and_their_order(values, gap):
-    axis = Frame("nats", -5.0, 5.0)
+    axis = SharedAxis("nats", -5.0, 5.0)
     placed = label_heights(values, axis, gap)
     ranked = [placed[i] for i in sorted(range(len(values)), key=lambda i: (values[i], i))]
     assert all(b - a >= gap - 1e-9 for a, b in pairwise(ranked))

@@ -6,7 +6,7 @@ from tests import zoo
 
 from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
-from trisect.hf.interface_hook import eager, tape
+from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
 from trisect.hf.proof import prove
 
@@ -83,7 +83,7 @@ def test_it_is_read_or_refused(name):
 def recorded_is_computed(name, model, proof):
     """The laws once more, on other inputs (padded where it can be), through the door that the proof chose."""
     inputs = padded(name, model)
-    with proof.door(model, Edits()) as calls:
+    with proof.hook(model, Edits()) as calls:
         answer = first_tensor(model(**inputs))
     if proof.words == "interface":
         with eager(model):
@@ -112,11 +112,11 @@ def test_the_matrix_is_sharp():
     """With weights as drawn here, a model without its softcap answers differently, so that dropping it would show."""
     model = zoo.build("gemma2")
     inputs = example_inputs("gemma2", model)
-    with torch.no_grad(), tape(model):
+    with torch.no_grad(), record_interface(model):
         before = first_tensor(model(**inputs))
     for module in model.modules():
         if getattr(module, "attn_logit_softcapping", None) is not None:
             module.attn_logit_softcapping = None  # type: ignore[assignment]
-    with torch.no_grad(), tape(model):
+    with torch.no_grad(), record_interface(model):
         after = first_tensor(model(**inputs))
     assert (before - after).abs().max() > 1000 * SMALL * before.abs().max()

@@ -10,7 +10,7 @@ from tests import tiny
 
 import trisect
 from trisect.core.site import Site
-from trisect.core.subject import Parts, Target, Texts
+from trisect.core.subject import Parts, SiteTarget, Texts
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import Read, make_replacement
 from trisect.lab.passes import every_site, plan_edits
@@ -54,7 +54,7 @@ TRACES = {t.address: t for t in OWN.trace(BATCH).traces}
 
 
 def at(layer, component, heads=None):
-    return Target(Address("plain", layer), component, heads)
+    return SiteTarget(Address("plain", layer), component, heads)
 
 
 def parts_like(heads=4, kv=2, seed=0):

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trisect.core.errors import CorpusError
-from trisect.hf.small.translator import Architecture, Translating, encode, learn_tokenizer, make_model
-from trisect.text.bitext import Pair, assemble, bitext_data, read_bitext
-from trisect.text.links import format_links, read_links, write_links
-from trisect.text.phrases import OBJECT, STOP, generated
+from trisect.hf.small.translator import Translating, TranslatorShape, encode, learn_tokenizer, make_model
+from trisect.text.alignment_files import format_links, read_links, write_links
+from trisect.text.bitext import SentencePair, assemble, bitext_data, read_bitext
+from trisect.text.generated_bitext import OBJECT, STOP, generated
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -91,19 +91,19 @@ def test_a_possible_link_that_is_sure_is_written_once(given_gold, base):
 
 
 WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(tuple)
-PAIRS = st.lists(st.tuples(WORDS, WORDS).map(lambda both: Pair(*both)), max_size=12)
+PAIRS = st.lists(st.tuples(WORDS, WORDS).map(lambda both: SentencePair(*both)), max_size=12)
 
 
 @QUICK
 @given(PAIRS, PAIRS, PAIRS, st.integers(1, 4))
 def test_lessons_are_short_once_in_order_and_never_scored(train, valid, test, longest):
     bitext = assemble("x", {"train": train, "valid": valid, "test": test}, ())
-    lessons = bitext.lessons(longest)
+    lessons = bitext.training_pairs(longest)
     assert len(set(lessons)) == len(lessons)
     assert set(lessons) == {p for p in train if p.longest <= longest} - {*valid, *test}
     assert list(lessons) == sorted(lessons, key=train.index)
     kept = assemble("x", {"train": lessons, "valid": valid, "test": test}, ())
-    assert kept.lessons(longest) == lessons
+    assert kept.training_pairs(longest) == lessons
 
 
 @QUICK
@@ -157,7 +157,7 @@ def _apart(places):
 
 
 TOKENIZER = learn_tokenizer((side for pair in EMBEDDED.train for side in pair.sides), 120)
-MODEL = make_model(Architecture(2, 2, 8, 16, 0.0), TOKENIZER, 1).double().eval()
+MODEL = make_model(TranslatorShape(2, 2, 8, 16, 0.0), TOKENIZER, 1).double().eval()
 
 
 @QUICK

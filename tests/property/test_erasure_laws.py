@@ -13,7 +13,7 @@ from trisect.experiments.study import erasing
 from trisect.experiments.study.probing import read_pieces
 from trisect.lm.evaluation import evaluate
 from trisect.lm.fleet import initial, layout, views
-from trisect.measure.erasure import Moments
+from trisect.measure.erasure import LabelMoments
 from trisect.measure.probes import Examples, majority, probe, whiten
 
 N, WIDTH, CLASSES = 700, 7, 4
@@ -31,7 +31,7 @@ def planted(seed=0):
 
 
 def moments(x, y, classes=CLASSES):
-    found = Moments(x.shape[1], classes)
+    found = LabelMoments(x.shape[1], classes)
     for rows in torch.arange(len(x)).split(300):
         found.add(x[rows], y[rows])
     return found
@@ -121,7 +121,7 @@ def test_classes_that_never_occur_and_empty_batches_change_nothing():
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(extras, "there", lambda package: False)
     with pytest.raises(SpecError) as caught:
-        Moments(2, 2)
+        LabelMoments(2, 2)
     assert caught.value.given == "Erasing a label needs the package concept-erasure."
     assert "trisect[erase]" in caught.value.todo
 

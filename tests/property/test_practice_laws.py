@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trisect.core.errors import DamagedFileError, SpecError, StudyError
 from trisect.hf.small import training as rooms
-from trisect.hf.small.gpt import Architecture, make_model, make_tokenizer
+from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer
 from trisect.hf.small.training import Practice, Schedule
 from trisect.text.corruption import IGNORED, Example, question_example
 
@@ -20,7 +20,7 @@ SCHEDULE = Schedule(4, 8, 1e-2, 100, 4 * 20 * 24)
 
 
 def model(dropout=0.0, seed=3):
-    return make_model(Architecture("gpt2", 1, 2, 8, 24, dropout), TOKENIZER, seed)
+    return make_model(GptShape("gpt2", 1, 2, 8, 24, dropout), TOKENIZER, seed)
 
 
 def examples(number, draw):
@@ -65,7 +65,7 @@ def test_other_settings_do_not_go_on_from_it(tmp_path, monkeypatch):
     practice().run(model(), state)
     with pytest.raises(StudyError, match="is of another training"):
         practice(replace(SCHEDULE, rate=2e-2)).run(model(), state)
-    with pytest.raises(StudyError, match="this training then begins anew"):
+    with pytest.raises(StudyError, match="this training then starts from the beginning"):
         practice(seed=6).run(model(), state)
     state.write_bytes(state.read_bytes()[:-9])
     with pytest.raises(DamagedFileError, match="cannot be read"):
@@ -101,7 +101,7 @@ def test_a_batch_in_pieces_is_the_batch(seed, rows):
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_weights_decay_on_the_matrices_of_linear_maps_alone(kind):
     """Without a gradient AdamW moves nothing by itself: what shrinks is what decays."""
-    module = make_model(Architecture(kind, 1, 2, 8, 24, 0.0), TOKENIZER, 3).double()
+    module = make_model(GptShape(kind, 1, 2, 8, 24, 0.0), TOKENIZER, 3).double()
     with torch.no_grad():
         for p in module.parameters():
             p.add_(1.0)  # biases, too, have something to lose

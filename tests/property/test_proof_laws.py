@@ -15,11 +15,11 @@ from trisect.core.trace import Address
 from trisect.hf.addresses import example_inputs, find_addresses
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Edits
-from trisect.hf.interface_hook import eager, tape
+from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
-from trisect.hf.product_hook import follow
+from trisect.hf.product_hook import record_products
 from trisect.hf.proof import prove
-from trisect.hf.weights import find
+from trisect.hf.weights import find_weights
 
 EXACT = 1e-12  # float64: sums over at most 64 terms
 # grouped queries, rotary, position bias, sliding window, softcap, sinks, fused, Conv1D, cross, and the product door
@@ -53,7 +53,7 @@ def inputs_of(name, model, seed=0):
 
 
 def door_of(name):
-    return tape if name in INTERFACE or name == "qwen2" else follow
+    return record_interface if name in INTERFACE or name == "qwen2" else record_products
 
 
 def run(model: Any, inputs: Any, door: Any, edits: Edits | None = None) -> tuple[Any, list[Any]]:
@@ -69,7 +69,7 @@ def test_contributions_and_bias_equal_the_modules_output(name, seed):
     inputs = inputs_of(name, model, seed)
     _, calls = run(model, inputs, door)
     addresses = find_addresses(name, model, calls, inputs)
-    for call, found in zip(calls, find(model, inputs, door, addresses), strict=True):
+    for call, found in zip(calls, find_weights(model, inputs, door, addresses), strict=True):
         p, weights = found.projections, call.weights
         assert p.w_o is not None
         assert p.w_v is not None
@@ -95,9 +95,9 @@ def test_both_doors_read_the_same(name, seed):
     """The product door knows nothing of the interface, and reads an eager model through it."""
     model = double(name)
     inputs = inputs_of(name, model, seed)
-    answer, by_interface = run(model, inputs, tape)
+    answer, by_interface = run(model, inputs, record_interface)
     with eager(model):
-        again, by_product = run(model, inputs, follow)
+        again, by_product = run(model, inputs, record_products)
     assert torch.equal(answer, again)
     assert [c.module for c in by_interface] == [c.module for c in by_product]
     for one, other in zip(by_interface, by_product, strict=True):
@@ -113,7 +113,7 @@ def test_both_doors_read_the_same(name, seed):
 
 @pytest.mark.parametrize("name", [*VARIETY, "longformer", "led", "funnel"])
 def test_writing_back_what_was_read_changes_nothing(name):
-    model, door = zoo.build(name), prove(name, zoo.build(name)).door
+    model, door = zoo.build(name), prove(name, zoo.build(name)).hook
     inputs = inputs_of(name, model)
     plain, calls = run(model, inputs, door)
     same = {n: lambda parts: parts for n in range(len(calls))}
@@ -129,12 +129,17 @@ def test_writing_back_what_was_read_changes_nothing(name):
 @given(data=st.data())
 def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name, data):
     model = double(name)
-    inputs, door = inputs_of(name, model), tape if name in ("bert", "mistral", "t5", "gpt_neox") else follow
+    inputs, door = (
+        inputs_of(name, model),
+        record_interface if name in ("bert", "mistral", "t5", "gpt_neox") else record_products,
+    )
     _, calls = run(model, inputs, door)
     order = data.draw(st.integers(0, len(calls) - 1))
     heads = calls[order].v.shape[1]
     head = data.draw(st.integers(0, heads - 1))
-    origin = find(model, inputs, door, find_addresses(name, model, calls, inputs))[order].projections.origins["o"]
+    origin = find_weights(model, inputs, door, find_addresses(name, model, calls, inputs))[order].projections.origins[
+        "o"
+    ]
     assert origin.rows is not None
 
     def silence(parts):
@@ -163,11 +168,11 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
 def test_blocks_hold_the_residual_and_the_norm(name):
     """A post block's norm of residual + attention is what goes on; a pre block's norm of the residual is attention's x."""
     model = double(name)
-    inputs, door = inputs_of(name, model), prove(name, double(name)).door
+    inputs, door = inputs_of(name, model), prove(name, double(name)).hook
     _, calls = run(model, inputs, door)
     addresses = find_addresses(name, model, calls, inputs)
-    found = find(model, inputs, door, addresses)
-    with watch(model, found) as blocks:
+    found = find_weights(model, inputs, door, addresses)
+    with watch(model, {f.projections.address: f.around for f in found if f.around}) as blocks:
         _, calls = run(model, inputs, door)
     assert set(blocks) == set(addresses)
     for call, one in zip(calls, found, strict=True):
@@ -223,8 +228,8 @@ def test_any_selection_is_found(groups, group, width, depth, seed):
     heads = groups * group
     model = Written(heads, group, width, depth, seed)
     inputs = {"x": torch.randn(2, 4, depth, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))}
-    (found,) = find(model, inputs, follow, [Address("plain", 1)])
-    _, (call,) = run(model, inputs, follow)
+    (found,) = find_weights(model, inputs, record_products, [Address("plain", 1)])
+    _, (call,) = run(model, inputs, record_products)
     p = found.projections
     for name, t in (("q", call.q), ("k", call.k), ("v", call.v)):
         w, b = getattr(p, f"w_{name}"), getattr(p, f"b_{name}")
@@ -250,8 +255,8 @@ def test_what_a_writer_gives_is_what_is_used(seed, scale):
     def write(parts):
         return Parts(parts.q * scale, parts.k + parts.v, parts.v - parts.q)
 
-    _, (clean,) = run(model, {"x": x}, follow)
-    answer, (call,) = run(model, {"x": x}, follow, Edits(write={0: write}))
+    _, (clean,) = run(model, {"x": x}, record_products)
+    answer, (call,) = run(model, {"x": x}, record_products, Edits(write={0: write}))
     q, k, v = clean.q * scale, clean.k + clean.v, clean.v - clean.q
     weights = torch.softmax(q @ k.transpose(2, 3) / 3**0.5, -1)
     assert (weights - call.weights).abs().max() <= EXACT

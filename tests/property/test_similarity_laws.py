@@ -209,7 +209,7 @@ def test_scores_need_one_sequence_and_two_tokens():
 @given(st.integers(0, 10**6))
 def test_cka_in_parts_is_cka_of_all_real_tokens(seed):
     batches = [random_trace(seed + i, queries=5, heads=4, groups=2, padding=i) for i in range(3)]
-    moments = scores.Moments()
+    moments = scores.PartMoments()
     for trace in batches:
         moments.add(trace)
 
@@ -229,7 +229,7 @@ def test_cka_in_parts_is_cka_of_all_real_tokens(seed):
 
 
 def test_cka_of_cross_attention_leaves_queries_out():
-    moments = scores.Moments()
+    moments = scores.PartMoments()
     moments.add(random_trace(0, queries=4, keys=6))
     assert moments.cka("q", "k") is None
     assert moments.cka("k", "v") is not None

@@ -13,11 +13,11 @@ from scipy import stats
 from tests.traces import random_trace
 
 from trisect.measure import sums as spread
-from trisect.measure.block import mixing_ratio, norms
-from trisect.measure.categories import CATEGORIES
+from trisect.measure.mixing import mixing_ratio, norms
 from trisect.measure.norms import per_head, transformed_norms
+from trisect.measure.running_sums import LayerTally, PooledTally, Whose, frequency_ranks
 from trisect.measure.sums import Ranks, Sums, moments
-from trisect.measure.tally import Layer, Model, Whose, frequency_ranks
+from trisect.measure.token_categories import CATEGORIES
 from trisect.stats.bootstrap import draw_times
 from trisect.stats.describe import variation
 
@@ -130,7 +130,7 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
     rank = torch.randint(1, 9, (3, 6), generator=draw).double().masked_fill(~trace.key_real, torch.nan)
     special = torch.rand(3, 6, generator=draw) < 0.3
     whose = Whose(category, rank, special, torch.arange(3))
-    layer, model = Layer(4, "full"), Model()
+    layer, model = LayerTally(4, "full"), PooledTally()
     seen = layer.add(trace, whose, model)
     model.add_frequency([seen], whose)
     real, rows = trace.key_real.numpy(), slice(0, 3)
@@ -176,6 +176,6 @@ def test_what_a_mask_hides_does_not_enter_the_weight_that_a_token_gets():
     trace = random_trace(causal=True, texts=1, queries=4)
     none = torch.zeros(1, 4, dtype=torch.long)
     whose = Whose(none, torch.full((1, 4), torch.nan), none.bool(), none[:, 0])
-    seen = Layer(4, "attention").add(trace, whose, Model())
+    seen = LayerTally(4, "attention").add(trace, whose, PooledTally())
     torch.testing.assert_close(seen.a[0, :, 3], trace.weights[0, :, 3, 3])
     torch.testing.assert_close(seen.a[0, :, 1], trace.weights[0, :, 1:, 1].mean(-1))

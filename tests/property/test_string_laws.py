@@ -300,4 +300,4 @@ def test_an_empty_column_of_a_treebank_is_named(tmp_path, name):
     with pytest.raises(CorpusError, match=rf"train\.conllu, line 2: {name} is empty") as caught:
         open_corpus(tmp_path)
     assert "what is not known is '_'" in caught.value.known
-    assert caught.value.todo == "Mend that line."
+    assert caught.value.todo == "Correct that line."

@@ -12,10 +12,10 @@ from scipy import special, stats
 from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
-from trisect.theory import certificates, laws, parts
-from trisect.theory.certain import copying_bound
-from trisect.theory.draws import Draws
-from trisect.theory.words import distance_from_b, matrices, self_attention
+from trisect.theory import certificates, helpers, laws
+from trisect.theory.draws import KeyDraws
+from trisect.theory.fixed_keys import copying_bound
+from trisect.theory.self_attention import distance_from_b, matrices, self_attention
 
 ROUND = 1e-12  # of the size of what is compared: a few hundred roundings of float64
 MANY = 20_000
@@ -46,22 +46,22 @@ def plain_attention(result):
 @laws_of
 def test_only_gaps_between_logits_matter_and_order_does_not(seed, n, shift):
     logits = 3 * vectors(seed, 1, n)[0]
-    weights = parts.attention_weights(logits)
+    weights = helpers.attention_weights(logits)
     order = np.random.default_rng(seed).permutation(n)
     assert weights.sum() == pytest.approx(1.0, rel=ROUND)
-    np.testing.assert_allclose(parts.attention_weights(logits[order]), weights[order], rtol=ROUND)
+    np.testing.assert_allclose(helpers.attention_weights(logits[order]), weights[order], rtol=ROUND)
     # a shift of 1e6 leaves logits good to 1e-10
-    np.testing.assert_allclose(parts.attention_weights(logits + shift), weights, rtol=1e-8)
+    np.testing.assert_allclose(helpers.attention_weights(logits + shift), weights, rtol=1e-8)
 
 
 @given(seeds, st.integers(2, 8), st.data())
 @laws_of
 def test_deviations_are_those_from_an_even_mean_over_the_wanted(seed, n, data):
     wanted = data.draw(st.sets(st.integers(0, n - 1), min_size=1))
-    weights = parts.attention_weights(4 * vectors(seed, 3, n))
+    weights = helpers.attention_weights(4 * vectors(seed, 3, n))
     even = np.zeros(n)
     even[list(wanted)] = 1 / len(wanted)
-    np.testing.assert_allclose(parts.deviations(weights, sorted(wanted)), weights - even, atol=1e-15)
+    np.testing.assert_allclose(helpers.deviations(weights, sorted(wanted)), weights - even, atol=1e-15)
 
 
 @given(seeds, counts)
@@ -69,7 +69,7 @@ def test_deviations_are_those_from_an_even_mean_over_the_wanted(seed, n, data):
 def test_no_other_weight_passes_the_bound_of_the_gap(seed, n):
     logits = 5 * vectors(seed, 1, n)[0]
     top = int(np.argmax(logits))
-    others = 1 - parts.attention_weights(logits)[top]
+    others = 1 - helpers.attention_weights(logits)[top]
     assert others <= copying_bound(logits[top] - np.delete(logits, top).max(), n) + ROUND
 
 
@@ -201,7 +201,7 @@ def test_log_odds_keep_their_closed_form_and_no_other(make, seed):
 def test_the_stretched_weight_is_that_of_the_closed_form_sample_by_sample(beta, n):
     g = np.random.default_rng(3).standard_normal(50)
     gamma = 1 + g * math.sqrt(0.5)
-    draws = Draws(g, np.zeros((50, n, 2)))
+    draws = KeyDraws(g, np.zeros((50, n, 2)))
     one, two = (make(beta=beta, dim=n, keys=n, draws=draws) for make in STRETCHED)
     rest = np.logaddexp(beta, math.log(n - 2) if n > 2 else -np.inf)
     np.testing.assert_allclose(odds_of(one).samples, beta * gamma - rest, rtol=1e-9, atol=1e-9)
@@ -280,7 +280,7 @@ def test_two_heads_vary_less_than_one_for_orthonormal_values(beta, n):
     values = np.eye(n)
     one, first = laws.stretched_one(beta, values), laws.stretched_first(beta, values)
     assert 0 < first.variance(values[0]) / 4 < one.variance(values[0])
-    draws = Draws(np.random.default_rng(n).standard_normal(200), np.zeros((200, n, 2)))
+    draws = KeyDraws(np.random.default_rng(n).standard_normal(200), np.zeros((200, n, 2)))
     v = variances_of(theory.stretched_key_two_heads(beta=beta, dim=n, keys=n, draws=draws))
     assert v.two < v.one
     assert v.two_kept < v.one_kept
@@ -308,7 +308,7 @@ def test_the_share_set_apart_is_that_of_the_normal_law(seed):
 
 def test_blocks_change_nothing_and_memory_does_not_grow_with_the_keys(monkeypatch):
     draw = np.random.default_rng(5)
-    draws = Draws(draw.standard_normal(300), draw.standard_normal((300, 4, 2)))
+    draws = KeyDraws(draw.standard_normal(300), draw.standard_normal((300, 4, 2)))
     whole = theory.stretched_key_two_heads(draws=draws, keys=4, variance=0.01)
     monkeypatch.setattr("trisect.theory.draws.BLOCK", 56)  # seven samples at once
     pieces = theory.stretched_key_two_heads(draws=draws, keys=4, variance=0.01)

@@ -13,7 +13,7 @@ import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.files import read_json
 from trisect.core.finding import Estimate
-from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Subject, Texts
+from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate.settings import ABLATE
@@ -153,7 +153,7 @@ class Blurred:
             before = Parts(torch.ones(1, 2, t, 3), torch.ones(1, 1, 4, 3), torch.ones(1, 1, 4, 3))
             total += float((writer(before).v - before.v).square().sum())
             total = torch.inf if address.stack == "cross" else total
-        return Scores(torch.tensor([total]), torch.tensor([4.0]), torch.zeros(1, 4, 3))
+        return RowScores(torch.tensor([total]), torch.tensor([4.0]), torch.zeros(1, 4, 3))
 
 
 def test_a_model_without_a_loss_is_measured_by_its_output_and_infinities_are_missing(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.measure.alignment import aer
-from trisect.text.bitext import Pair
+from trisect.text.bitext import SentencePair
 
 LINKS = st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=10)
 
@@ -30,7 +30,7 @@ def load() -> ModuleType:
 TOOL = load()
 
 
-def planted(pairs: int = 300, seed: int = 0) -> list[Pair]:
+def planted(pairs: int = 300, seed: int = 0) -> list[SentencePair]:
     """Word n is translated as word n, in another order; 'of' is in every target and comes from nowhere."""
     draw = np.random.default_rng(seed)
     made = []
@@ -39,7 +39,7 @@ def planted(pairs: int = 300, seed: int = 0) -> list[Pair]:
         order = draw.permutation(len(ids))
         target = [f"t{ids[i]}" for i in order]
         links = frozenset((int(i), place) for place, i in enumerate(order))
-        made.append(Pair(tuple(f"s{i}" for i in ids), (*target, "of"), links, links))
+        made.append(SentencePair(tuple(f"s{i}" for i in ids), (*target, "of"), links, links))
     return made
 
 
@@ -63,7 +63,7 @@ def test_joined_links_lie_between_those_of_both_and_those_of_either(forward, rev
 
 def test_rates_are_by_length_too():
     pairs = planted(20)
-    long = Pair(("s1",) * 12, ("t1",) * 3, frozenset({(0, 0)}), frozenset({(0, 0)}))
+    long = SentencePair(("s1",) * 12, ("t1",) * 3, frozenset({(0, 0)}), frozenset({(0, 0)}))
     test = [*pairs, long]
     rates = TOOL.rates([p.sure for p in pairs] + [frozenset()], test)
     assert set(rates) == {"all", "up to 10", "11 to 15"}

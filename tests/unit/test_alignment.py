@@ -17,12 +17,12 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.experiments.align.examples import choose_pictures
 from trisect.experiments.align.links import link
 from trisect.experiments.align.rows import alignment_rows, buckets, judge_alignment
-from trisect.hf.crossing import PADDING, SPECIAL, check_crossing, cross_batches, cut
 from trisect.hf.load import Pretrained, load
+from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
 from trisect.measure.alignment import aer, gold_of
 from trisect.papers.norms import ALIGNMENT
 from trisect.stats.bootstrap import CrossedBootstrap
-from trisect.text.bitext import Pair
+from trisect.text.bitext import SentencePair
 
 SENTENCES = (
     ("w1 w2 .", "w3 w4 w5"),
@@ -209,12 +209,12 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
     blind = [replace(found, projections=replace(found.projections, w_o=None)) for found in bart.proof.found]
     object.__setattr__(bare, "proof", replace(bart.proof, found=tuple(blind)))
     with pytest.raises(ModelError, match="No norm can be taken in the cross-attention of bare"):
-        link(bare, [Pair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
+        link(bare, [SentencePair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
 
 
 def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
     """Weights from output_attentions, values from its own modules, words by hand, for both settings and kinds."""
-    pairs = [Pair(*pair) for pair in PAIRS]
+    pairs = [SentencePair(*pair) for pair in PAIRS]
     found = link(bart, pairs, 3, lambda done, all_: None)
     model, number = bart.model, 3
     source, target = PAIRS[number]
@@ -246,7 +246,7 @@ def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
 
 
 def test_links_do_not_depend_on_the_batch(bart):
-    pairs = [Pair(*pair) for pair in PAIRS]
+    pairs = [SentencePair(*pair) for pair in PAIRS]
     several, alone = (link(bart, pairs, size, lambda done, all_: None) for size in (4, 1))
     assert several.columns == alone.columns
     assert all((several.best[n] == alone.best[n]).all() for n in range(4))
@@ -369,4 +369,4 @@ def test_shown_pairs_follow_the_rule():
     assert choose_pictures(linked, pairs, range(5), layers)[0]["layers"] == {"weight": 3, "norm": 1}
     bare, unpaired = pictured([3, 5, 0, 2], gold=False)
     assert [one["title"] for one in choose_pictures(bare, unpaired, range(4), None)] == ["Pair 1", "Pair 2", "Pair 3"]
-    assert choose_pictures(linked, [Pair(("a",), ("b",))] * 5, range(5), None) == []
+    assert choose_pictures(linked, [SentencePair(("a",), ("b",))] * 5, range(5), None) == []

@@ -254,11 +254,11 @@ def test_a_card_of_other_content(folder, body):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A small model of its own vocabulary, as a recall leaves one, though with random weights."""
-    from trisect.hf.small.gpt import Architecture, make_model, make_tokenizer, save
+    from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
 
     place = tmp_path_factory.mktemp("trained")
     tokenizer = make_tokenizer(sorted(set("Where was Anna Meier born? Adona Bo Lund")), 32)
-    save(make_model(Architecture(layers=1, heads=2, width=16, block=32), tokenizer, 0), tokenizer, place)
+    save(make_model(GptShape(layers=1, heads=2, width=16, block=32), tokenizer, 0), tokenizer, place)
     write_json(place / CARD, {"names": NAMES, "thresholds": LINES})
     return place
 

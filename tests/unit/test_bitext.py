@@ -5,9 +5,9 @@ import re
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text.bitext import Pair, open_bitext, read_pairs
-from trisect.text.links import FORM, format_links, read_links, write_links
-from trisect.text.phrases import generated
+from trisect.text.alignment_files import FORM, format_links, read_links, write_links
+from trisect.text.bitext import SentencePair, open_bitext, read_pairs
+from trisect.text.generated_bitext import generated
 
 CHECK = "Check that the links and the sentences, source first, belong together."
 
@@ -38,10 +38,12 @@ def folder(tmp_path):
 def test_a_folder_gives_three_splits_with_their_links(folder):
     bitext = open_bitext(folder)
     assert bitext.train == (
-        Pair(("a", "house"), ("une", "maison")),
-        Pair(("the", "big", "dog", "."), ("le", "gros", "chien", ".")),
+        SentencePair(("a", "house"), ("une", "maison")),
+        SentencePair(("the", "big", "dog", "."), ("le", "gros", "chien", ".")),
     )
-    assert bitext.valid == (Pair(("a", "b", "c"), ("x", "y"), frozenset({(0, 0)}), frozenset({(0, 0), (2, 1)})),)
+    assert bitext.valid == (
+        SentencePair(("a", "b", "c"), ("x", "y"), frozenset({(0, 0)}), frozenset({(0, 0), (2, 1)})),
+    )
     assert bitext.test[0].sure == {(0, 0), (1, 2)}
     assert bitext.test[0].possible == {(0, 0), (1, 0), (1, 2)}
     assert bitext.test[1].sure == bitext.test[1].possible == frozenset()
@@ -57,7 +59,7 @@ def test_languages_can_be_turned_around_and_two_files_are_enough(folder):
     for name in ("trial.talp", "test.talp"):
         (folder / name).unlink()
     turned = open_bitext(folder, ("fr", "en"))
-    assert turned.train[0] == Pair(("une", "maison"), ("a", "house"))
+    assert turned.train[0] == SentencePair(("une", "maison"), ("a", "house"))
     assert turned.valid[0].sure is None
     both = open_bitext([folder / "train.en", folder / "train.fr"])
     assert both.train == open_bitext(folder).train
@@ -137,7 +139,7 @@ def test_what_is_no_link(tmp_path, text):
     path.write_text(f"1-1\n1-2 {text}\n", encoding="utf-8")
     error = refused(read_links, path, [(3, 3), (3, 3)])
     assert error.given == f"{path}, line 2: {text!r} is no link."
-    assert (error.known, error.todo) == (FORM, "Mend that line.")
+    assert (error.known, error.todo) == (FORM, "Correct that line.")
 
 
 def test_links_of_another_number_of_sentences(tmp_path):

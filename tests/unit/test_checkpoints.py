@@ -10,7 +10,7 @@ from tests import revisions
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
-from trisect.core.subject import Target, Texts
+from trisect.core.subject import SiteTarget, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
 from trisect.experiments.checkpoints.run import plan_places
@@ -169,7 +169,7 @@ def test_a_component_that_is_not_made_by_one_module_is_refused():
     address = Address("plain", 3)
     origins = {"k": Origin("mixed", "k is put together from a and b")}
     with pytest.raises(SiteError) as error:
-        cuts_of(Target(address, "k", None), Projections(address, origins))
+        cuts_of(SiteTarget(address, "k", None), Projections(address, origins))
     assert message(error) == (
         "k of layer 3 cannot be rewound. It has no weights of its own: k is put together from a and b. Leave this site out."
     )

@@ -10,7 +10,7 @@ import pytest
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Text
-from trisect.text import store
+from trisect.text import arrays
 from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
 
 
@@ -64,7 +64,7 @@ def test_cut_adds_unk_only_where_something_needs_it(small):
 
 def test_cut_is_the_same_through_a_temporary_file(small, monkeypatch):
     whole = small.cut(Text(min_count=2))
-    monkeypatch.setattr(store, "CHUNK", 3)
+    monkeypatch.setattr(arrays, "CHUNK", 3)
     pieces = small.cut(Text(min_count=2))
     assert isinstance(pieces.splits["train"].tokens, np.memmap)
     assert not isinstance(whole.splits["train"].tokens, np.memmap)
@@ -99,7 +99,7 @@ def test_a_full_disk_leaves_nothing_that_reads_as_a_corpus(small, tmp_path, monk
     def full(*_args, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.np, "save", full)
+    monkeypatch.setattr(arrays.np, "save", full)
     with pytest.raises(Exception, match="The disk is full"):
         small.save(tmp_path)
     with pytest.raises(CorpusError, match="is not a corpus folder"):
@@ -243,7 +243,7 @@ def test_unigram_loss_by_hand():
 
 
 def test_a_growing_array_that_cannot_grow(monkeypatch):
-    grown = store.GrowingArray(np.int32)
+    grown = arrays.GrowingArray(np.int32)
     grown.append([1, 2])
 
     class Full:
@@ -326,10 +326,10 @@ def earlier(corpus, folder):
     """The corpus as versions before wrote it: format 1, the labels' names in those of the files."""
     checksums = {}
     for split, part in corpus.splits.items():
-        arrays = {f"{split}.npy": part.tokens} | {f"{split}.{label}.npy": ids for label, ids in part.labels.items()}
-        for name, array in arrays.items():
-            store.write_array(folder / name, array)
-            checksums[name] = store.checksum(array)
+        parts = {f"{split}.npy": part.tokens} | {f"{split}.{label}.npy": ids for label, ids in part.labels.items()}
+        for name, array in parts.items():
+            arrays.write_array(folder / name, array)
+            checksums[name] = arrays.checksum(array)
     body = {
         "format": 1,
         "name": corpus.name,

@@ -22,7 +22,7 @@ from trisect.lab.passes import plan_edits
 from trisect.lab.subject import load
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.measure.erasure import Moments
+from trisect.measure.erasure import LabelMoments
 from trisect.text.labelled import Labelled, open_labelled, placed
 
 WORDS = tiny.corpus().vocabulary
@@ -148,7 +148,7 @@ def test_only_words_are_erased_and_what_is_left_there_is_no_longer_linear(bert):
     marker = WordLabels(model, {"pos": {name: i for i, name in enumerate("ABCP")}}, False)
     (edit,) = plan_edits(model.shape, ["k@2"], "layer")
     (place,) = fit_erasers(marker, texts, [edit], 10_000, 4, 1, 0, lambda n: None)
-    before, after, left = Moments(32, 4), Moments(32, 4), 0
+    before, after, left = LabelMoments(32, 4), LabelMoments(32, 4), 0
     for batch in marker.batches(texts.texts(), 4):
         kept: list[Parts] = []
 
@@ -284,7 +284,7 @@ def test_queries_and_keys_of_different_texts_are_not_joined(tmp_path):
 def test_a_tokenizer_that_does_not_say_where_pieces_stand_is_refused(bert):
     from dataclasses import replace
 
-    from trisect.hf.spans import piece_spans
+    from trisect.hf.offsets import piece_spans
 
     model, _ = bert
     with pytest.raises(ModelError) as caught:

@@ -10,6 +10,7 @@ from trisect.core.files import (
     file_name,
     inside,
     read_json,
+    read_json_list,
     remove_scratch,
     replace_file,
     write_json,
@@ -149,3 +150,20 @@ def test_scratch_files_carry_a_mark_and_are_removed_in_the_folders_that_are_name
     remove_scratch([tmp_path / "own", tmp_path / "nowhere"])
     assert {p.name for p in (tmp_path / "own").iterdir()} == {*others, "below", ".y.json.5.part"}
     assert {p.name for p in (tmp_path / "own" / "below").iterdir()} == {*ours, *others}
+
+
+def test_what_is_read_is_an_object_or_a_list_as_asked(tmp_path):
+    write_json(tmp_path / "list.json", [1, 2])
+    write_json(tmp_path / "object.json", {"a": 1})
+    assert read_json_list(tmp_path / "list.json", "Delete it.") == [1, 2]
+    for read, name, known in (
+        (read_json, "list.json", "It holds a list, no object."),
+        (read_json_list, "object.json", "It holds a dict, no list."),
+    ):
+        with pytest.raises(DamagedFileError) as caught:
+            read(tmp_path / name, "Delete it.")
+        assert (caught.value.given, caught.value.known, caught.value.todo) == (
+            f"{tmp_path / name} is damaged.",
+            known,
+            "Delete it.",
+        )

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from trisect.report import palette, render
-from trisect.report.drawing import PANEL_ROOM, arrangement
-from trisect.report.grids import grid
+from trisect.report.drawing import PANEL_WIDTH, arrangement
+from trisect.report.heatmaps import grid
 
 
 def every(layers, heads, value=lambda n, h: n + h / 100):
@@ -42,7 +42,7 @@ def test_any_shape_fits_a_telephone_and_shows_every_head(layers, heads):
     assert panel.chart.width <= 272
     assert panel.chart.height <= 300
     drawn = arrangement(figure.name, figure.views[0])["panels"][0]
-    assert not drawn["wide"], f"wider than {PANEL_ROOM}"
+    assert not drawn["wide"], f"wider than {PANEL_WIDTH}"
     assert drawn["svg"].count('aria-label="Heat map of') == 1
 
 

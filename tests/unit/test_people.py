@@ -8,9 +8,9 @@ from dataclasses import asdict
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text import world
-from trisect.text.people import QUESTION, ask, name_in, open_people, read_people
-from trisect.text.world import generated
+from trisect.text import generated_people
+from trisect.text.birth_places import QUESTION, ask, name_in, open_people, read_people
+from trisect.text.generated_people import generated
 
 NAMES = ("Ana Bruk", "Bo Bruk", "Cy Dunn", "Di Dunn", "Ed E. Fenn", "Flo Gad")
 FILES = {
@@ -164,7 +164,7 @@ def test_what_is_told_fits_what_is_asked(seed):
     people = generated(seed)
     lines = {asked.name: [line.text for line in people.lines if line.name == asked.name] for asked in people.valid}
     for asked in people.valid:
-        assert len(lines[asked.name]) == len(world.TEMPLATES)
+        assert len(lines[asked.name]) == len(generated_people.TEMPLATES)
         assert all(text.startswith(asked.name) and f"{asked.place}" in text for text in lines[asked.name])
     for asked in (*people.train, *people.valid, *people.test):
         assert asked.question == ask(asked.name)
@@ -175,7 +175,7 @@ def test_what_is_told_fits_what_is_asked(seed):
 def test_a_place_told_of_somebody_is_the_only_one():
     people = generated()
     places = {str(asked.place) for asked in (*people.train, *people.valid, *people.test)}
-    assert len(places) <= world.REGIONS * world.PLACES
+    assert len(places) <= generated_people.REGIONS * generated_people.PLACES
     for line in people.lines:
         assert len([place for place in places if place in line.text]) == 1
 

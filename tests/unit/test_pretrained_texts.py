@@ -7,8 +7,8 @@ import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError
+from trisect.hf.batches import IGNORED, Desk, longest_window
 from trisect.hf.losses import row_scores
-from trisect.hf.texts import IGNORED, Desk, longest_window
 
 
 def desk(model, specials=True, objective="masked", window=None):

@@ -14,10 +14,10 @@ from trisect.core.trace import Address
 from trisect.hf.addresses import example_inputs
 from trisect.hf.affine import Affine, affine_of
 from trisect.hf.calls import Call, Edits
-from trisect.hf.pieces import find_pieces
-from trisect.hf.product_hook import follow, following
+from trisect.hf.product_hook import following, record_products
 from trisect.hf.proof import check_law, prove
-from trisect.hf.weights import find
+from trisect.hf.weights import find_weights
+from trisect.hf.windowed import find_pieces
 
 X = {"x": torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0))}
 
@@ -78,7 +78,7 @@ def test_weights_that_do_not_sum_to_one_are_a_verdict():
     assert "layer 1: rows of weights sum to 1 only within 1.0e+00; no layer passes." in str(proof.refusal)
     assert "Choose a model with softmax attention" in str(proof.refusal)
     assert proof.rows()[0]["verdict"].startswith("rows of weights sum to 1 only within")
-    assert not proof.found[0].lawful
+    assert not proof.found[0].valid
     assert proof.shape.heads == {}
 
 
@@ -268,7 +268,7 @@ def test_a_law_is_a_law_of_every_row():
 
 def test_a_call_that_is_not_there_cannot_be_written_to():
     model = Attends(Simple())
-    with pytest.raises(ModelError) as caught, follow(model, Edits(write={3: lambda p: p})):
+    with pytest.raises(ModelError) as caught, record_products(model, Edits(write={3: lambda p: p})):
         model(**X)
     assert "q, k and v of call 3 of Attends cannot be replaced." in str(caught.value)
     assert "Its forward pass has 1 attention calls, counted from 0." in str(caught.value)
@@ -288,9 +288,9 @@ class Late(Simple):
 def test_values_that_come_too_late_are_read_but_not_written():
     model = Attends(Late())
     late = pytest.raises(ModelError, match="The values of 'layer' are made only after its scores")
-    with late, follow(model, Edits(write={0: lambda p: p})):
+    with late, record_products(model, Edits(write={0: lambda p: p})):
         model(**X)
-    with follow(model) as calls:
+    with record_products(model) as calls:
         model(**X)
     assert len(calls) == 1
 
@@ -302,7 +302,7 @@ def test_random_numbers_are_drawn_as_if_nobody_had_looked():
     torch.manual_seed(3)
     once = model(**X)
     torch.manual_seed(3)
-    with follow(model, Edits(write={0: lambda p: p})):
+    with record_products(model, Edits(write={0: lambda p: p})):
         again = model(**X)
     assert torch.equal(once, again)
 
@@ -311,7 +311,7 @@ def test_attention_in_pieces_has_no_weights_outside_its_window():
     model = zoo.build("longformer")
     proof = prove("longformer", model)
     inputs = example_inputs("longformer", model)
-    with torch.no_grad(), proof.door(model, Edits()) as calls:
+    with torch.no_grad(), proof.hook(model, Edits()) as calls:
         model(**inputs)
     weights = calls[0].weights
     assert weights is not None
@@ -325,8 +325,8 @@ def test_pieces_need_a_linear_value_and_a_query_in_its_place():
     model = Attends(Simple())
     with torch.no_grad(), following(model) as follower:
         model(**X)
-    assert follower.strays == []
-    assert find_pieces(model, X, follower.strays) == ()
+    assert follower.unread == []
+    assert find_pieces(model, X, follower.unread) == ()
 
 
 def test_torchs_own_attention_is_read_by_its_own_hand():
@@ -339,7 +339,7 @@ def test_torchs_own_attention_is_read_by_its_own_hand():
             return self.o(o.transpose(1, 2).flatten(2))
 
     model = Attends(Direct())
-    with torch.no_grad(), follow(model) as calls:
+    with torch.no_grad(), record_products(model) as calls:
         model(**X)
     (call,) = calls
     mask = torch.full((5, 5), float("-inf")).triu(1)
@@ -348,7 +348,7 @@ def test_torchs_own_attention_is_read_by_its_own_hand():
     assert torch.allclose(call.weights, expected, atol=1e-6)  # float32
     assert call.scale == 0.7
     held = torch.eye(5).expand(2, 2, 5, 5)
-    with torch.no_grad(), follow(model, Edits(hold={0: held})) as calls:
+    with torch.no_grad(), record_products(model, Edits(hold={0: held})) as calls:
         model(**X)
     assert torch.equal(calls[0].output, calls[0].v)
     assert prove("mine", model, X).refusal is None
@@ -360,6 +360,6 @@ def test_find_needs_no_names():
     b.layer.first, b.layer.second = b.layer.k, b.layer.q
     with torch.no_grad():
         b.layer.q, b.layer.k = b.layer.second, b.layer.first
-    (one,) = find(a, X, follow, [Address("plain", 1)])
-    (other,) = find(b, X, follow, [Address("plain", 1)])
+    (one,) = find_weights(a, X, record_products, [Address("plain", 1)])
+    (other,) = find_weights(b, X, record_products, [Address("plain", 1)])
     assert torch.equal(one.projections.w_q, other.projections.w_q)  # type: ignore[arg-type]

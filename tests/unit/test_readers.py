@@ -117,7 +117,7 @@ def test_conllu_names_the_file_and_line_of_a_wrong_number_of_columns(tmp_path):
         read(folder)
     assert caught.value.given == f"{folder / 'train.conllu'}, line 3: '2\\tshort' has 2 columns."
     assert caught.value.known == "A CoNLL-U word has 10 columns with tabs between them."
-    assert caught.value.todo == "Mend that line."
+    assert caught.value.todo == "Correct that line."
     folder_of(tmp_path, {"train.conllu": "plain words\n"})
     with pytest.raises(CorpusError, match=r"line 1: 'plain words' has 1 column\."):
         read(folder)

@@ -24,7 +24,7 @@ def test_a_baseline_that_trained_longer_is_read_at_the_attacks_last_epoch():
         pl.when(pl.col("edit") == "none").then(10).otherwise(pl.col("epochs")).alias("epochs")
     )
     held = evidence_room.gather({**base, "runs": runs})
-    own = held.trained[evidence_room.Edited(1, "attack", "pos", "k@1")].curves["train"][-1]
+    own = held.trained[evidence_room.EditedRun(1, "attack", "pos", "k@1")].curves["train"][-1]
     reading = readings.read(submodules.CLAIMS[0].parts[0].effect, held, 1)
     assert reading is not None
     assert reading.value == pytest.approx(own - 3.2)

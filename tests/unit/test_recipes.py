@@ -6,7 +6,7 @@ import pytest
 
 from trisect.core.errors import SpecError
 from trisect.experiments.recall.settings import COURSE, RECIPES, choose_recipe
-from trisect.hf.small.gpt import Architecture
+from trisect.hf.small.gpt import GptShape
 from trisect.hf.small.training import Schedule
 
 LINES = 2_937  # of the course's pretraining text
@@ -16,7 +16,7 @@ def test_the_courses_recipe_is_the_one_on_record():
     """The figures of the data's own description: model, epochs, batches, rates, warm-up, decay, AdamW."""
     course = choose_recipe("course", embedded=False)
     assert course == COURSE
-    assert course.architecture() == Architecture("gpt2", layers=4, heads=8, width=256, block=128, dropout=0.1)
+    assert course.architecture() == GptShape("gpt2", layers=4, heads=8, width=256, block=128, dropout=0.1)
     falls = 200 * LINES * 128
     rest = {"floor": 0.1, "weight_decay": 0.1, "betas": (0.9, 0.95), "clip": 1.0}
     assert course.pretraining(LINES) == Schedule(650, 128, 6e-3, 10_240, falls, **rest)

@@ -16,7 +16,7 @@ from tests.unit.test_sampled_claims import claim, drawn, part, source
 from trisect.claims import judge_sampled
 from trisect.core.errors import StudyError
 from trisect.report import template
-from trisect.report.panels import Figure, Key, Panel
+from trisect.report.panels import Figure, LegendEntry, Panel
 from trisect.report.sheet import SHORT, Document, Section, Sheet, Table, html, write_page, write_sheet
 
 NASTY = "<script>alert('x')</script>&\"</svg>"
@@ -27,7 +27,15 @@ def figure(name: str = "fig") -> Figure:
     chart = alt.LayerChart(layer=[alt.Chart(data).mark_point().encode(x="x:Q", y="y:Q")])
     panel = Panel(NASTY, chart, NASTY, (), {})
     ramp = (0.0, 1.0, NASTY)
-    return Figure(name, NASTY, NASTY, NASTY, (panel,), (Key(NASTY, "#56B4E9", "square"), Key("l", "#000000")), ramp)
+    return Figure(
+        name,
+        NASTY,
+        NASTY,
+        NASTY,
+        (panel,),
+        (LegendEntry(NASTY, "#56B4E9", "square"), LegendEntry("l", "#000000")),
+        ramp,
+    )
 
 
 def sheet() -> Sheet:

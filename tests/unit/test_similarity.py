@@ -18,7 +18,7 @@ from tests.traces import random_projections, random_trace
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
-from trisect.core.subject import Batch, Heads, Scores, Shape, Subject, Texts
+from trisect.core.subject import Batch, Heads, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections, Reading, Side
 from trisect.experiments.similarity import page
@@ -91,7 +91,7 @@ class Made:
             traces.append(replace(one, query_real=real, key_real=key_real))
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows)
 
-    def score(self, batch, write=None, hold=None, clean=None) -> Scores:
+    def score(self, batch, write=None, hold=None, clean=None) -> RowScores:
         raise NotImplementedError
 
 

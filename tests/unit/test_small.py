@@ -6,10 +6,10 @@ import torch
 
 import trisect
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError
-from trisect.core.subject import Target
+from trisect.core.subject import SiteTarget
 from trisect.hf.load import load
 from trisect.hf.small.answers import STRANGE, Answerer
-from trisect.hf.small.gpt import Architecture, ids_of, is_model, load_weights, make_model, make_tokenizer, save
+from trisect.hf.small.gpt import GptShape, ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.hf.small.training import Practice, Schedule
 from trisect.measure.ablation import put, zeros
 from trisect.text.corruption import question_example
@@ -22,7 +22,7 @@ QUESTIONS = ("Where was Bo born?", "Where was Bea born?", "Where was ed born?", 
 def made(kind, seed=1, block=32):
     """A model with larger random weights than it is born with, so that its answers differ."""
     tokenizer = make_tokenizer(CHARACTERS, block)
-    model = make_model(Architecture(kind, layers=2, heads=2, width=16, block=block, dropout=0.0), tokenizer, seed)
+    model = make_model(GptShape(kind, layers=2, heads=2, width=16, block=block, dropout=0.0), tokenizer, seed)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         for p in model.parameters():
@@ -50,7 +50,7 @@ def test_tokens_are_characters_and_come_back():
 def test_weights_are_a_function_of_the_seed(kind):
     def weights(seed):
         tokenizer = make_tokenizer(CHARACTERS, 16)
-        model = make_model(Architecture(kind, 1, 2, 8, 16), tokenizer, seed)
+        model = make_model(GptShape(kind, 1, 2, 8, 16), tokenizer, seed)
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     before = torch.random.get_rng_state()
@@ -82,7 +82,7 @@ def test_saved_weights_come_back_bit_for_bit(folder):
 def test_damaged_weights_are_named(folder):
     model, _ = made("gpt2")
     (folder / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(DamagedFileError, match="is trained anew"):
+    with pytest.raises(DamagedFileError, match="is trained again"):
         load_weights(model, folder)
 
 
@@ -98,7 +98,7 @@ def test_damaged_weights_are_named(folder):
 )
 def test_a_model_that_cannot_be_is_refused(settings, said):
     with pytest.raises(SpecError, match=said):
-        Architecture(**settings)
+        GptShape(**settings)
 
 
 def plainly(model, tokenizer, question, steps=32):
@@ -146,7 +146,7 @@ def test_an_answer_is_given_again_without_an_edit_and_not_with_its_values_gone(f
     assert [a.text for a in answerer.answer(questions)] == answers
     assert answerer.reproduces(questions, answers).all()
     assert not answerer.reproduces(questions, [f"{a}b" for a in answers]).any()
-    gone = {a: put([Target(a, "v", None)], zeros()) for a in answerer.subject.addresses}
+    gone = {a: put([SiteTarget(a, "v", None)], zeros()) for a in answerer.subject.addresses}
     edited = answerer.reproduces(questions, answers, gone)
     assert edited.shape == (len(questions),)
     assert not edited.all()

@@ -11,7 +11,7 @@ from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.recall.survival import group_of, survival_measures, survived
 from trisect.hf.small.answers import Answerer
-from trisect.hf.small.gpt import Architecture, make_model, make_tokenizer, save
+from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
 
 FIRST, SECOND = Address("plain", 1), Address("plain", 2)
 
@@ -148,7 +148,7 @@ def answerer(tmp_path_factory):
     """A model of two layers with large random weights, so that its answers differ and some of them end."""
     folder = tmp_path_factory.mktemp("survival")
     tokenizer = make_tokenizer(sorted(set("Where was born?abcd")), 48)
-    model = make_model(Architecture("llama", 2, 2, 16, 48, 0.0), tokenizer, 1)
+    model = make_model(GptShape("llama", 2, 2, 16, 48, 0.0), tokenizer, 1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(12 if parameter.dim() > 1 else 1)

@@ -20,9 +20,9 @@ from trisect.experiments.theory.run import SCHEMA
 from trisect.experiments.theory.settings import THEORY
 from trisect.lab.driver import render
 from trisect.report.panels import Panel
-from trisect.theory import CONSTRUCTIONS, Draws
+from trisect.theory import CONSTRUCTIONS, KeyDraws
 from trisect.theory.certificates import certificate
-from trisect.theory.words import self_attention
+from trisect.theory.self_attention import self_attention
 
 NAMES = (
     "copying",
@@ -90,7 +90,7 @@ def test_the_same_generator_gives_the_same_result_and_another_gives_another(name
 
 def test_given_draws_are_used_as_they_are():
     draw = np.random.default_rng(2)
-    draws = Draws(draw.standard_normal(3), draw.standard_normal((3, 2, 2)))
+    draws = KeyDraws(draw.standard_normal(3), draw.standard_normal((3, 2, 2)))
     found = theory.random_keys_two_heads(keys=2, dim=2, beta=2.0, variance=0.09, draws=draws)
     assert found.settings["samples"] == 3
     noise = 0.3 * draws.along
@@ -224,7 +224,7 @@ def test_a_dimension_too_small_for_four_orthogonal_vectors_is_refused(name):
             ("samples 1 was given.", "A spread needs 2 or more.", "100000"),
         ),
         (
-            lambda: theory.random_keys_two_heads(draws=Draws(np.zeros(3), np.zeros((3, 2, 2)))),
+            lambda: theory.random_keys_two_heads(draws=KeyDraws(np.zeros(3), np.zeros((3, 2, 2)))),
             ("Draws of shapes (3,) and (3, 2, 2) were given.", "There are 8 keys.", "(S,) and (S, 8, 2)"),
         ),
         (

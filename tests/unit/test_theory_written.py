@@ -10,7 +10,7 @@ from trisect.core.errors import StudyError, TheoryError
 from trisect.experiments.theory import page
 from trisect.experiments.theory.page import base_draws
 from trisect.report.sheet import Document, write_document
-from trisect.theory import Draws
+from trisect.theory import KeyDraws
 
 
 def test_the_page_holds_its_draws_exactly():
@@ -49,7 +49,7 @@ def test_numbers_in_a_row():
 
 
 def test_too_few_draws_are_refused():
-    for few in (base_draws(samples=299), Draws(base_draws().stretch, base_draws().along[:, :7])):
+    for few in (base_draws(samples=299), KeyDraws(base_draws().stretch, base_draws().along[:, :7])):
         samples, keys = few.along.shape[:2]
         with pytest.raises(TheoryError) as caught:
             page.html(few)

@@ -25,9 +25,9 @@ from trisect.hf.load import load
 from trisect.hf.small import training as rooms
 from trisect.hf.small.gpt import save
 from trisect.hf.small.translation import Translator
-from trisect.hf.small.translator import POSITIONS, Architecture, Translating, encode, learn_tokenizer, make_model
+from trisect.hf.small.translator import POSITIONS, Translating, TranslatorShape, encode, learn_tokenizer, make_model
 from trisect.text.bitext import read_pairs
-from trisect.text.phrases import generated
+from trisect.text.generated_bitext import generated
 
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}
@@ -79,7 +79,7 @@ def same(a, b):
 )
 def test_an_architecture_that_cannot_be(change, given, known):
     with pytest.raises(SpecError) as raised:
-        Architecture(**change)
+        TranslatorShape(**change)
     assert (raised.value.given, raised.value.known) == (given, known)
 
 
@@ -104,7 +104,7 @@ def test_a_sentence_longer_than_the_model_reads():
 
 def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
     tokenizer = learn_tokenizer([["abc", "cab"]], 40)
-    model = make_model(Architecture(2, 2, 16, 16), tokenizer, 1).eval()
+    model = make_model(TranslatorShape(2, 2, 16, 16), tokenizer, 1).eval()
     save(model, tokenizer, tmp_path)
     subject = load(tmp_path)
     assert subject.objective == "seq2seq"
@@ -125,7 +125,7 @@ def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
 def test_weights_are_a_function_of_the_seed_alone():
     tokenizer = learn_tokenizer([["abc", "cab"]], 40)
     first, second, other = (
-        dict(make_model(Architecture(1, 2, 16, 16), tokenizer, s).named_parameters()) for s in (1, 1, 2)
+        dict(make_model(TranslatorShape(1, 2, 16, 16), tokenizer, s).named_parameters()) for s in (1, 1, 2)
     )
     assert same(first, second)
     assert not same(first, other)

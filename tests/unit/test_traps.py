@@ -10,13 +10,13 @@ from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
 from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
-from trisect.hf.interface_hook import tape
+from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor
-from trisect.hf.product_hook import follow
+from trisect.hf.product_hook import record_products
 from trisect.hf.proof import prove
 
 
-def read(model: Any, inputs: Any, door: Any = tape) -> tuple[Any, list[Any]]:
+def read(model: Any, inputs: Any, door: Any = record_interface) -> tuple[Any, list[Any]]:
     with torch.no_grad(), door(model, Edits()) as calls:
         answer = first_tensor(model(**inputs))
     return answer, list(calls)
@@ -92,7 +92,7 @@ def test_6_gradient_checkpointing_is_recorded_once():
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # renamed between 5.1 and 5.23
         model.gradient_checkpointing_enable()
     inputs = example_inputs("llama", model)
-    with follow(model) as calls:
+    with record_products(model) as calls:
         model(**inputs, labels=inputs["input_ids"], use_cache=False).loss.backward()
     assert len(calls) == 2
     assert model.model.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
@@ -189,7 +189,7 @@ def test_everything_is_restored_also_after_an_error():
     before = AttentionInterface.get_interface, model.config._attn_implementation
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     answer = plain(model, inputs)
-    for door in (tape, follow):
+    for door in (record_interface, record_products):
         try:
             with door(model, Edits()):
                 model(**{n: t[:, :0] for n, t in inputs.items()}, labels="nothing")
@@ -205,7 +205,7 @@ def test_generation_is_read_token_by_token():
     """With a cache, keys and values grow while one query is asked at a time."""
     model = zoo.build("llama")
     ids = example_inputs("llama", model)["input_ids"]
-    with torch.no_grad(), follow(model) as calls:
+    with torch.no_grad(), record_products(model) as calls:
         model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
     lengths = [(c.q.shape[2], c.k.shape[2]) for c in calls[::2]]
     assert lengths == [(7, 7), (1, 8), (1, 9)]

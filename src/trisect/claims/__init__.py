@@ -1,8 +1,8 @@
-"""Claims of the sources and what a study says of them: listed and hashed before there are data, judged by one rule."""
+"""Judge the sources' claims on a study's tables; claims are listed and hashed before there are data."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from trisect.claims.preconditions import MARGIN, Check, preconditions
 from trisect.claims.sampled import LEAST, judge_sampled
@@ -17,7 +17,26 @@ __all__ = ["CLAIMS", "Check", "claims_hash", "judge", "judge_sampled", "listing"
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
 
 
-def listing(unit: str | None = None) -> list[dict[str, Any]]:
+class ListedPart(TypedDict):
+    """One part of one claim as plain data; `effect` is the effect's own fields with its kind."""
+
+    source: str
+    citation: str
+    claim: str
+    claim_sentence: str
+    where: str
+    part: str
+    sentence: str
+    direction: str
+    bound: float
+    margin: float
+    unit: str
+    reason: str
+    decides: bool
+    effect: Any
+
+
+def listing(unit: str | None = None) -> list[ListedPart]:
     """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation.
 
     `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'name', 'sentence', 'head'; null

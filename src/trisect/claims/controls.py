@@ -1,4 +1,4 @@
-"""Controls: whether what attacked sites show survives other attacks of the same sites, part by part."""
+"""Controls of attacks: whether an effect survives other attacks of the same sites, part by part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trisect.claims.readings import read
 from trisect.claims.verdicts import barred_everywhere, depth
 from trisect.core.claim import Combination, CurveDistance, Effect, Leaf, LearnedFraction, LossChange, Part
 from trisect.core.methods import VARIANTS
-from trisect.core.tables import frame
+from trisect.core.tables import TableRow, frame
 from trisect.papers import SOURCES
 from trisect.papers.submodules import MARGIN
 from trisect.stats.paired import Sample, summary, t_interval, t_test
@@ -54,7 +54,7 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any])
     return frame("controls", rows)
 
 
-def _row(part: Part, control: str, evidence: Evidence, barred: bool) -> dict[str, Any] | None:
+def _row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow | None:
     kept = _kept(part, control, evidence)
     if kept is None:
         return None

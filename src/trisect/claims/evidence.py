@@ -1,4 +1,4 @@
-"""What a study's tables hold for claims: runs by seed and edit, whole loss curves, measures of sites."""
+"""Evidence from a study's tables: runs by seed and edit, whole loss curves, measures of sites."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from trisect.core.site import Site
 
-Curve = NDArray[np.float64]
+LossCurve = NDArray[np.float64]
 
 
-class Edited(NamedTuple):
+class EditedRun(NamedTuple):
     """Which run is meant: its seed, its edit (none, attack, freeze, tie, identity), label, site, and an attack's variant."""
 
     seed: int
@@ -26,12 +26,12 @@ class Edited(NamedTuple):
     variant: str = "plain"
 
 
-class Trained(NamedTuple):
+class TrainedRun(NamedTuple):
     """A run that was trained, with the loss curve of each split in nats, epochs 0 to the last."""
 
     run: str
     diverged: bool
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, LossCurve]
     parameters: int | None = None
 
 
@@ -54,16 +54,16 @@ class Evidence:
     """
 
     seeds: tuple[int, ...]
-    trained: Mapping[Edited, Trained]
+    trained: Mapping[EditedRun, TrainedRun]
     spots: Mapping[Spot, float]
-    narrow: Mapping[tuple[int, str], tuple[Trained, ...]] = field(default_factory=dict)
+    narrow: Mapping[tuple[int, str], tuple[TrainedRun, ...]] = field(default_factory=dict)
     layers: int | None = None
 
-    def baseline(self, seed: int) -> Trained | None:
+    def baseline(self, seed: int) -> TrainedRun | None:
         """The run of that seed that nothing was done to."""
-        return self.trained.get(Edited(seed))
+        return self.trained.get(EditedRun(seed))
 
-    def run(self, seed: int, edit: str, label: str | None, site: str, variant: str = "plain") -> Trained | None:
+    def run(self, seed: int, edit: str, label: str | None, site: str, variant: str = "plain") -> TrainedRun | None:
         """The run of that edit, a site at `all` layers being one at every layer that the model has.
 
         `narrow` at the site of a tie or an identity is the model with separate matrices in narrower heads, at the same
@@ -71,11 +71,11 @@ class Evidence:
         """
         if edit == "narrow":
             return self._narrow(seed, counted(site, self.layers))
-        return self.trained.get(Edited(seed, edit, label, counted(site, self.layers), variant))
+        return self.trained.get(EditedRun(seed, edit, label, counted(site, self.layers), variant))
 
-    def _narrow(self, seed: int, site: str) -> Trained | None:
-        fewer = self.trained.get(Edited(seed, "tie", None, site)) or self.trained.get(
-            Edited(seed, "identity", None, site)
+    def _narrow(self, seed: int, site: str) -> TrainedRun | None:
+        fewer = self.trained.get(EditedRun(seed, "tie", None, site)) or self.trained.get(
+            EditedRun(seed, "identity", None, site)
         )
         known = self.narrow.get((seed, site.rpartition("@")[2]), ())
         if fewer is None or fewer.parameters is None:
@@ -106,21 +106,21 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
     runs = later(tables["runs"], "variant")
     runs = runs.filter(pl.col("strength").is_null() | (pl.col("strength") == 1)).sort("epochs", "run")
     curves = _curves(tables["metrics"])
-    trained: dict[Edited, Trained] = {}
-    narrow: dict[tuple[int, str], list[Trained]] = {}
+    trained: dict[EditedRun, TrainedRun] = {}
+    narrow: dict[tuple[int, str], list[TrainedRun]] = {}
     for row in runs.iter_rows(named=True):
         diverged = row["status"] == "diverged"
         mine = {split: _whole(curves.get((row["run"], split)), row["epochs"], diverged) for split in ("train", "valid")}
         whole = {split: curve for split, curve in mine.items() if curve is not None}
         site = None if row["site"] is None else counted(row["site"], layers)
-        run = Trained(row["run"], diverged, whole, row.get("parameters"))
+        run = TrainedRun(row["run"], diverged, whole, row.get("parameters"))
         if row["edit"] == "narrow":
             narrow.setdefault((row["seed"], (site or "").rpartition("@")[2]), []).append(run)
         else:
-            trained[Edited(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
+            trained[EditedRun(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
     seeds = tuple(sorted({key.seed for key in trained}))
-    clipped = {key: _clipped(run, trained.get(Edited(key.seed))) for key, run in trained.items()}
-    beside = {key: tuple(_clipped(run, trained.get(Edited(key[0]))) for run in of) for key, of in narrow.items()}
+    clipped = {key: _clipped(run, trained.get(EditedRun(key.seed))) for key, run in trained.items()}
+    beside = {key: tuple(_clipped(run, trained.get(EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
     return Evidence(seeds, clipped, _spots(later(tables["sites"], "label")), beside, layers)
 
 
@@ -139,7 +139,7 @@ def _curves(metrics: pl.DataFrame) -> dict[tuple[str, str], dict[int, float]]:
     return curves
 
 
-def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> Curve | None:
+def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:
     """The curve of epochs 0 to `epochs`; a diverged run stays at its last finite loss; null where rows are missing."""
     if not points or 0 not in points:
         return None
@@ -150,7 +150,7 @@ def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> C
     return np.array(values + values[-1:] * (epochs + 1 - have), dtype=float)
 
 
-def _clipped(trained: Trained, baseline: Trained | None) -> Trained:
+def _clipped(trained: TrainedRun, baseline: TrainedRun | None) -> TrainedRun:
     """A diverged run, the baseline too, enters with losses no higher than at initialisation, which all runs share."""
     if not trained.diverged:
         return trained

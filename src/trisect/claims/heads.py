@@ -1,9 +1,9 @@
-"""Claims about the heads of one given model: each head against its null, or heads resampled, by the rule of all claims."""
+"""Verdicts on claims about the heads of one given model: against a null per head, or with heads resampled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -43,7 +43,7 @@ class ResampledHeads(NamedTuple):
 
 
 def judge_heads(
-    source: Source, found: Mapping[str, Against | ResampledHeads], about: Mapping[str, Any]
+    source: Source, found: Mapping[str, Against | ResampledHeads], about: Mapping[str, object]
 ) -> pl.DataFrame:
     """The table `claims` of a source whose unit is the head; a Statistic that `found` lacks was not measured.
 

@@ -1,4 +1,4 @@
-"""The two checks that come before any verdict: the baseline beats word frequencies, and attention is in use."""
+"""Preconditions of any verdict: the baseline beats word frequencies, and attention is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule: parts that were tested, joined into claims and corrected over their source; what every kind of evidence shares."""
+"""The rule of all verdicts: tested parts joined into claims and corrected by Holm over their source."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Claims about one given model: the rule of all claims, with what was resampled in the place of seeds."""
+"""Verdicts on claims about one given model, with resampled texts, names or sentences in the place of seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -52,7 +52,7 @@ def judge_sampled(
     replicates: Mapping[str, Reals],
     estimates: Mapping[str, float],
     n: int,
-    about: Mapping[str, Any],
+    about: Mapping[str, object],
     groups: int | None = None,
     each: Mapping[str, Drawn] | None = None,
 ) -> pl.DataFrame:
@@ -105,7 +105,7 @@ def _test(
     return SampledPart(part, tested, barred, drawn)
 
 
-def _value(effect: Effect, values: Mapping[str, Any]) -> Any:
+def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) -> Reals | None:
     """An effect from statistics by name, as one number or one per draw; null where one is missing."""
     terms = effect.terms if isinstance(effect, Combination) else ((1.0, effect),)
     parts = []

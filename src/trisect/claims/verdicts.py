@@ -1,4 +1,4 @@
-"""Claims into verdicts by one rule: parts tested against their margins, joined, corrected by Holm over the source."""
+"""Verdicts on claims about training: parts tested against their margins over seeds, joined, corrected by Holm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
 from trisect.claims.preconditions import checks
-from trisect.claims.readings import Reading, When, above_unigram, read
+from trisect.claims.readings import EffectReading, When, above_unigram, read
 from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
 from trisect.core.claim import Part, SiteMean, Source
 from trisect.core.tables import frame
@@ -128,7 +128,7 @@ def _early(part: Part, evidence: Evidence, seeds: Sequence[int], when: When) -> 
     return _mean_of([read(part.effect, evidence, seed, when) for seed in seeds])
 
 
-def _mean_of(readings: Sequence[Reading | None]) -> float | None:
+def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
     """The mean over seeds, or null when any seed lacks it."""
     values = [reading.value for reading in readings if reading is not None]
     return sum(values) / len(values) if values and len(values) == len(readings) else None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trisect.cli.group import main
 from trisect.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from trisect.claims import ListedPart
+    from trisect.text.readers import CorpusFacts
 
 
 def _options(function: Any) -> Any:
@@ -238,7 +243,7 @@ def _summary(done: Any) -> None:
     click.echo(f"report  {done.report.resolve()}")
 
 
-def _claim_lines(rows: list[dict[str, Any]]) -> list[str]:
+def _claim_lines(rows: Sequence[ListedPart]) -> list[str]:
     lines, last = [], ""
     for row in rows:
         if row["claim"] != last:
@@ -249,7 +254,7 @@ def _claim_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _corpus_lines(facts: dict[str, Any]) -> list[str]:
+def _corpus_lines(facts: CorpusFacts) -> list[str]:
     lines = [f"{facts['name']}  {facts['types']:,} types  fingerprint {facts['fingerprint']}"]
     for row in facts["splits"]:
         shape = f"{row['rows']:,} rows × {row['columns']} columns"

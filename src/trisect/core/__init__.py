@@ -1,1 +1,1 @@
-"""The words that every wing speaks; imports nothing of ours from outside core."""
+"""The vocabulary that every package shares: sites, edits, runs, traces, claims, tables, files and errors."""

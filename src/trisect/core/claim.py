@@ -1,4 +1,4 @@
-"""Claim: a source's sentence as effects, directions and margins, as plain data."""
+"""Claims as plain data: a source's sentence as effects, directions and margins."""
 
 from __future__ import annotations
 

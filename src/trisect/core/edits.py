@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
-from trisect.core.typed import need, settle, settled
+from trisect.core.typecheck import need, settle, settled
 
-Setting = str | float | int | bool | None
+SettingValue = str | float | int | bool | None
 COMMON = ("label", "strength")  # stated by every edit, null where it has none: run ids hash them
 WHERE = ("q", "k", "v", "o", "attn", "ffn")
 
@@ -61,11 +61,11 @@ class Edit(ABC):
         values = (getattr(self, f.name) for f in settings_of(type(self)))
         return f"{self.kind}{'-'.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}-{self.site}"
 
-    def setting(self, name: str) -> Setting:
+    def setting(self, name: str) -> SettingValue:
         """One of its settings, or null where the kind has none of that name."""
         return getattr(self, name) if any(f.name == name for f in settings_of(type(self))) else None
 
-    def data(self) -> dict[str, Setting]:
+    def data(self) -> dict[str, SettingValue]:
         """The edit as JSON-ready data, as it is hashed into run ids; `read_edit` reads it."""
         own = {f.name: getattr(self, f.name) for f in settings_of(type(self))}
         defaults = {f.name: f.default for f in settings_of(type(self)) if f.default is not MISSING}

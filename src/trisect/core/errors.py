@@ -1,4 +1,4 @@
-"""Errors: one root and its children, each saying what you gave, what there is, and what to do."""
+"""Error classes: one root and its children, each with what you gave, what there is, and what to do."""
 
 from __future__ import annotations
 

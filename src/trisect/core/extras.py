@@ -1,4 +1,4 @@
-"""Optional packages: whether one is there, without importing it."""
+"""Optional packages (extras): whether one is installed, without importing it."""
 
 from __future__ import annotations
 

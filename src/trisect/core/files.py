@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: atomic writes, and JSON that carries its own checksum."""
+"""Atomic file writes, and JSON files with a checksum of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from trisect.core.errors import DamagedFileError, StudyError
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """One text for one value: sorted keys, no spaces, no NaN; what gets hashed into ids."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
@@ -94,21 +94,39 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
             "The disk is full." if full else f"The system says: {error}",
             "Free some space and call the same command again: it goes on from the last whole file."
             if full
-            else "Choose a folder that can be written, or mend this one, and call the same command again.",
+            else "Choose a folder that can be written, or repair this one, and call the same command again.",
         ) from error
     finally:
         with suppress(OSError):
             scratch.unlink()
 
 
-def write_json(path: Path, body: Any) -> None:
+def write_json(path: Path, body: object) -> None:
     """Write `body` with its checksum, whole or not at all. Floats come back bit for bit."""
     text = json.dumps({"body": body, "checksum": digest(canonical(body))}, indent=1, sort_keys=True, allow_nan=False)
     replace_file(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
 
 
-def read_json(path: Path, todo: str) -> Any:
-    """What `write_json` wrote; raises DamagedFileError with the advice `todo` when it is not that any more."""
+def read_json(path: Path, todo: str) -> dict[str, Any]:
+    """The object that `write_json` wrote; raises DamagedFileError with the advice `todo` when it is not that any more.
+
+    Its values are unchecked: whoever reads a file makes a record of them before they go on.
+    """
+    body = _checked(path, todo)
+    if not isinstance(body, dict):
+        raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no object.", todo)
+    return body
+
+
+def read_json_list(path: Path, todo: str) -> list[Any]:
+    """The list that `write_json` wrote; raises DamagedFileError as `read_json` does."""
+    body = _checked(path, todo)
+    if not isinstance(body, list):
+        raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no list.", todo)
+    return body
+
+
+def _checked(path: Path, todo: str) -> object:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         body, checksum = document["body"], document["checksum"]

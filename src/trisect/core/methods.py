@@ -1,11 +1,11 @@
-"""Methods: what an experiment does to the models it trains, one frozen statement each."""
+"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, control, tie, probe, erase."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from trisect.core.site import Site
-from trisect.core.typed import need, settle, whole
+from trisect.core.typecheck import need, settle, whole
 
 VARIANTS = ("plain", "control", "bounded", "site")
 METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase")

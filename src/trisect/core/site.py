@@ -1,4 +1,4 @@
-"""Site: where in a model — stack . component @ layer . head — with one spelling."""
+"""Site: where in a model, as stack . component @ layer . head, with one canonical spelling."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trisect.core.edits import Edit, make_edit, place, read_edit
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
-from trisect.core.typed import need, settle, whole
+from trisect.core.typecheck import need, settle, whole
 
 SCHEMA = 1
 
@@ -386,5 +386,5 @@ def _refuse(unknown: set[str], known: set[str], where: object) -> None:
         not unknown,
         f"{where} has {', '.join(sorted(unknown))}.",
         f"Known are {', '.join(sorted(known))}.",
-        "Mend or remove the others.",
+        "Correct or remove the others.",
     )

@@ -1,4 +1,4 @@
-"""Subject: a model that can be read, scored and edited at its attention, whoever made it."""
+"""Subject: the protocol of a model that can be read, scored and edited at its attention; batches and texts for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Heads(NamedTuple):
     key: int
 
 
-class Target(NamedTuple):
+class SiteTarget(NamedTuple):
     """One component at one address, and the heads of it that are meant (from 1; null: all)."""
 
     address: Address
@@ -59,7 +59,7 @@ class Shape:
             parts.append(f"{name}layers {', '.join(map(str, layers))} with {heads}")
         return f"The model has {'; '.join(parts)}."
 
-    def resolve(self, site: Site) -> tuple[Target, ...]:
+    def resolve(self, site: Site) -> tuple[SiteTarget, ...]:
         """The components, layers and heads that a site names here, in canonical order.
 
         Raises SiteError when any part of it lies outside the model, or is not q, k or v.
@@ -89,7 +89,7 @@ class Shape:
                     given = f"The site '{site}' names head {site.heads[-1]} of {component}."
                     known = f"{self.words()} {component} has heads 1-{count} there."
                     raise SiteError(given, known, "Choose a head in that range.")
-                found.append(Target(address, component, site.heads))
+                found.append(SiteTarget(address, component, site.heads))
         return tuple(found)
 
 
@@ -102,7 +102,7 @@ class Parts(NamedTuple):
 
 
 Writer: TypeAlias = Callable[[Parts], Parts]
-Text: TypeAlias = str | tuple[str, str]
+TextOrPair: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class RowScores:
     """What a forward pass was worth, row by row: the sum over predicted tokens, and their number.
 
     In nats for the objectives causal, masked and seq2seq. For 'output', which has no loss, the sum over real
@@ -178,7 +178,7 @@ class Subject(Protocol):
         """Per-head weights of every attention layer; needs no text."""
         ...
 
-    def batches(self, texts: Iterable[Text], size: int = 8, scored: bool = False) -> Iterator[Batch]:
+    def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` rows, longer texts cut into windows; `scored` hides tokens from a masked LM."""
         ...
 
@@ -191,21 +191,21 @@ class Subject(Protocol):
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        clean: Scores | None = None,
-    ) -> Scores:
+        clean: RowScores | None = None,
+    ) -> RowScores:
         """Score one batch; writers replace q, k, v at their addresses, `hold` puts weights in place of the softmax's."""
         ...
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` begins anew each time.
+    """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` starts from the first each time.
 
     `options` are the words of a command line that name the same texts.
     """
 
     name: str
-    texts: Callable[[], Iterator[Text]]
+    texts: Callable[[], Iterator[TextOrPair]]
     notes: Sequence[str] = field(default_factory=tuple)
     fingerprint: str = ""
     options: tuple[str, ...] = ()

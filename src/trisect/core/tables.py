@@ -1,4 +1,4 @@
-"""Tidy tables: the columns of each, atomic Parquet with a checksum over its bytes, damage named."""
+"""Parquet tables: the columns of each, written atomically with a checksum over their bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import polars as pl
 
@@ -17,7 +17,10 @@ TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
 UNSIGNED = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
 SIGNED = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
 
-SCHEMAS: dict[str, dict[str, Any]] = {
+Scalar: TypeAlias = str | float | int | bool | None
+TableRow: TypeAlias = Mapping[str, Scalar]  # column -> value, on its way into a table
+
+SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     "runs": {
         "run": TEXT,
         "edit": TEXT,  # none, or the kind of edit: attack, freeze, tie, identity, narrow, …
@@ -139,7 +142,7 @@ STUDY_TABLES = tuple(
 )  # what a study holds; pretrained models have rows of "measures"
 
 
-def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+def frame(name: str, rows: Iterable[TableRow]) -> pl.DataFrame:
     """Rows as the table of that name: its columns and no others, sorted so that the order of work leaves no trace."""
     schema = SCHEMAS[name]
     rows = list(rows)
@@ -171,7 +174,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     if name in LATER_TABLES and folder.is_dir() and not path.exists():
         return frame(name, ())
     schema = SCHEMAS.get(name)  # null: a table that one experiment alone has
-    todo = f"Delete {path} and call 'trisect report' on the study: tables are made anew from its runs."
+    todo = f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
     try:
         content = path.read_bytes()
         if (mark := SIGNED.search(content)) and digest(SIGNED.sub(UNSIGNED, content)).encode() != mark[1]:

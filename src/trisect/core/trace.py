@@ -1,4 +1,4 @@
-"""Trace: what one attention layer saw — q, k, v, weights, output, its projections — and its laws."""
+"""Trace: q, k, v, weights, output and projections of one attention layer over a batch, with their laws."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Projections:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ResidualBlock:
     """What stands around an attention layer: the residual added to its output, and the layer norm it meets.
 
     kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention.
@@ -120,7 +120,7 @@ class Trace:
     key_real: Bool[Tensor, "B S"]
     projections: Projections
     scale: float | None = None
-    block: Block | None = None
+    block: ResidualBlock | None = None
 
     @property
     def stack(self) -> str:

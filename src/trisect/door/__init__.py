@@ -1,4 +1,4 @@
-"""The Python door: everything that the command line does, one call each."""
+"""The Python API: everything that the command line does, one call each."""
 
 from trisect.door.given import texts
 from trisect.door.lessons import chart

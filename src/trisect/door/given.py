@@ -8,7 +8,7 @@ from typing import Any
 
 from trisect.core.errors import StudyError
 from trisect.core.site import Site
-from trisect.core.subject import Text, Texts
+from trisect.core.subject import TextOrPair, Texts
 from trisect.lab.folder import is_study
 
 
@@ -21,7 +21,10 @@ def free_place(out: str | Path) -> Path:
 
 
 def texts(
-    where: str | Path | Sequence[Text] | Texts, split: str = "test", reader: str | None = None, limit: int | None = None
+    where: str | Path | Sequence[TextOrPair] | Texts,
+    split: str = "test",
+    reader: str | None = None,
+    limit: int | None = None,
 ) -> Texts:
     """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
     from trisect.text.raw import first_texts, given_texts, open_texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import StudyError
 from trisect.core.files import inside
@@ -15,6 +15,9 @@ from trisect.experiments.study.plan import Plan, choose, make_plan
 from trisect.experiments.study.run import Study, render_report, run_study
 from trisect.text.corpus import Corpus
 from trisect.text.readers import open_corpus
+
+if TYPE_CHECKING:
+    from trisect.claims import ListedPart
 
 
 def study(
@@ -69,7 +72,7 @@ def check(out: str | Path) -> list[StudyError]:
     return check_study(Path(out))
 
 
-def list_claims() -> list[dict[str, Any]]:
+def list_claims() -> list[ListedPart]:
     """Every claim, part, margin and reason, as fixed before any data."""
     from trisect import claims
     from trisect.report.notebook import Listing

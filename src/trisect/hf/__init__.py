@@ -1,1 +1,1 @@
-"""Other people's models, listened to: any Hugging Face model whose attention passes the proof."""
+"""Read, score and edit the attention of Hugging Face models, after a proof that what is read is what they compute."""

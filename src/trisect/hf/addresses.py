@@ -1,4 +1,4 @@
-"""Addresses: which attention call of a forward pass is which layer of which stack."""
+"""Addresses of attention calls: which call of a forward pass is which layer of which stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Affine: the model's affine maps — which modules and parameters they are, and their weights as [out, in]."""
+"""Affine maps of a model: which modules and parameters they are, their weights as [out, in], and each use of them in a pass."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Normed:
 
 
 @dataclass(eq=False)
-class Record:
+class PassRecord:
     """What a forward pass did outside attention, in its order."""
 
     passed: list[Passed] = field(default_factory=list)
@@ -160,12 +160,12 @@ class _Parameters(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[Record]:
+def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
     """Forward passes inside go on from fresh leaves after every affine map, so that a gradient reaches only the nearest.
 
     The values are unchanged. `calls` is the growing list of attention calls, by which uses are dated.
     """
-    record = Record()
+    record = PassRecord()
     depth = [0]
 
     def note(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> Tensor | None:

@@ -1,20 +1,17 @@
-"""Blocks: the residual and the layer norm around an attention layer, found by value and caught as the model runs."""
+"""The residual connection and the layer norm around an attention layer, found by value and recorded as the model runs."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from trisect.core.trace import Address, Block
-from trisect.hf.affine import Normed, Passed, Record
+from trisect.core.trace import Address, ResidualBlock
+from trisect.hf.affine import Normed, Passed, PassRecord
 from trisect.hf.calls import Call
-
-if TYPE_CHECKING:
-    from trisect.hf.weights import Found
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 
@@ -42,7 +39,7 @@ class Around(NamedTuple):
     turned: bool = False
 
 
-def find_around(call: Call, record: Record, query: Passed, out: Passed, allowed: float) -> Around | None:
+def find_around(call: Call, record: PassRecord, query: Passed, out: Passed, allowed: float) -> Around | None:
     """The block around a call, null where it is neither LN(x + attention(x)) nor x + attention(LN(x)).
 
     'post': the first norm after the output's map is given the query's input plus what that map made. 'pre': the norm
@@ -111,22 +108,21 @@ def _standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
 
 
 @contextlib.contextmanager
-def watch(model: nn.Module, found: Sequence[Found]) -> Iterator[Mapping[Address, Block]]:
-    """Catch the residuals of one forward pass inside: a Block for every layer that has one, on the CPU."""
+def watch(model: nn.Module, around: Mapping[Address, Around]) -> Iterator[Mapping[Address, ResidualBlock]]:
+    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`, on the CPU."""
     wanted: dict[str, dict[int, tuple[Address, Around]]] = {}
-    for one in found:
-        if one.around is not None:
-            wanted.setdefault(one.around.source, {})[one.around.nth] = (one.projections.address, one.around)
-    blocks: dict[Address, Block] = {}
+    for address, one in around.items():
+        wanted.setdefault(one.source, {})[one.nth] = (address, one)
+    blocks: dict[Address, ResidualBlock] = {}
     uses = dict.fromkeys(wanted, 0)
 
     def catch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if uses[name] in wanted[name]:
-            address, around = wanted[name][uses[name]]
+            address, block = wanted[name][uses[name]]
             x = (args[0] if args else next(iter(kwargs.values()))).detach().cpu()
-            x = x.transpose(0, 1) if around.turned else x
-            gamma, beta, epsilon, centred = around.norm
-            blocks[address] = Block(around.kind, x, gamma, beta, epsilon, centred)
+            x = x.transpose(0, 1) if block.turned else x
+            gamma, beta, epsilon, centred = block.norm
+            blocks[address] = ResidualBlock(block.kind, x, gamma, beta, epsilon, centred)
         uses[name] += 1
 
     with contextlib.ExitStack() as stack:

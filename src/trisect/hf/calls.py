@@ -1,12 +1,13 @@
-"""Calls: what both doors say of one attention call, and what may be put in its place."""
+"""Records of attention calls: q, k, v, weights and output of one call, and what may be put in its place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from trisect.core.subject import Writer
 
@@ -29,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Edits(NamedTuple):
-    """What a door puts in place of what the model computed, by the order of calls.
+    """What a hook puts in place of what the model computed, by the order of calls.
 
     A writer replaces q, k and v of its call; held weights replace the softmax's, so that the output is held @ v.
     """
@@ -39,3 +40,6 @@ class Edits(NamedTuple):
 
 
 NOTHING = Edits()
+CallHook = Callable[
+    [nn.Module, Edits], AbstractContextManager[Sequence[Call]]
+]  # records the calls of the passes inside it

@@ -1,4 +1,4 @@
-"""Checkpoints: the query, key and value weights of one model at several revisions, and putting some in place of others."""
+"""Query, key and value weights of one model at several checkpoints: read, interpolated, and put in place of others."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, SiteError
-from trisect.core.subject import Target
+from trisect.core.subject import SiteTarget
 from trisect.core.trace import Origin, Projections
 from trisect.hf.fetch import Options, fetch
 
-Values = tuple[Tensor, ...]  # of each cut, in the order of the cuts
+SliceValues = tuple[Tensor, ...]  # of each cut, in the order of the cuts
 
 
-class Cut(NamedTuple):
+class ParameterSlice(NamedTuple):
     """Some units of one parameter, rising and none twice: places along `axis`, or in all its numbers where it is null."""
 
     parameter: str
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
         there.index_copy_(self.axis or 0, index, value.to(tensor))
 
 
-def cuts_of(target: Target, projections: Projections) -> tuple[Cut, ...]:
+def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlice, ...]:
     """The weight and bias behind one component of one layer, of all heads or of those that the target names.
 
     Raises SiteError where the component is no selection of one module's units.
@@ -52,12 +52,12 @@ def cuts_of(target: Target, projections: Projections) -> tuple[Cut, ...]:
         known = f"It has no weights of its own: {origin.words}."
         raise SiteError(given, known, "Leave this site out.")
     which = slice(None) if target.heads is None else [head - 1 for head in target.heads]
-    cuts = [Cut(origin.parameter, _units(origin.rows[which]), 1 if origin.transposed else 0)]
+    cuts = [ParameterSlice(origin.parameter, _units(origin.rows[which]), 1 if origin.transposed else 0)]
     if origin.bias is not None:
         # a bias that stands outside the module is counted by heads, not by the module's units
         apart = origin.bias.rpartition(".")[0] != origin.parameter.rpartition(".")[0]
         rows = torch.arange(origin.rows.numel()).view_as(origin.rows) if apart else origin.rows
-        cuts.append(Cut(origin.bias, _units(rows[which]), None))
+        cuts.append(ParameterSlice(origin.bias, _units(rows[which]), None))
     return tuple(cuts)
 
 
@@ -79,7 +79,9 @@ def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
     raise ModelError(f"{folder} has no revision {revision!r}.", known, todo)
 
 
-def read_cuts(model: str | Path, revision: str, cuts: Sequence[Cut], like: nn.Module, options: Options) -> Values:
+def read_cuts(
+    model: str | Path, revision: str, cuts: Sequence[ParameterSlice], like: nn.Module, options: Options
+) -> SliceValues:
     """What a revision holds at the cuts; the rest of it is let go again.
 
     `like` is the model that the values are meant for. Raises ModelError where the revision is not there, or is a model
@@ -103,12 +105,12 @@ def read_cuts(model: str | Path, revision: str, cuts: Sequence[Cut], like: nn.Mo
     return take(state, cuts)
 
 
-def take(state: Mapping[str, Tensor], cuts: Sequence[Cut]) -> Values:
+def take(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice]) -> SliceValues:
     """Copies of what the cuts select."""
     return tuple(cut.get(state) for cut in cuts)
 
 
-def blend(first: Values, last: Values, alpha: float) -> Values:
+def blend(first: SliceValues, last: SliceValues, alpha: float) -> SliceValues:
     """Convex rewinding (science A5): (1 − α)·θ⁰ + α·θᶠ, formed in float64; exact at both ends and where θ⁰ = θᶠ."""
     if alpha in (0.0, 1.0):
         return last if alpha else first
@@ -117,7 +119,7 @@ def blend(first: Values, last: Values, alpha: float) -> Values:
 
 
 @contextlib.contextmanager
-def replaced(model: nn.Module, cuts: Sequence[Cut], values: Values) -> Iterator[None]:
+def replaced(model: nn.Module, cuts: Sequence[ParameterSlice], values: SliceValues) -> Iterator[None]:
     """The model with those values at the cuts, all else untouched; afterwards its own again, bit for bit."""
     state = model.state_dict()
     own = take(state, cuts)
@@ -128,7 +130,7 @@ def replaced(model: nn.Module, cuts: Sequence[Cut], values: Values) -> Iterator[
         _put(state, cuts, own)
 
 
-def _put(state: Mapping[str, Tensor], cuts: Sequence[Cut], values: Values) -> None:
+def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: SliceValues) -> None:
     for cut, value in zip(cuts, values, strict=True):
         cut.put(state, value)
 

@@ -1,10 +1,9 @@
-"""Coverage: which door sees a model's attention, and what attention neither door sees."""
+"""Which of the two hooks reads a model's attention, and which attention neither of them reads."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,35 +12,34 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.hf.affine import is_affine
-from trisect.hf.calls import NOTHING, Call, Edits
-from trisect.hf.interface_hook import eager, tape
+from trisect.hf.calls import NOTHING, Call, CallHook
+from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
-from trisect.hf.pieces import Stray, find_pieces
-from trisect.hf.product_hook import follow, following
+from trisect.hf.product_hook import following, record_products
+from trisect.hf.windowed import UnreadAttention, find_pieces
 
-Door = Callable[[nn.Module, Edits], AbstractContextManager[list[Call]]]
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
 
 
-class Seen(NamedTuple):
-    """What the better door saw of one forward pass, what no door saw, and how far that door moved the answer.
+class Coverage(NamedTuple):
+    """What the better hook saw of one forward pass, what no hook saw, and how far that hook moved the answer.
 
     `moved` is the largest change of the answer by recording it, in the same implementation (0: bit for bit); `apart`
     that between the implementation which is read and the one which the model came with, as a share of the largest.
     """
 
-    door: Door
+    hook: CallHook
     words: str
     calls: tuple[Call, ...]
-    strays: tuple[Stray, ...]
+    unread: tuple[UnreadAttention, ...]
     answer: Tensor
     moved: float
     apart: float
 
 
 @torch.no_grad()
-def look(model: nn.Module, inputs: Mapping[str, Any]) -> Seen:
-    """Read one forward pass through both doors, and keep the one that sees more; the interface where both see the same.
+def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
+    """Read one forward pass through both hooks, and keep the one that sees more; the interface where both see the same.
 
     Raises ModelError where two passes over the same inputs differ by themselves.
     """
@@ -49,16 +47,16 @@ def look(model: nn.Module, inputs: Mapping[str, Any]) -> Seen:
         own = first_tensor(model(**inputs))
     with following(model) as follower:
         followed = first_tensor(model(**inputs))
-    # a second pass that differs may be the door's doing or the model's
+    # a second pass that differs may be the hook's doing or the model's
     if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
         given = f"{type(model).__name__} answers the same inputs in two ways."
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
     with eager(model):
         plain = first_tensor(model(**inputs))
-    with tape(model, NOTHING) as calls:
+    with record_interface(model, NOTHING) as calls:
         taped = first_tensor(model(**inputs))
     read = [c.module for c in (*calls, *follower.calls)]
-    pieces = find_pieces(model, inputs, [s for s in follower.strays if not _among(s.module, read)])
+    pieces = find_pieces(model, inputs, [s for s in follower.unread if not _among(s.module, read)])
     if pieces:
         with following(model, pieces=pieces) as follower:
             followed = first_tensor(model(**inputs))
@@ -66,15 +64,15 @@ def look(model: nn.Module, inputs: Mapping[str, Any]) -> Seen:
     chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
     read = [c.module for c in chosen]
     whole = [p.module for p in pieces] + (read if by_tape else [])
-    strays = [s for s in follower.strays if not _among(s.module, whole)]
-    strays += [Stray(c.module, "only the other door sees it") for c in other if not _among(c.module, read)]
-    named = read + [s.module for s in strays]
-    strays += [Stray(name, SILENT) for name in ran if not _among(name, named)]
-    door, words = (tape, "interface") if by_tape else (partial(follow, pieces=pieces), "product")
+    unread = [s for s in follower.unread if not _among(s.module, whole)]
+    unread += [UnreadAttention(c.module, "only the other hook sees it") for c in other if not _among(c.module, read)]
+    named = read + [s.module for s in unread]
+    unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
+    hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
     moved = _change(taped, plain) if by_tape else _change(followed, own)
     apart = _change(plain, own) / float(own.abs().max().clamp_min(1e-30)) if by_tape else 0.0
     answer = taped if by_tape else followed
-    return Seen(door, words, tuple(chosen), tuple(dict.fromkeys(strays)), answer, moved, apart)
+    return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
 
 
 def should_attend(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Fetch: a model and its tokenizer from a folder or a hub, safely: safetensors only, and no code of others, unless asked."""
+"""Load a model and its tokenizer from a folder or the Hugging Face hub; safetensors only and no remote code, unless asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tape: the interface door — q, k, v and weights of every attention call, through the model's own attention function.
+"""Record q, k, v and weights of every attention call through a model's attention interface (`AttentionInterface`).
 
 What `AttentionInterface.get_interface` returns is wrapped, never replaced: mask, softcap, sinks and position bias stay
 the model's own.
@@ -22,7 +22,7 @@ _LOCK = threading.RLock()  # the wrapped method belongs to a class that all mode
 
 
 @contextlib.contextmanager
-def tape(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[Call]]:
+def record_interface(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[Call]]:
     """Record every call of one forward pass inside the block; the list grows as the pass goes on.
 
     Inside, the model computes eagerly, since only then are there weights; afterwards everything is as it was before.

@@ -1,4 +1,4 @@
-"""Load: a pretrained model as a Subject — proved before it is believed — that can be read, scored and edited."""
+"""Load a pretrained Hugging Face model as a Subject that can be read, scored and edited, after its proof."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, Scores, Shape, Text, Writer
+from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import STACKS, Address, Projections, Reading, Trace
+from trisect.hf.batches import Desk, sides_of
+from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.losses import row_scores
 from trisect.hf.proof import Proof, evaluating, prove
-from trisect.hf.texts import Desk, sides_of
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -95,16 +96,16 @@ class Pretrained:
 
     def projections(self) -> tuple[Projections, ...]:
         """Per-head weights of every attention layer that passes the proof, as far as they were found."""
-        return tuple(found.projections for found in self.proof.found if found.lawful)
+        return tuple(found.projections for found in self.proof.found if found.valid)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What of the model's attention is not read, and why; what its loss is not."""
         failed = zip(self.proof.addresses, self.proof.laws, strict=True)
         left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
-        return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.strays), *self.remarks)
+        return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.unread), *self.remarks)
 
-    def batches(self, texts: Iterable[Text], size: int = 8, scored: bool = False) -> Iterator[Batch]:
+    def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` hides tokens from a masked LM, to be predicted."""
         for batch in self.desk.batches(texts, size, scored):
             yield replace(batch, notes=(*batch.notes, *self.notes))
@@ -131,7 +132,7 @@ class Pretrained:
         source, target = sides_of(inputs, self.tokenizer, encoder, longest["dec"] or None)
         return Batch(inputs, source, target, tuple((i, 0) for i in range(len(source.tokens))))
 
-    def read(self, texts: Text | Iterable[Text] | Inputs) -> Reading:
+    def read(self, texts: TextOrPair | Iterable[TextOrPair] | Inputs) -> Reading:
         """Read a text, several texts (a pair is source and target), or a dict of the model's own inputs.
 
         All traces are held in memory: for many texts go through `batches` and `trace`. Raises ModelError for an empty
@@ -139,7 +140,7 @@ class Pretrained:
         """
         if isinstance(texts, Mapping):
             return self.trace(self.batch_of(cast(Inputs, texts)))
-        several = [cast(Text, texts)] if isinstance(texts, (str, tuple)) else list(texts)
+        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         if not several:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
         made = list(self.batches(several, MOST))
@@ -153,17 +154,15 @@ class Pretrained:
     @torch.no_grad()
     def trace(self, batch: Batch) -> Reading:
         """Read one batch: a Trace per layer and stack, on the CPU."""
-        from trisect.hf.blocks import watch
-
         if self.state is not None and self.state.changed(self.model):
             known = "What was found of its projections belongs to the weights that it had then."
             raise ModelError(f"The weights of {self.name} have changed since it was loaded.", known, "Load it again.")
-        with watch(self.model, self.proof.found) as blocks:
+        with watch(self.model, self.proof.around()) as blocks:
             calls, _ = self._run(batch.inputs, Edits())
         traces = []
         for call, found in zip(calls, self.proof.found, strict=True):
             address = found.projections.address
-            if not found.lawful:
+            if not found.valid:
                 continue
             assert call.weights is not None
             traces.append(
@@ -189,9 +188,9 @@ class Pretrained:
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        clean: Scores | None = None,
-    ) -> Scores:
-        """The model's own loss of one batch, row by row; see Scores for the units."""
+        clean: RowScores | None = None,
+    ) -> RowScores:
+        """The model's own loss of one batch, row by row; see RowScores for the units."""
         return row_scores(self.predict(batch.inputs, write, hold), batch, self.objective, clean)
 
     @torch.no_grad()
@@ -210,7 +209,7 @@ class Pretrained:
         own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}
         if "use_cache" in self.desk.accepts:
             own["use_cache"] = False
-        with torch.no_grad(), evaluating(self.model), self.proof.door(self.model, edits) as calls:
+        with torch.no_grad(), evaluating(self.model), self.proof.hook(self.model, edits) as calls:
             made = self.model(**own)
         if len(calls) != len(self.addresses):
             known = f"On loading it made {len(self.addresses)}."
@@ -267,7 +266,7 @@ def load(
 
 
 def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:
-    """A causal loss only where no position sees a later one: else it would be told what it is to predict."""
+    """A causal loss only where no position sees a later one: else it would be given what it is to predict."""
     ahead = any(law.ahead for law, a in zip(proved.laws, proved.addresses, strict=True) if a.stack in ("plain", "dec"))
     if objective != "causal" or not ahead:
         return objective, ()

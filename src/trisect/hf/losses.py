@@ -1,4 +1,4 @@
-"""Losses: what one forward pass was worth, row by row, by the model's own objective."""
+"""The loss of one forward pass, row by row, by the model's own objective."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, Scores
-from trisect.hf.texts import IGNORED
+from trisect.core.subject import Batch, RowScores
+from trisect.hf.batches import IGNORED
 
 
 def first_tensor(made: Any) -> Tensor:
@@ -27,8 +27,8 @@ def first_tensor(made: Any) -> Tensor:
     return next(part for part in made if isinstance(part, Tensor))
 
 
-def row_scores(made: Any, batch: Batch, objective: str, clean: Scores | None) -> Scores:
-    """Sums over predicted tokens and their number, per row; see `core.subject.Scores` for the units."""
+def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None) -> RowScores:
+    """Sums over predicted tokens and their number, per row; see `core.subject.RowScores` for the units."""
     answer = first_tensor(made)
     if objective == "output":
         return _changes(answer, batch, clean)
@@ -47,13 +47,13 @@ def row_scores(made: Any, batch: Batch, objective: str, clean: Scores | None) ->
     return _sums(answer, labels)
 
 
-def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> Scores:
+def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> RowScores:
     kept = logits if logits.dtype == torch.float64 else logits.float()
     losses = F.cross_entropy(kept.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-    return Scores(losses.double().sum(1).cpu(), (labels != IGNORED).sum(1).double().cpu())
+    return RowScores(losses.double().sum(1).cpu(), (labels != IGNORED).sum(1).double().cpu())
 
 
-def _changes(answer: Tensor, batch: Batch, clean: Scores | None) -> Scores:
+def _changes(answer: Tensor, batch: Batch, clean: RowScores | None) -> RowScores:
     """Relative squared change of the answer at real positions; an answer without positions counts as one."""
     output = answer.detach().double().cpu()
     output = output.flatten(2) if output.dim() > 2 else output[:, None]
@@ -66,4 +66,4 @@ def _changes(answer: Tensor, batch: Batch, clean: Scores | None) -> Scores:
         size = clean.output.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
         change = (output - clean.output).square().sum(-1) / size
         total = torch.where(real, change, 0.0).sum(1)
-    return Scores(total, real.sum(1).double(), output)
+    return RowScores(total, real.sum(1).double(), output)

@@ -1,4 +1,4 @@
-"""Operands: which axis of a product is batch, head, query, key or width, and how to read and replace them."""
+"""Operands of a matrix product: which axis is batch, head, query, key or width, and how to read and replace them."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _of_einsum(equation: str, tensors: tuple[Tensor, Tensor]) -> Product | None:
     return Product(*tensors, (first, second, out), lambda a, b: torch.einsum(equation, a, b))
 
 
-class Attended(NamedTuple):
+class SdpaCall(NamedTuple):
     """One use of torch's own attention: what went in, its weights, and what came out, as it lies and as [B H T E]."""
 
     parts: Parts
@@ -225,7 +225,7 @@ class Attended(NamedTuple):
 
 def use_sdpa(
     args: tuple[Any, ...], kwargs: dict[str, Any], rows: int, writer: Writer | None, held: Tensor | None
-) -> Attended:
+) -> SdpaCall:
     """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I."""
     given: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
     merged = given["query"].dim() == 3
@@ -249,4 +249,4 @@ def use_sdpa(
         result = weights @ heads
         result = result.flatten(0, 1) if merged else result
     scale = given.get("scale")
-    return Attended(parts, weights, split(result), result, parts.q.shape[-1] ** -0.5 if scale is None else scale)
+    return SdpaCall(parts, weights, split(result), result, parts.q.shape[-1] ** -0.5 if scale is None else scale)

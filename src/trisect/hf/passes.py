@@ -1,4 +1,4 @@
-"""Passes: one forward pass under way — its modules, its products, and what edits put in their place."""
+"""The state of one forward pass under the product hook: its modules, its products, and what edits put in their place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trisect.hf.calls import Edits
 from trisect.hf.operands import Operand, Product
 
 
-class Frame(NamedTuple):
+class ModuleCall(NamedTuple):
     """A module's forward call that is under way: the nth of that module, and the operations before it."""
 
     name: str
@@ -24,23 +24,23 @@ class Frame(NamedTuple):
 
 
 @dataclass(eq=False)
-class Score:
+class ScoreProduct:
     """A product of two activations, which may be scores; the modules and the operation that made it."""
 
     product: Product
-    frames: tuple[Frame, ...]
+    frames: tuple[ModuleCall, ...]
     made: int
 
 
 @dataclass(eq=False)
-class Pattern:
+class OpenSoftmax:
     """A softmax over scores, waiting for its product with v; `scale` multiplies q·k in the scores."""
 
-    score: Score
+    score: ScoreProduct
     scale: float | None
 
 
-class View(NamedTuple):
+class TensorView(NamedTuple):
     """An operation on one tensor alone, and which of its results is meant."""
 
     func: Callable[..., Any]
@@ -60,7 +60,7 @@ def pick(out: Any, index: int) -> Tensor:
     return out[index] if isinstance(out, (tuple, list)) else out
 
 
-class Plan(NamedTuple):
+class CallPlan(NamedTuple):
     """One call's places in a forward pass, as counted in a dry pass: operations since a frame began.
 
     `keep` says which operation makes what v is made of, and which of its results it is; `views` make v of it.
@@ -71,22 +71,22 @@ class Plan(NamedTuple):
     score: int
     value: int
     v: Operand
-    views: tuple[View, ...]
+    views: tuple[TensorView, ...]
 
 
 @dataclass(eq=False)
-class Pass:
+class ForwardPass:
     """What is known of one forward pass; `rows` is its batch, `planning` that it is a rehearsal."""
 
     rows: int
     planning: bool
-    plans: dict[tuple[str, int], list[Plan]] = field(default_factory=dict)
+    plans: dict[tuple[str, int], list[CallPlan]] = field(default_factory=dict)
     count: int = 0
     order: int = 0
     paused: bool = False
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[ModuleCall] = field(default_factory=list)
     entered: dict[str, int] = field(default_factory=dict)
-    open: dict[int, Pattern] = field(default_factory=dict)
+    open: dict[int, OpenSoftmax] = field(default_factory=dict)
     late: dict[int, str] = field(default_factory=dict)
     births: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     parents: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
@@ -97,7 +97,7 @@ class Pass:
         """A module begins."""
         nth = self.entered.get(name, 0)
         self.entered[name] = nth + 1
-        self.frames.append(Frame(name, nth, self.count))
+        self.frames.append(ModuleCall(name, nth, self.count))
 
     def born(self, out: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note which operation made a tensor, and of what, where that is one tensor alone."""
@@ -106,9 +106,9 @@ class Pass:
             if isinstance(t, Tensor) and t is not (given[0] if given else None):
                 self.births[t] = (self.count, i)
                 if len(given) == 1:
-                    self.parents[t] = (given[0], View(func, args, kwargs, i))
+                    self.parents[t] = (given[0], TensorView(func, args, kwargs, i))
 
-    def plan(self, score: Score, shared: Sequence[Frame], values: Operand) -> None:
+    def plan(self, score: ScoreProduct, shared: Sequence[ModuleCall], values: Operand) -> None:
         """Note where a call's v, scores and mixing are made; `late` where v is made of more than was there before."""
         tensor, views = values.tensor, []
         while self._made(tensor)[0] >= score.made and (parent := self.parents.get(tensor)) is not None:
@@ -120,13 +120,13 @@ class Pass:
             return
         frame = next((f for f in reversed(shared) if f.start < born), shared[0])
         place = [n - frame.start for n in (born, score.made, self.count)]
-        plan = Plan(self.order, (place[0], index), place[1], place[2], values, tuple(views))
+        plan = CallPlan(self.order, (place[0], index), place[1], place[2], values, tuple(views))
         self.plans.setdefault((frame.name, frame.nth), []).append(plan)
 
     def _made(self, tensor: Tensor) -> tuple[int, int]:
         return self.births.get(tensor) or (self.count, 0)
 
-    def _planned(self) -> Iterator[tuple[Plan, int]]:
+    def _planned(self) -> Iterator[tuple[CallPlan, int]]:
         for frame in self.frames if self.plans else ():
             for plan in self.plans.get((frame.name, frame.nth), ()):
                 yield plan, self.count - frame.start

@@ -1,4 +1,4 @@
-"""Products: the door for models without an attention interface: it follows matmul, softmax and matmul."""
+"""Record attention by following matmul, softmax and matmul, for models without an attention interface."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from trisect.core.errors import ModelError
 from trisect.hf.calls import NOTHING, Call, Edits
 from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
-from trisect.hf.passes import Pass, Pattern, Plan, Score
-from trisect.hf.pieces import Attended, PieceReader, Pieces, Stray
+from trisect.hf.passes import CallPlan, ForwardPass, OpenSoftmax, ScoreProduct
+from trisect.hf.windowed import PieceReader, UnreadAttention, WindowedCall, WindowedLayer
 
 IN_PIECES = "its sequences are attended to in pieces"
 
@@ -23,15 +23,15 @@ IN_PIECES = "its sequences are attended to in pieces"
 class Follower(TorchFunctionMode):
     """Follows tensors through torch's functions during a model's forward passes.
 
-    `calls` holds what was recorded, `strays` the attention that could not be put into a Call's shapes.
+    `calls` holds what was recorded, `unread` the attention that could not be put into a Call's shapes.
     """
 
-    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[Pieces] = ()) -> None:
+    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
         super().__init__()
         self.model, self.edits, self.pieces = model, edits, pieces
         self.calls: list[Call] = []
-        self.strays: list[Stray] = []
-        self._at: Pass | None = None
+        self.unread: list[UnreadAttention] = []
+        self._at: ForwardPass | None = None
         self._tags = WeakTensorKeyDictionary()
 
     # -- the passes -----------------------------------------------------------------------------------------
@@ -53,14 +53,14 @@ class Follower(TorchFunctionMode):
         rows = next((t.shape[0] for t in tensors_in((args, list(kwargs.values()))) if t.dim()), 1)
         planning = self._at is not None and self._at.planning
         if planning or not self.edits.write:
-            self._at = Pass(rows, planning)
+            self._at = ForwardPass(rows, planning)
             return
-        self._at = Pass(rows, False, self._rehearse(model, args, kwargs))
+        self._at = ForwardPass(rows, False, self._rehearse(model, args, kwargs))
 
-    def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[Plan]]:
+    def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[CallPlan]]:
         """A pass without edits, to learn at which operation each call's scores and mixing are."""
-        keep = len(self.calls), len(self.strays)
-        self._at = Pass(0, True)
+        keep = len(self.calls), len(self.unread)
+        self._at = ForwardPass(0, True)
         try:
             with torch.no_grad(), fork_rng(model):
                 model(*args, **kwargs)
@@ -68,7 +68,7 @@ class Follower(TorchFunctionMode):
             check_orders(type(model).__name__, self.edits.write, dry)
             return dry.plans
         finally:
-            del self.calls[keep[0] :], self.strays[keep[1] :]
+            del self.calls[keep[0] :], self.unread[keep[1] :]
             self._at = None
 
     def _enter(self, name: str) -> None:
@@ -84,7 +84,9 @@ class Follower(TorchFunctionMode):
         if at is None or at.frames:
             return
         for pattern in at.open.values():
-            self.strays.append(Stray(pattern.score.frames[-1].name, "its weights meet no values in one product"))
+            self.unread.append(
+                UnreadAttention(pattern.score.frames[-1].name, "its weights meet no values in one product")
+            )
         planning = at.planning
         self._tags = WeakTensorKeyDictionary()
         self._at = at if planning else None
@@ -102,7 +104,7 @@ class Follower(TorchFunctionMode):
         if self._at is not None:
             self._at.paused = paused
 
-    def _attended(self, module: str, found: Attended) -> None:
+    def _attended(self, module: str, found: WindowedCall) -> None:
         if self._at is not None:
             self.calls.append(Call(module, self._at.order, *found.parts, found.weights, found.output, None))
             self._at.order += 1
@@ -139,11 +141,11 @@ class Follower(TorchFunctionMode):
     def _on(self, t: Tensor) -> Mapping[object, float | None]:
         return self._tags.get(t) or {}
 
-    def _patterns(self, t: Tensor) -> list[Pattern]:
+    def _patterns(self, t: Tensor) -> list[OpenSoftmax]:
         """The weights that wait for their v, of which a tensor is made."""
-        return [tag for tag in self._on(t) if isinstance(tag, Pattern) and self._at and id(tag) in self._at.open]
+        return [tag for tag in self._on(t) if isinstance(tag, OpenSoftmax) and self._at and id(tag) in self._at.open]
 
-    def _pass_on(self, at: Pass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _pass_on(self, at: ForwardPass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
         given = tensors_in((args, list(kwargs.values())))
         tags: dict[object, float | None] = {}
         for t in given:
@@ -152,7 +154,7 @@ class Follower(TorchFunctionMode):
         if not tags or func in STOPS:
             return
         if func in SOFTMAX:
-            scores = [t for t in tags if isinstance(t, Score)]
+            scores = [t for t in tags if isinstance(t, ScoreProduct)]
             if scores:
                 self._soften(at, scores, tags, given[0], out)
             return
@@ -161,32 +163,34 @@ class Follower(TorchFunctionMode):
             if t.is_floating_point():
                 self._tags[t] = after
 
-    def _soften(self, at: Pass, scores: list[Score], tags: Mapping[object, Any], given: Tensor, out: Tensor) -> None:
+    def _soften(
+        self, at: ForwardPass, scores: list[ScoreProduct], tags: Mapping[object, Any], given: Tensor, out: Tensor
+    ) -> None:
         fitting = [s for s in scores if s.product.makes_scores(given, at.rows)]
         if fitting:
             first = min(fitting, key=lambda s: s.made)
-            pattern = Pattern(first, tags[first])
+            pattern = OpenSoftmax(first, tags[first])
             at.open[id(pattern)] = pattern
             self._tags[out] = {pattern: None}
         elif any(s.product.batched for s in scores):
             first = min(scores, key=lambda s: s.made)
-            self.strays.append(Stray(first.frames[-1].name, IN_PIECES, first.product.width))
+            self.unread.append(UnreadAttention(first.frames[-1].name, IN_PIECES, first.product.width))
 
-    def _multiplied(self, at: Pass, product: Product, out: Tensor) -> None:
+    def _multiplied(self, at: ForwardPass, product: Product, out: Tensor) -> None:
         for side, operand in enumerate((product.left, product.right)):
             for pattern in self._patterns(operand):
                 del at.open[id(pattern)]
                 self._record(at, pattern, product, side, out)
                 return
-        self._tags[out] = {Score(product, tuple(at.frames), at.count): product.factor}
+        self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
 
-    def _record(self, at: Pass, pattern: Pattern, product: Product, side: int, out: Tensor) -> None:
+    def _record(self, at: ForwardPass, pattern: OpenSoftmax, product: Product, side: int, out: Tensor) -> None:
         score = pattern.score
         shared = [a for a, b in zip(score.frames, at.frames, strict=False) if a == b]
         roles = product.mixing(side)
         q, k = score.product.query(at.rows), score.product.key(at.rows)
         if roles is None or roles[0].take(at.rows).shape[2:] != (q.shape[2], k.shape[2]):
-            self.strays.append(Stray(shared[-1].name, IN_PIECES, score.product.width))
+            self.unread.append(UnreadAttention(shared[-1].name, IN_PIECES, score.product.width))
             return
         weights, values, result = roles
         if at.planning:
@@ -195,7 +199,7 @@ class Follower(TorchFunctionMode):
         self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale))
         at.order += 1
 
-    def _held(self, at: Pass, product: Product) -> Product:
+    def _held(self, at: ForwardPass, product: Product) -> Product:
         """The product with held weights in place of the softmax's."""
         held = self.edits.hold.get(at.order)
         for side, operand in enumerate((product.left, product.right)):
@@ -207,7 +211,7 @@ class Follower(TorchFunctionMode):
                 return product.replaced(side, given)
         return product
 
-    def _attend(self, at: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _attend(self, at: ForwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """`scaled_dot_product_attention`, which the model calls by itself."""
         order, name = at.order, at.frames[-1].name
         done = use_sdpa(args, kwargs, at.rows, self.edits.write.get(order), self.edits.hold.get(order))
@@ -216,7 +220,7 @@ class Follower(TorchFunctionMode):
         return done.result
 
 
-def check_orders(name: str, orders: Iterable[int], dry: Pass) -> None:
+def check_orders(name: str, orders: Iterable[int], dry: ForwardPass) -> None:
     """Refuse to write to calls that a rehearsal did not meet, or whose v is not there when their scores are made."""
     for order in orders:
         if order in dry.late or order >= dry.order:
@@ -233,7 +237,7 @@ def fork_rng(model: nn.Module) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Pieces] = ()) -> Iterator[Follower]:
+def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = ()) -> Iterator[Follower]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are taken away in the end."""
     follower = Follower(model, edits or NOTHING, pieces)
     with ExitStack() as stack:
@@ -244,8 +248,10 @@ def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Pie
 
 
 @contextmanager
-def follow(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Pieces] = ()) -> Iterator[list[Call]]:
-    """The product door: q and k are read at the product that makes the scores, v and the weights at the next.
+def record_products(
+    model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = ()
+) -> Iterator[list[Call]]:
+    """The product hook: q and k are read at the product that makes the scores, v and the weights at the next.
 
     The calls of all forward passes inside are listed, in the graph. A model whose scores have several terms is read
     and edited at the first, that of content with content. To replace q, k and v each forward pass is run twice.

@@ -1,4 +1,4 @@
-"""Proof: before a model is believed — coverage, laws, projections, cause — with a verdict per layer."""
+"""The proof of a loaded model: coverage, laws of attention, projections and cause, with a verdict per layer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Heads, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
 from trisect.hf.addresses import example_inputs, find_addresses
-from trisect.hf.calls import Call, Edits
-from trisect.hf.coverage import Door, Seen, look
+from trisect.hf.blocks import Around
+from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.losses import first_tensor
-from trisect.hf.pieces import Stray
-from trisect.hf.weights import Found, find, tolerance
+from trisect.hf.weights import CallWeights, find_weights, tolerance
+from trisect.hf.windowed import UnreadAttention
 
 TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
 
@@ -55,18 +56,18 @@ class Law(NamedTuple):
 class Proof:
     """What was proved of a model, attention call by attention call, and how to read it.
 
-    `found` follows the order of calls; `strays` is attention that no door reads. A layer whose law fails is not lawful
+    `found` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
     and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer.
     """
 
     name: str
-    door: Door
+    hook: CallHook
     words: str
     addresses: tuple[Address, ...]
-    found: tuple[Found, ...]
+    found: tuple[CallWeights, ...]
     laws: tuple[Law, ...]
     shape: Shape
-    strays: tuple[Stray, ...] = ()
+    unread: tuple[UnreadAttention, ...] = ()
     refusal: ModelError | None = None
 
     def rows(self) -> tuple[dict[str, str], ...]:
@@ -84,8 +85,12 @@ class Proof:
             row["verdict"] = law.failure or "passed"
             rows.append(row)
         empty = dict.fromkeys(("laws", *NAMES, "cause"), "")
-        rows += [{"layer": "", "module": s.module, "door": "none", **empty, "verdict": s.words} for s in self.strays]
+        rows += [{"layer": "", "module": s.module, "door": "none", **empty, "verdict": s.words} for s in self.unread]
         return tuple(rows)
+
+    def around(self) -> dict[Address, Around]:
+        """The norm and the residual around attention, for every layer where they were found."""
+        return {f.projections.address: f.around for f in self.found if f.around is not None}
 
     def notes(self) -> tuple[str, ...]:
         """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
@@ -124,17 +129,17 @@ def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) 
 
 
 def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
-    seen = look(model, given)
+    seen = read_coverage(model, given)
     if not seen.calls:
-        return Proof(name, seen.door, seen.words, (), (), (), Shape({}), seen.strays, _unseen(name, model, seen.strays))
+        return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, _unseen(name, model, seen.unread))
     addresses = find_addresses(name, model, seen.calls, given)
-    causes = find_causes(model, given, seen.door, seen.calls)
+    causes = find_causes(model, given, seen.hook, seen.calls)
     laws = tuple(check_law(call, cause, _has_sink(model, call)) for call, cause in zip(seen.calls, causes, strict=True))
-    found = find(model, given, seen.door, addresses)
-    found = tuple(replace(f, lawful=not law.failure) for f, law in zip(found, laws, strict=True))
-    heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.lawful}
+    found = find_weights(model, given, seen.hook, addresses)
+    found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
+    heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
     refusal = _refused(name, seen, addresses, laws)
-    return Proof(name, seen.door, seen.words, addresses, found, laws, Shape(heads), seen.strays, refusal)
+    return Proof(name, seen.hook, seen.words, addresses, found, laws, Shape(heads), seen.unread, refusal)
 
 
 def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:
@@ -155,7 +160,7 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
 
 
 def find_causes(
-    model: nn.Module, inputs: Mapping[str, Any], door: Door, calls: Sequence[Call]
+    model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, calls: Sequence[Call]
 ) -> tuple[tuple[bool, bool, bool], ...]:
     """For each call whether a write to its q, k and v reaches the answer.
 
@@ -174,9 +179,9 @@ def find_causes(
 
     orders = range(len(calls))
     try:
-        with torch.enable_grad(), door(model, Edits(write={n: nudge(n) for n in orders})):
+        with torch.enable_grad(), hook(model, Edits(write={n: nudge(n) for n in orders})):
             answer = first_tensor(model(**inputs))
-    except ModelError:  # a door that cannot write here
+    except ModelError:  # a hook that cannot write here
         return ((False, False, False),) * len(calls)
     draw = torch.Generator().manual_seed(0)
     mixed = (answer * torch.randn(answer.shape, generator=draw).to(answer)).sum()
@@ -185,19 +190,19 @@ def find_causes(
 
     def reaches(order: int, part: int) -> bool:
         grad = grads[3 * order + part]
-        return (grad is not None and bool(grad.any())) or _opposed(model, inputs, door, order, part, answer.detach())
+        return (grad is not None and bool(grad.any())) or _opposed(model, inputs, hook, order, part, answer.detach())
 
     return tuple((reaches(n, 0), reaches(n, 1), reaches(n, 2)) for n in orders)
 
 
 @torch.no_grad()
-def _opposed(model: nn.Module, inputs: Mapping[str, Any], door: Door, order: int, part: int, clean: Tensor) -> bool:
+def _opposed(model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, order: int, part: int, clean: Tensor) -> bool:
     """Whether the answer changes when the negative of q, k or v is written to one call."""
 
     def write(parts: Parts) -> Parts:
         return Parts(*(-t if i == part else t for i, t in enumerate(parts)))
 
-    with door(model, Edits(write={order: write})):
+    with hook(model, Edits(write={order: write})):
         return not torch.equal(first_tensor(model(**inputs)), clean)
 
 
@@ -211,20 +216,20 @@ def _has_sink(model: nn.Module, call: Call) -> bool:
     return any(p.numel() == call.q.shape[1] for p in own)
 
 
-def _unseen(name: str, model: nn.Module, strays: Sequence[Stray]) -> ModelError:
-    if not strays:
+def _unseen(name: str, model: nn.Module, unread: Sequence[UnreadAttention]) -> ModelError:
+    if not unread:
         known = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
         return ModelError(f"{name} has no attention that can be read.", known, TODO)
-    return ModelError(f"{name} cannot be read.", _listed(model, strays), TODO)
+    return ModelError(f"{name} cannot be read.", _listed(model, unread), TODO)
 
 
-def _listed(model: nn.Module, strays: Sequence[Stray]) -> str:
-    first = strays[0]
-    more = f", and so for {len(strays) - 1} more" if len(strays) > 1 else ""
+def _listed(model: nn.Module, unread: Sequence[UnreadAttention]) -> str:
+    first = unread[0]
+    more = f", and so for {len(unread) - 1} more" if len(unread) > 1 else ""
     return f"{type(model.get_submodule(first.module)).__name__} {first.module!r}: {first.words}{more}."
 
 
-def _refused(name: str, seen: Seen, addresses: Sequence[Address], laws: Sequence[Law]) -> ModelError | None:
+def _refused(name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law]) -> ModelError | None:
     """Why the whole model is refused; null where at least one layer passes and the answer stays what it is."""
     allowed = max(law.allowed for law in laws)
     if seen.moved:

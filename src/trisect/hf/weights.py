@@ -1,13 +1,13 @@
-"""Weights: W_Q, W_K, W_V and W_O of every attention call, found by dye tracing, with the residual as proof.
+"""W_Q, W_K, W_V and W_O of every attention call of a Hugging Face model, found by gradient tracing and checked by a residual.
 
-Every affine map's output is cut from its graph and becomes a leaf; the gradient of q (or k, v) at position 0, where
-rotary positions turn nothing, then says which output of which map each of its dimensions is, and times what.
+Gradient tracing ("dye tracing": what goes in is marked, and where it comes out is looked at): every affine map's output
+is cut from its graph and becomes a leaf; the gradient of q (or k, v) at position 0, where rotary positions turn nothing,
+then says which output of which map each of its dimensions is, and times what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,12 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.trace import Address, Origin, Projections
-from trisect.hf.affine import Affine, Passed, Record, cut
+from trisect.hf.affine import Affine, Passed, PassRecord, cut
 from trisect.hf.blocks import Around, find_around
-from trisect.hf.calls import Call, Edits
-from trisect.hf.outputs import find_output
+from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.output_projection import find_output
 
-Door = Callable[[nn.Module, Edits], AbstractContextManager[Sequence[Call]]]
 # a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
 # models in float64 still turn positions and take norms in float32
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -31,16 +30,16 @@ NORMED = 0.02  # share of a derivative along the input that a norm's ε may leav
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What is known of one attention call: its projections, the norm and residual around it, and whether it is lawful."""
+class CallWeights:
+    """What is known of one attention call: its projections, the norm and residual around it, and whether it obeys its laws."""
 
     module: str
     projections: Projections
     around: Around | None = None
-    lawful: bool = True
+    valid: bool = True
 
 
-class Source(NamedTuple):
+class MapUse(NamedTuple):
     """One use of an affine map that feeds q, k or v, and what of it: a plain selection, or null for anything else."""
 
     passed: Passed
@@ -49,7 +48,7 @@ class Source(NamedTuple):
     gradient: Tensor
 
 
-class Part(NamedTuple):
+class TracedPart(NamedTuple):
     """q, k, v or the output's map of one call: its origin and its weights per head."""
 
     origin: Origin
@@ -58,17 +57,19 @@ class Part(NamedTuple):
     passed: tuple[Passed, ...] = ()
 
 
-def find(model: nn.Module, inputs: Mapping[str, Any], door: Door, addresses: Sequence[Address]) -> tuple[Found, ...]:
+def find_weights(
+    model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, addresses: Sequence[Address]
+) -> tuple[CallWeights, ...]:
     """The projections of every attention call of a forward pass of `inputs`, in the order of calls.
 
     What is not a plain selection of an affine map's outputs has no weights, and its origin says what it is.
     """
-    with torch.enable_grad(), door(model, Edits()) as calls, cut(model, calls) as record:
+    with torch.enable_grad(), hook(model, Edits()) as calls, cut(model, calls) as record:
         model(**inputs)
     return tuple(_one(model, call, record, address) for call, address in zip(calls, addresses, strict=True))
 
 
-def _one(model: nn.Module, call: Call, record: Record, address: Address) -> Found:
+def _one(model: nn.Module, call: Call, record: PassRecord, address: Address) -> CallWeights:
     before = [p for p in record.passed if p.calls <= call.order]
     parts = {n: _trace(model, call.module, n, t, before) for n, t in zip("qkv", (call.q, call.k, call.v), strict=True)}
     sources = [p for part in parts.values() for p in part.passed]
@@ -80,7 +81,7 @@ def _one(model: nn.Module, call: Call, record: Record, address: Address) -> Foun
     around = None
     if out.passed is not None and parts["q"].passed:
         around = find_around(call, record, parts["q"].passed[0], out.passed, tolerance(call.v))
-    return Found(call.module, Projections(address, origins, **detached), around)
+    return CallWeights(call.module, Projections(address, origins, **detached), around)
 
 
 def tolerance(t: Tensor) -> float:
@@ -88,22 +89,22 @@ def tolerance(t: Tensor) -> float:
     return TOLERANCE[t.dtype]
 
 
-def _trace(model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed]) -> Part:
+def _trace(model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed]) -> TracedPart:
     """One of q, k, v [B H T E] back to the affine maps that it is made by."""
-    sources = _dye(t, passed)
+    sources = _reached_maps(t, passed)
     if not sources:
-        return Part(Origin("unknown", f"{name} is not made by an affine map of this model"))
+        return TracedPart(Origin("unknown", f"{name} is not made by an affine map of this model"))
     uses = tuple(s.passed for s in sources)
     names = " and ".join(dict.fromkeys(p.name for p in uses))
     if len(sources) > 1:
-        return Part(Origin("mixed", f"{name} is put together from {names}"), passed=uses)
+        return TracedPart(Origin("mixed", f"{name} is put together from {names}"), passed=uses)
     source = sources[0]
     if source.units is not None and source.factors is not None:
         return _selected(model, module, name, t, source)
-    return Part(_not_selected(name, t, source), passed=uses)
+    return TracedPart(_not_selected(name, t, source), passed=uses)
 
 
-def _dye(t: Tensor, passed: Sequence[Passed]) -> list[Source]:
+def _reached_maps(t: Tensor, passed: Sequence[Passed]) -> list[MapUse]:
     """The uses of affine maps that feed t[0, :, 0, :]."""
     if not t.requires_grad or not passed:
         return []
@@ -115,14 +116,14 @@ def _dye(t: Tensor, passed: Sequence[Passed]) -> list[Source]:
     for use, gradient in zip(passed, reached, strict=True):
         if gradient is not None and bool(gradient.any()):
             units, factors = _selection(first, use.leaf)
-            found.append(Source(use, units, factors, gradient))
+            found.append(MapUse(use, units, factors, gradient))
     return found
 
 
 def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Which unit of a leaf each of first [H, E] is, and times what; null where one is not one unit alone.
 
-    All heads are dyed at once; heads that share units are dyed one by one.
+    All heads are traced at once; heads that share units are traced one by one.
     """
     found = _codes(first, leaf)
     if found is None:
@@ -167,7 +168,7 @@ def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
     return order.view(first.shape).cpu(), factor[order].view(first.shape).cpu()
 
 
-def _selected(model: nn.Module, module: str, name: str, t: Tensor, source: Source) -> Part:
+def _selected(model: nn.Module, module: str, name: str, t: Tensor, source: MapUse) -> TracedPart:
     units, factors = source.units, source.factors
     assert units is not None
     assert factors is not None
@@ -191,8 +192,8 @@ def _selected(model: nn.Module, module: str, name: str, t: Tensor, source: Sourc
     origin = Origin("rows", kind, affine.parameter, bias_name, units, affine.transposed, scale, residual)
     if residual > tolerance(t):
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
-        return Part(replace(origin, how="unknown", words=words), passed=(passed,))
-    return Part(origin, weight, bias, (passed,))
+        return TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
+    return TracedPart(origin, weight, bias, (passed,))
 
 
 def _recompute(
@@ -231,7 +232,7 @@ def _named(model: nn.Module, module: str, values: Tensor) -> str | None:
     return None
 
 
-def _not_selected(name: str, t: Tensor, source: Source) -> Origin:
+def _not_selected(name: str, t: Tensor, source: MapUse) -> Origin:
     """What q, k or v is where it is not a selection: normed per head, normed as a whole, or something else."""
     gradient = source.gradient.reshape(-1, source.gradient.shape[-1])
     rows = gradient.any(1).nonzero().flatten()

@@ -1,1 +1,1 @@
-"""Plan, resume and run an experiment; the only wing that knows all workers."""
+"""Machinery that experiments share: the study folder, resuming, progress and tracking."""

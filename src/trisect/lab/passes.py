@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from trisect.core.errors import CorpusError, SiteError
 from trisect.core.site import Site
-from trisect.core.subject import Batch, Scores, Shape, Subject, Target, Texts
+from trisect.core.subject import Batch, RowScores, Shape, SiteTarget, Subject, Texts
 from trisect.core.trace import Address
 from trisect.text.labelled import LabelledTexts
 
@@ -22,7 +22,7 @@ class Edit(NamedTuple):
 
     site: Site
     address: Address
-    targets: tuple[Target, ...]
+    targets: tuple[SiteTarget, ...]
 
     @property
     def routes(self) -> bool:
@@ -36,7 +36,7 @@ class Tally:
 
     texts: dict[int, Float[np.ndarray, " C"]] = field(default_factory=dict)
 
-    def add(self, batch: Batch, clean: Scores, edited: Sequence[Scores]) -> None:
+    def add(self, batch: Batch, clean: RowScores, edited: Sequence[RowScores]) -> None:
         """Count in one batch; the windows of a text are added up."""
         columns = torch.stack([clean.count, clean.total, *(s.total - clean.total for s in edited)], 1).double()
         for (text, _), row in zip(batch.rows, columns.cpu().numpy(), strict=True):

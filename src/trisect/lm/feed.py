@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from trisect.core.spec import Training
-from trisect.text.corpus import Batch, Corpus, batch, sample_steps
+from trisect.text.corpus import Corpus, WindowBatch, batch, sample_steps
 
 PIECE = 2_100  # tokens evaluated at once: enough for the products to be efficient, few enough to stay in a cache
 
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     labels: dict[str, Int[Tensor, " N"]]
 
 
-def _piece(batches: Sequence[Batch], device: torch.device | str) -> Piece:
+def _piece(batches: Sequence[WindowBatch], device: torch.device | str) -> Piece:
     def join(arrays: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate(arrays).astype(np.int64)).to(device)
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.spec import Model
-from trisect.core.subject import Batch, Heads, Parts, Scores, Shape, Text, Writer, check_text
-from trisect.core.trace import Address, Block, Origin, Projections, Reading, Side, Trace
+from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, TextOrPair, Writer, check_text
+from trisect.core.trace import Address, Origin, Projections, Reading, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.corpus import UNKNOWN
 from trisect.text.readers import basic_english
@@ -110,7 +110,7 @@ class OwnModel:
             self.parameters[f"{out}.bias"][0],
         )
 
-    def batches(self, texts: Iterable[Text], size: int = 8, scored: bool = False) -> Iterator[Batch]:
+    def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` makes no difference, since nothing has to be hidden."""
         held: list[tuple[int, int, list[int]]] = []
         for number, text in enumerate(texts):
@@ -122,7 +122,7 @@ class OwnModel:
         if held:
             yield self._batch(held)
 
-    def _windows(self, number: int, text: Text) -> Iterator[tuple[int, list[int]]]:
+    def _windows(self, number: int, text: TextOrPair) -> Iterator[tuple[int, list[int]]]:
         words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
         unknown = self._ids.get(UNKNOWN)
         found = [self._ids.get(word, unknown) for word in words]
@@ -147,9 +147,9 @@ class OwnModel:
         notes = (cut,) if any(start for _, start, _ in rows) else ()
         return Batch({"ids": ids}, Side(tokens, real, ~real, ids), None, tuple((t, s) for t, s, _ in rows), notes)
 
-    def read(self, texts: Text | Iterable[Text], size: int = 1_000) -> Reading:
+    def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
         """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
-        several = [cast(Text, texts)] if isinstance(texts, (str, tuple)) else list(texts)
+        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         made = list(self.batches(several, size))
         if not made:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
@@ -164,7 +164,7 @@ class OwnModel:
         real, traces, seen = batch.source.real, [], []
         self._pass(batch.inputs["ids"], {}, {}, seen)
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
-            block = Block(
+            block = ResidualBlock(
                 "post",
                 x,
                 self.parameters[f"layers.{n}.norm1.weight"][0],
@@ -182,15 +182,15 @@ class OwnModel:
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        clean: Scores | None = None,
-    ) -> Scores:
+        clean: RowScores | None = None,
+    ) -> RowScores:
         """Next-word losses of one batch, row by row, in nats."""
         ids, real = batch.inputs["ids"], batch.source.real
         hidden = self._pass(ids, write or {}, hold or {}, None)
         flat = hidden[:, :-1].flatten(0, 1)[None]
         logits = linear(flat, self.parameters["decoder.weight"], self.parameters["decoder.bias"])[0]
         losses = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
-        return Scores((losses.double() * real[:, 1:]).sum(1), real[:, 1:].sum(1).double())
+        return RowScores((losses.double() * real[:, 1:]).sum(1), real[:, 1:].sum(1).double())
 
     def _pass(
         self,

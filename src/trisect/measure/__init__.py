@@ -1,16 +1,16 @@
-"""Arrays, curves or Traces in, rows out; knows nothing of who made them."""
+"""Measures: traces, arrays or loss curves in, numbers and rows out; they know nothing of models."""
 
 from importlib import import_module
 from types import ModuleType
 
-ROOMS = (
+MODULES = (
     "ablation",
     "alignment",
-    "block",
     "criticality",
     "curves",
     "erasure",
-    "names",
+    "mixing",
+    "nearest_names",
     "norms",
     "probes",
     "recall",
@@ -20,7 +20,7 @@ ROOMS = (
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import a room on first use: `trisect.measure.norms` needs no import of its own."""
-    if name not in ROOMS:
-        raise AttributeError(f"trisect.measure has no room {name!r}; it has {', '.join(ROOMS)}")
+    """Import a module on first use: `trisect.measure.norms` needs no import of its own."""
+    if name not in MODULES:
+        raise AttributeError(f"trisect.measure has no module {name!r}; it has {', '.join(MODULES)}")
     return import_module(f"trisect.measure.{name}")

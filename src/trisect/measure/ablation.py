@@ -1,4 +1,4 @@
-"""Ablation: what is put in place of queries, keys or values, and how it gets there."""
+"""Ablation of queries, keys or values: zeros, means or other texts' values in their place."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trisect.core.subject import Parts, Target, Writer
+from trisect.core.subject import Parts, SiteTarget, Writer
 
 
-def put(targets: Sequence[Target], source: Parts) -> Writer:
+def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
     """A writer that puts `source` in place of the components and heads that the targets name; the rest stays bit for bit.
 
     The targets are of one address. Each part of `source` is broadcast to [B H T E] of the call that is written to.

@@ -1,4 +1,4 @@
-"""Alignment: which words of two sentences belong together by a model's scores of their pieces, and how far gold links differ."""
+"""Word alignment from attention scores of subword pieces, and its alignment error rate (AER) against gold links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Views(NamedTuple):
     norm: Float[Tensor, "B N T S"]
 
 
-class Gold(NamedTuple):
+class GoldTable(NamedTuple):
     """Gold links of one sentence pair as tables; the last column is of no word, and never a link. P holds S."""
 
     sure: Bool[np.ndarray, "J I1"]
@@ -116,7 +116,7 @@ def diagonal(words: tuple[int, int]) -> Int[np.ndarray, " J"]:
     return ((np.arange(words[1]) + 0.5) * words[0] / words[1]).astype(np.int64)
 
 
-def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> Gold:
+def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> GoldTable:
     """Gold links (from 0) as tables; raises CorpusError for a link outside the pair."""
     tables = []
     for given in (sure, frozenset(sure) | frozenset(possible)):
@@ -126,13 +126,15 @@ def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> Gold:
                 known = (
                     f"Counted from 0, its source has words up to {words[0] - 1} and its target up to {words[1] - 1}."
                 )
-                raise CorpusError(f"The link {source}-{target} lies outside its pair.", known, "Mend the gold links.")
+                raise CorpusError(
+                    f"The link {source}-{target} lies outside its pair.", known, "Correct the gold links."
+                )
             table[target, source] = True
         tables.append(table)
-    return Gold(*tables)
+    return GoldTable(*tables)
 
 
-def count_hits(best: Int[np.ndarray, "*C J"], gold: Gold) -> Float[np.ndarray, "*C 4"]:
+def count_hits(best: Int[np.ndarray, "*C J"], gold: GoldTable) -> Float[np.ndarray, "*C 4"]:
     """The counts (|A∩S|, |A∩P|, |A|, |S|) of one sentence pair, as `error_rates` takes them."""
     rows = np.arange(best.shape[-1])
     found = [table[rows, best].sum(-1) for table in gold]

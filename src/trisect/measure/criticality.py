@@ -1,4 +1,4 @@
-"""Criticality and area: how far a site's weights can be rewound before the loss moves (science A5, A6)."""
+"""Criticality and rewind area: how far a site's weights can be rewound before the loss moves (science A5, A6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Smooth curves on a fine grid from few evaluations, with a check of their own and exact where they cross a level."""
+"""Interpolate smooth curves on a fine grid from few evaluations, checked, and exact where they cross a level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLERANCE = 1e-3  # nats; two interpolants that differ by less are taken as agre
 Evaluate = Callable[[list[float]], Float[np.ndarray, "C N"]]
 
 
-class Curves(NamedTuple):
+class GridCurves(NamedTuple):
     """Channels on the grid, and how they came about.
 
     `exact`: which grid points were evaluated rather than interpolated; `checks`: for each smooth channel the largest
@@ -36,14 +36,14 @@ class Curves(NamedTuple):
         return len(self.points)
 
 
-def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int) -> Curves:
+def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int) -> GridCurves:
     """Every grid point evaluated; the first `smooth` channels are those that `adaptive_curves` would check."""
     points = tuple(grid.tolist())
     every = np.ones(len(grid), dtype=bool)
-    return Curves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
+    return GridCurves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
 
 
-def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float) -> Curves:
+def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float) -> GridCurves:
     """Interpolate through 9, then 17, then 33 nested nodes until two agree within TOLERANCE; else evaluate every point.
 
     The first `smooth` channels are losses: their polynomial interpolants are compared. The other channels (accuracies,
@@ -71,7 +71,7 @@ def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: i
     else:
         found = learn(grid.tolist())
         mix = (grid[:, None] == np.array(list(known))).astype(float)
-        return Curves(found, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(known), mix)
+        return GridCurves(found, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(known), mix)
     inner = _weights(nodes, grid)
     found = np.concatenate([before[:smooth] @ inner.T, *(np.interp(grid, nodes, v)[None] for v in before[smooth:])])
     exact, wanted = np.zeros(len(grid), dtype=bool), np.isin(grid, nodes)
@@ -84,7 +84,7 @@ def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: i
     mix = np.zeros((len(grid), len(order)))
     mix[:, [order.index(x) for x in nodes]] = inner
     mix[exact] = grid[exact, None] == np.array(order)
-    return Curves(found, exact, checks, len(nodes), tuple(order), mix)
+    return GridCurves(found, exact, checks, len(nodes), tuple(order), mix)
 
 
 def _nodes(count: int) -> list[float]:

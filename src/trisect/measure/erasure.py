@@ -1,4 +1,4 @@
-"""Erasure: a label taken out of a representation so that no linear map finds it, and random subspaces as its control.
+"""Linear concept erasure (LEACE): a label removed from a representation, with random subspaces as its control.
 
 Axes: N token, I width of a representation, R rank, D width of what a projection reads. Source: Belrose et al. 2023,
 "LEACE: Perfect linear concept erasure in closed form", by the authors' own package.
@@ -46,7 +46,7 @@ class Eraser(NamedTuple):
         return (weight - taken).to(weight), (bias - shift).to(bias)
 
 
-class Moments:
+class LabelMoments:
     """Means and covariances of representations and labels, in memory that does not grow; the erasers that they make.
 
     Raises SpecError where the package `concept-erasure` is missing.

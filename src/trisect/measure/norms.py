@@ -1,4 +1,4 @@
-"""Norms: how long the vectors are that attention adds up, per head and per layer, without ever building them all."""
+"""Norm-based analysis of attention: the lengths of the vectors that attention adds up, per head and per layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nulls: how alike two random Gaussian matrices of a shape are, drawn exactly through small matrices."""
+"""Null distributions of the similarity of two random Gaussian matrices, drawn exactly through small matrices."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy.random import Generator
 from scipy.linalg import get_lapack_funcs
 
-Generator = np.random.Generator
-Draws = Float[np.ndarray, " R"]
+NullDraws = Float[np.ndarray, " R"]
 
 _TOGETHER = 2**21  # numbers of a block of draws, so that memory does not grow with their number
 _HALVINGS = 44  # of an interval of length 1: what is left is below the rounding of a root of it
@@ -19,15 +19,15 @@ _HALVINGS = 44  # of an interval of length 1: what is left is below the rounding
 class Between(NamedTuple):
     """Of two random subspaces: the mean squared cosine of their principal angles, and the least angle in radians."""
 
-    overlap: Draws
-    angle: Draws
+    overlap: NullDraws
+    angle: NullDraws
 
 
 class Forms(NamedTuple):
     """Of two random maps: linear CKA on white inputs, and the symmetric share of their product (NaN: widths differ)."""
 
-    cka: Draws
-    symmetric: Draws
+    cka: NullDraws
+    symmetric: NullDraws
 
 
 def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: int) -> Between:
@@ -54,7 +54,7 @@ def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: in
     return Between(*_blocks(block, draws, 8 * n))
 
 
-def random_cosines(draw: Generator, size: int, draws: int) -> Draws:
+def random_cosines(draw: Generator, size: int, draws: int) -> NullDraws:
     """Cosine of two Gaussian vectors of `size` numbers: one coordinate of a uniformly random direction."""
     if size == 1:
         return draw.choice([-1.0, 1.0], draws)
@@ -83,7 +83,7 @@ def random_forms(draw: Generator, dim: int, left: int, right: int, draws: int) -
     return Forms(*_blocks(block, draws, 8 * max(left, right) ** 2))
 
 
-def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> Draws:
+def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> NullDraws:
     """Effective rank of a Gaussian matrix [dim, width].
 
     Its singular values are those of a bidiagonal matrix of independent chi variables. Source: Dumitriu & Edelman
@@ -106,7 +106,7 @@ def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> Draws:
     return _blocks(block, draws, 4 * n)[0]
 
 
-def random_product_ranks(draw: Generator, dim: int, width: int, draws: int) -> Draws:
+def random_product_ranks(draw: Generator, dim: int, width: int, draws: int) -> NullDraws:
     """Effective rank of the product of Gaussian matrices [dim, width] and [width, dim]."""
 
     def block(few: int) -> Float[np.ndarray, "1 R"]:
@@ -144,12 +144,12 @@ def overlap_moments(dim: int, left: int, right: int) -> tuple[float, float]:
 
 
 def _blocks(block: Callable[[int], Float[np.ndarray, "S R"]], draws: int, numbers: int) -> Float[np.ndarray, "S R"]:
-    """Draws made block by block; `numbers` is how many a draw needs at once."""
+    """Null draws made block by block; `numbers` is how many a draw needs at once."""
     size = max(1, _TOGETHER // numbers)
     return np.concatenate([block(min(size, draws - start)) for start in range(0, draws, size)], axis=1)
 
 
-def _squares(matrices: Float[np.ndarray, "R M N"]) -> Draws:
+def _squares(matrices: Float[np.ndarray, "R M N"]) -> NullDraws:
     return np.square(matrices).sum((1, 2))
 
 
@@ -179,7 +179,7 @@ def _tridiagonal(cosines: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, n
     return diagonal, side * main[:, 1:]
 
 
-def _largest(diagonal: np.ndarray, beside: np.ndarray) -> Draws:
+def _largest(diagonal: np.ndarray, beside: np.ndarray) -> NullDraws:
     """The largest eigenvalue of tridiagonal matrices with eigenvalues in [0, 1], all at once by bisection.
 
     No pivot of T − x is positive exactly where x is above every eigenvalue (Sturm).

@@ -1,4 +1,4 @@
-"""Probes: how much of a label a fresh classifier finds in representations, on tokens that it was not fitted to.
+"""Linear and MLP probes: how much of a label a classifier finds in representations, on tokens it was not fitted to.
 
 Axes: S site, N token, I width of a representation, H hidden unit, C class.
 """
@@ -28,7 +28,7 @@ class Examples(NamedTuple):
     y: Int[Tensor, " N"]
 
 
-class Found(NamedTuple):
+class ProbeScores(NamedTuple):
     """What probes found on the tokens they are scored on: accuracy and V-information in bits, one number a site.
 
     Bits are H_V(Y) − H_V(Y|R): the cross-entropy of the label's prior less that of the probe. They are at most the
@@ -63,14 +63,16 @@ def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> li
         values, vectors = torch.linalg.eigh((wide - mean).T @ (wide - mean) / len(wide))
         values = values.clamp_min(0)
         floor = RIDGE * values.mean()
-        scale = (values + floor).rsqrt() if floor > 0 else torch.zeros_like(values)  # a constant tells nothing
+        scale = (values + floor).rsqrt() if floor > 0 else torch.zeros_like(values)  # a constant says nothing
         root = ((vectors * scale) @ vectors.T).to(own)
         for kept, x in zip(found, (train, *others), strict=True):
             kept.append((x[site] - mean.to(own)) @ root)
     return [torch.stack(kept) for kept in found]
 
 
-def probe(kind: str, train: Examples, held: Examples, test: Examples, classes: int, draw: torch.Generator) -> Found:
+def probe(
+    kind: str, train: Examples, held: Examples, test: Examples, classes: int, draw: torch.Generator
+) -> ProbeScores:
     """Fit a probe a site to `train`, stop it by its loss on `held`, and score it on `test`; all of them whitened.
 
     'linear' is multinomial logistic regression with an L2 penalty, by L-BFGS from the prior on; 'mlp' has one hidden
@@ -84,7 +86,7 @@ def probe(kind: str, train: Examples, held: Examples, test: Examples, classes: i
     entropy = -logged[test.y].double().mean()
     losses = _losses(logits, test.y).double()
     right = (logits.argmax(-1) == test.y).double().mean(-1)
-    return Found(right, (entropy - losses) / math.log(2))
+    return ProbeScores(right, (entropy - losses) / math.log(2))
 
 
 def _losses(logits: Float[Tensor, "S N C"], y: Int[Tensor, " N"]) -> Float[Tensor, " S"]:

@@ -1,4 +1,4 @@
-"""Recall: whether a score tells right answers from wrong ones, how far it can be believed, and when to abstain."""
+"""Confidence of answers: AUROC, calibration, risk and coverage, and the threshold below which to abstain."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RiskCoverage(NamedTuple):
     area: Float[np.ndarray, "*S"]
 
 
-class Threshold(NamedTuple):
+class AnswerThreshold(NamedTuple):
     """The lowest confidence with which to answer so that a stated share of wrong answers is kept; null: always abstain.
 
     `bound` is what the risk among answered is below, with confidence 1 − δ; `coverage` and `n` are of the held-out
@@ -151,7 +151,7 @@ def risk_coverage(
 
 def threshold(
     confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], risk: float, delta: float = DELTA
-) -> Threshold:
+) -> AnswerThreshold:
     """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of what is answered is wrong.
 
     At T equal steps of coverage thresholds are tried, each by a one-sided Clopper–Pearson bound at δ / T, so that all of
@@ -161,14 +161,14 @@ def threshold(
     """
     n, confidence = len(confidence), _known(confidence)
     ordered = np.sort(confidence)[::-1]
-    found, grid = Threshold(None, risk, None, None, 0.0, n), tries(n)
+    found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), tries(n)
     for step in range(1, grid + 1) if n else ():
         level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level
         many, errors = int(answered.sum()), int((answered & ~correct).sum())
         bound = upper_bound(errors, many, family_level(grid, delta))
         if bound <= risk:
-            found = Threshold(float(level), risk, bound, errors / many, many / n, n)
+            found = AnswerThreshold(float(level), risk, bound, errors / many, many / n, n)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Scores: whether q·k is a similarity on real texts, and linear CKA of the representations, in constant memory."""
+"""Symmetry of attention scores q·k on real texts, and linear CKA of q, k and v, in constant memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUMS = ("unequal", "product", "square", "total", "first", "ahead")
 ROUNDINGS = 16  # of ‖q‖‖k‖: scores that differ by less are taken as equal
 
 
-class Score(NamedTuple):
+class ScoreSums(NamedTuple):
     """Sums over one text, of the scores before mask, position bias and softmax; a row for each name in SUMS.
 
     `unequal` pairs {i, j} with s_ij ≠ s_ji; `product` sums s_ij s_ji, `square` (s_ij² + s_ji²) / 2, `total`
@@ -30,8 +30,8 @@ class Score(NamedTuple):
     queries: int
 
 
-def score_row(trace: Trace, row: int) -> Score | None:
-    """The Score of one row of a batch; null where queries and keys are not of one sequence, or fewer than two are real."""
+def score_row(trace: Trace, row: int) -> ScoreSums | None:
+    """The ScoreSums of one row of a batch; null where queries and keys are not of one sequence, or fewer than two are real."""
     real = trace.query_real[row]
     if trace.stack == "cross" or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None
@@ -39,7 +39,7 @@ def score_row(trace: Trace, row: int) -> Score | None:
     size = max(1, _TOGETHER // q.shape[1] ** 2)
     parts = [_sums(a, b, trace.q.dtype) for a, b in zip(q.split(size), k.split(size), strict=True)]
     n = q.shape[1]
-    return Score(torch.cat(parts, 1), n * (n - 1) // 2, n)
+    return ScoreSums(torch.cat(parts, 1), n * (n - 1) // 2, n)
 
 
 def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dtype) -> Float[Tensor, "6 H"]:
@@ -61,7 +61,7 @@ def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dt
     return torch.stack([part.double() for part in found])
 
 
-class Moments:
+class PartMoments:
     """Sums and products of q, k and v over the real positions of one layer, per head; memory does not grow.
 
     Pairs with q are left out where queries and keys are not of one sequence.

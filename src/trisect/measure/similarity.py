@@ -1,4 +1,4 @@
-"""Similarity: how alike the query, key and value maps of a head are, and how symmetric the score that they make."""
+"""Similarity of W_Q, W_K and W_V per head: angles of their row spaces, CKA, and the symmetric share of W_Q W_Kᵀ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trisect.measure.nulls import effective_ranks
 NOTHING = 1e-6  # share of the largest singular value below which rounding of stored weights could have made one
 
 
-class Span(NamedTuple):
+class MapSpan(NamedTuple):
     """What a head's map W [D, E] reads of its input: an orthonormal basis, W's singular values, and how many count.
 
     The basis is zero beyond the rank. W G spans the same for every invertible G.
@@ -37,15 +37,15 @@ class Angles(NamedTuple):
     least: Float[Tensor, " H"]
 
 
-def span(w: Float[Tensor, "H D E"]) -> Span:
-    """The Span of every head's map, in float64."""
+def span(w: Float[Tensor, "H D E"]) -> MapSpan:
+    """The MapSpan of every head's map, in float64."""
     q, r = torch.linalg.qr(w.detach().double())
     u, values, _ = torch.linalg.svd(r, full_matrices=False)
     counts = values > NOTHING * values[:, :1]
-    return Span((q @ u) * counts[:, None], values, counts.sum(1))
+    return MapSpan((q @ u) * counts[:, None], values, counts.sum(1))
 
 
-def angles(left: Span, right: Span) -> Angles:
+def angles(left: MapSpan, right: MapSpan) -> Angles:
     """Principal angles between what two maps read (Björck & Golub 1973): unchanged when either becomes W G."""
     cosines = torch.linalg.svdvals(left.basis.mT @ right.basis).clamp(max=1.0)
     size = torch.minimum(left.rank, right.rank)

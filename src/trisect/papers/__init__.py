@@ -1,4 +1,4 @@
-"""One room a source: how to cite it and what it claims, as data; every source is in SOURCES."""
+"""Sources: one module each with its citation and its claims as data; every source is in SOURCES."""
 
 from trisect.core.claim import Source
 from trisect.papers import matrices, norms, recall, submodules, tying

@@ -1,4 +1,4 @@
-"""The question why a head has three matrices and not one: its citation, and two claims about one model's heads."""
+"""Why a head has three matrices and not one: the citation, and two claims about one model's heads."""
 
 from __future__ import annotations
 

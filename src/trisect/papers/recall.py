@@ -1,4 +1,4 @@
-"""An assignment's questions on what pretraining adds: the citation, and four claims about answers that a model gives."""
+"""What pretraining adds (an assignment's questions): the citation, and four claims about a model's answers."""
 
 from __future__ import annotations
 

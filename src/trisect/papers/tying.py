@@ -1,4 +1,4 @@
-"""The question why a head has three matrices, asked of models that are trained with fewer: its claim about training."""
+"""Why a head has three matrices, asked of models trained with fewer: its claim about training."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The report: tables in, figures and one self-contained page out; never knows how the rows were made."""
+"""The drawing kit of all pages: tables in, figures and one self-contained HTML page out."""

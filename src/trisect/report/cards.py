@@ -1,4 +1,4 @@
-"""Verdict cards: what the table of claims says, with each part's effect drawn against its margin."""
+"""Verdict cards: the table of claims as HTML, with each part's effect drawn against its margin."""
 
 from __future__ import annotations
 

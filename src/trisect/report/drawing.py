@@ -1,23 +1,39 @@
-"""Drawing: a figure's panels and its key as pieces of a page."""
+"""A figure's panels and its legend as HTML."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from markupsafe import Markup
 
 from trisect.report import render
-from trisect.report.panels import Key, View
+from trisect.report.panels import FigureView, LegendEntry
 
-PANEL_ROOM = 328
+PANEL_WIDTH = 328
 
 
-def arrangement(name: str, view: View) -> dict[str, Any]:
+class DrawnPanel(TypedDict):
+    """One panel for a template: its SVG, whether it needs the whole width, and its words."""
+
+    svg: Markup
+    wide: bool
+    alt: str
+
+
+class DrawnView(TypedDict):
+    """One arrangement of a figure for a template; `key` are signs with their names."""
+
+    name: str
+    panels: list[DrawnPanel]
+    key: list[tuple[Markup, str]]
+
+
+def arrangement(name: str, view: FigureView) -> DrawnView:
     """One way to arrange a figure, ready for a template: every panel as SVG with its words, and the key's signs."""
-    panels = []
+    panels: list[DrawnPanel] = []
     for i, panel in enumerate(view.panels, start=1):
         text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
-        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_ROOM
+        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_WIDTH
         root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
         panels.append({"svg": root + Markup(text.removeprefix("<svg ")), "wide": wide, "alt": panel.alt})
     return {"name": view.name, "panels": panels, "key": [(swatch(key), key.name) for key in view.key]}
@@ -35,7 +51,7 @@ _SHAPES = {
 }
 
 
-def swatch(key: Key) -> Markup:
+def swatch(key: LegendEntry) -> Markup:
     """The sign of a mark, or a piece of the line, for a figure's key."""
     if key.shape is None:
         dash = f' stroke-dasharray="{" ".join(map(str, key.dash))}"' if key.dash else ""

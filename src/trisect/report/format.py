@@ -1,4 +1,4 @@
-"""Numbers and findings as words, made from the rows alone: no sentence here knows how a study came out."""
+"""Format numbers, counts and names as words."""
 
 from __future__ import annotations
 

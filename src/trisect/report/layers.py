@@ -1,4 +1,4 @@
-"""Layers: one number with its interval for each component of each layer, side by side."""
+"""Panels by layer: one number with its interval for each component of each layer, side by side."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import altair as alt
 
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame, around
-from trisect.report.panels import WIDTH, Key, Panel, chart_of, lay
+from trisect.report.axes import SharedAxis, around
+from trisect.report.panels import WIDTH, LegendEntry, Panel, chart_of, lay
 from trisect.report.points import order
 
 ROOM = 11  # pixels of a mark with its interval
@@ -27,7 +27,7 @@ class Bar(NamedTuple):
     high: float | None = None
 
 
-def frame_of(bars: Sequence[Bar], unit: str) -> Frame:
+def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
     """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
     values = [bar.value for bar in bars]
     room = AIR * (max(values) - min(values)) if values else 0.0
@@ -36,7 +36,7 @@ def frame_of(bars: Sequence[Bar], unit: str) -> Frame:
     return around([*values, *kept], unit, zero=True)
 
 
-def layer_panel(title: str, bars: Sequence[Bar], axis: Frame, zero: bool = True) -> Panel:
+def layer_panel(title: str, bars: Sequence[Bar], axis: SharedAxis, zero: bool = True) -> Panel:
     """Every number with its 95 % interval; x is the layer, colour and shape the component.
 
     `zero` draws the line that stands for no change.
@@ -66,13 +66,13 @@ def component_groups(bars: Sequence[Bar]) -> list[str]:
     return sorted({bar.group for bar in bars}, key=lambda g: order(f"{g}@1"))
 
 
-def component_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[Key, ...]:
+def component_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendEntry, ...]:
     """The key of layer panels: a sign for each group, and the dashed line's name."""
     marks = [(g, palette.mark(g)) for g in component_groups(bars)]
-    return (*(Key(g, m.colour, m.shape) for g, m in marks), Key(zero, palette.BASELINE, None, (5, 3)))
+    return (*(LegendEntry(g, m.colour, m.shape) for g, m in marks), LegendEntry(zero, palette.BASELINE, None, (5, 3)))
 
 
-def cut(bars: Sequence[Bar], axis: Frame) -> str:
+def cut(bars: Sequence[Bar], axis: SharedAxis) -> str:
     """How many ends of intervals lie beyond the axis, as the end of a caption."""
     ends = axis.outside(end for bar in bars for end in (bar.low, bar.high) if end is not None)
     if not ends:

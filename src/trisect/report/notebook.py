@@ -1,4 +1,4 @@
-"""The notebook's face: studies, verdicts, claims and charts as HTML and SVG that need no script and no network.
+"""Notebook output: studies, verdicts, claims and charts as HTML and SVG without scripts or network.
 
 Words and lines take the colour of the page around them, so that light and dark both work; a chart keeps its paper.
 """
@@ -14,6 +14,7 @@ import altair as alt
 import polars as pl
 from markupsafe import Markup
 
+from trisect.claims import ListedPart
 from trisect.core.errors import TrisectError
 from trisect.report import cards, render
 from trisect.report import format as words
@@ -59,7 +60,7 @@ def _framed(body: Markup) -> str:
 
 def chart(drawn: alt.ConcatChart) -> Chart:
     """The same chart, showing itself as SVG."""
-    shown = Chart.__new__(Chart)  # built anew, a chart checks every part of itself again: a second each
+    shown = Chart.__new__(Chart)  # built again, a chart checks every part of itself again: a second each
     shown.__dict__.update(drawn.__dict__)
     return shown
 
@@ -109,7 +110,7 @@ class Verdict:
         return _framed(_claim(self.card))
 
 
-class Verdicts(Mapping[str, Verdict]):
+class StudyVerdicts(Mapping[str, Verdict]):
     """The verdicts of a study by claim, in the order of the sources; shows itself as one card a claim."""
 
     def __init__(self, found: Sequence[Verdict]) -> None:
@@ -133,10 +134,10 @@ class Verdicts(Mapping[str, Verdict]):
         return _framed(Markup("<p><b>{}</b></p>{}").format(tally, body))
 
 
-def verdicts(claims: pl.DataFrame) -> Verdicts:
+def verdicts(claims: pl.DataFrame) -> StudyVerdicts:
     """Every claim's verdict, from the table `claims`."""
     wholes = {row["claim"]: row for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)}
-    return Verdicts([Verdict(card, wholes[card.id]) for card in cards.cards(claims)])
+    return StudyVerdicts([Verdict(card, wholes[card.id]) for card in cards.cards(claims)])
 
 
 def _claim(card: Card) -> Markup:
@@ -158,7 +159,7 @@ def trouble(error: TrisectError) -> str:
     return _framed(Markup("<p>{}</p>").format(parts))
 
 
-class Listing(list[dict[str, Any]]):
+class Listing(list[ListedPart]):
     """Claims as plain data, a dictionary a part; in a notebook a table: sentence, margin and the reason for it."""
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""The looks that every figure shares: colours, shapes, ramps, and the theme of the charts."""
+"""Colours, shapes, colour ramps and the theme that every chart shares."""
 
 from __future__ import annotations
 

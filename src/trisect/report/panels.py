@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from trisect.report import palette
-from trisect.report.frames import Frame, label_heights, whole_ticks
-from trisect.report.marks import Measure, Series, Stroke, Strokes, mean_of, of_runs
+from trisect.report.axes import SharedAxis, label_heights, whole_ticks
+from trisect.report.chart_data import Measure, Series, Stroke, Strokes, mean_of, of_runs
 from trisect.report.points import Point, by_site, extreme, order, place
 
 WIDTH, HEIGHT = 246, 176
@@ -30,7 +30,7 @@ class Panel(NamedTuple):
     strokes: Strokes
 
 
-class Key(NamedTuple):
+class LegendEntry(NamedTuple):
     """One entry of a figure's key: its name, and the look of its marks; without a shape it is a line."""
 
     name: str
@@ -39,12 +39,12 @@ class Key(NamedTuple):
     dash: tuple[int, ...] = ()
 
 
-class View(NamedTuple):
+class FigureView(NamedTuple):
     """Another arrangement of a figure's rows: what its panels stand for, the panels, and their key."""
 
     name: str
     panels: tuple[Panel, ...]
-    key: tuple[Key, ...] = ()
+    key: tuple[LegendEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Figure:
     title: str
     caption: str
     panels: tuple[Panel, ...]
-    key: tuple[Key, ...] = ()
+    key: tuple[LegendEntry, ...] = ()
     ramp: tuple[float, float, str] | None = None
     at: str = ""
     view: str = ""
-    others: tuple[View, ...] = ()
+    others: tuple[FigureView, ...] = ()
     stops: tuple[str, ...] = palette.VIRIDIS
 
     @property
-    def views(self) -> tuple[View, ...]:
+    def views(self) -> tuple[FigureView, ...]:
         """Every arrangement, the one of paper and of the stored file first."""
-        return (View(self.view, self.panels, self.key), *self.others)
+        return (FigureView(self.view, self.panels, self.key), *self.others)
 
     def chart(self) -> alt.ConcatChart:
         """All panels as one chart, as it is stored and shown in a notebook."""
@@ -82,13 +82,13 @@ class Figure:
         )
 
 
-def data_of(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
+def data_of(rows: Sequence[Mapping[str, object]]) -> alt.InlineData:
     """Rows for a chart."""
     # As text, since the chart library copies and checks every value of a list several times over.
     return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
 
 
-def chart_of(name: str, rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+def chart_of(name: str, rows: Sequence[Mapping[str, object]]) -> alt.Chart:
     """A layer of a panel: its rows, by a name that the page knows it by."""
     return alt.Chart(data_of(rows), name=name)
 
@@ -114,7 +114,7 @@ ZERO = Level("baseline", 0.0)
 def site_panel(
     title: str,
     points: Sequence[Point],
-    axis: Frame,
+    axis: SharedAxis,
     levels: Sequence[Level] = (ZERO,),
     measure: Measure | None = None,
 ) -> Panel:
@@ -166,7 +166,7 @@ def site_panel(
     return Panel(title, lay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
 
 
-class Line(NamedTuple):
+class CurveLine(NamedTuple):
     """One curve of a panel: every seed thin, the mean bold, a word at its end; `shape` marks it beside its colour."""
 
     name: str
@@ -176,9 +176,9 @@ class Line(NamedTuple):
     shape: str | None = None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> LegendEntry:
         """Its entry in the figure's key."""
-        return Key(self.name, self.colour, self.shape, self.dash)
+        return LegendEntry(self.name, self.colour, self.shape, self.dash)
 
     @property
     def last(self) -> float:
@@ -186,18 +186,20 @@ class Line(NamedTuple):
         return max(at for series in self.series for at in series.at)
 
 
-Row = dict[str, Any]
+MarkRow = dict[str, Any]
 
 
-def curve_panel(title: str, lines: Sequence[Line], axis: Frame, x_title: str = "epoch", meet: bool = False) -> Panel:
+def curve_panel(
+    title: str, lines: Sequence[CurveLine], axis: SharedAxis, x_title: str = "epoch", meet: bool = False
+) -> Panel:
     """Curves over `at`: seeds as thin lines, their mean as a bold one for as long as every seed is there.
 
     Names stand at the ends of the curves; where the curves `meet` at their ends, names stand as a list beside them.
     """
-    thin: list[Row] = []
-    bold: list[Row] = []
-    dots: list[Row] = []
-    ends: list[Row] = []
+    thin: list[MarkRow] = []
+    bold: list[MarkRow] = []
+    dots: list[MarkRow] = []
+    ends: list[MarkRow] = []
     strokes: dict[str, list[Stroke]] = {name: [] for name in ("seeds", "main", "dots", "signs", "dashes", "names")}
     wholes = [mean_of(line.series) for line in lines]
     for number, (line, whole) in enumerate(zip(lines, wholes, strict=True)):
@@ -241,7 +243,7 @@ def _whole_x(last: float, title: str) -> alt.X:
 
 
 def _curves(
-    thin: list[Row], bold: list[Row], dots: list[Row], ends: list[Row], axis: Frame, x: alt.X
+    thin: list[MarkRow], bold: list[MarkRow], dots: list[MarkRow], ends: list[MarkRow], axis: SharedAxis, x: alt.X
 ) -> list[alt.Chart]:
     """The layers of a panel of curves. A name is ink; the mark before it has the look of its curve."""
     colour, dash, y = alt.Color("colour:N", scale=None), alt.StrokeDash("dash:N", scale=None), axis.axis("value")

@@ -1,4 +1,4 @@
-"""Parts that figures share: keys of components, the room that intervals get, and what a frame leaves out."""
+"""Helpers of figures: legends of components, axis space for intervals, and what is left out of a panel."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame
-from trisect.report.panels import Key, Level
+from trisect.report.axes import SharedAxis
+from trisect.report.panels import LegendEntry, Level
 from trisect.report.points import Point, by_site, order, place
 
 
-def cut(shown: Iterable[tuple[Frame, Sequence[Point]]]) -> str:
+def cut(shown: Iterable[tuple[SharedAxis, Sequence[Point]]]) -> str:
     """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
     ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
     if not ends:
@@ -24,11 +24,11 @@ def groups_of(points: Iterable[Point]) -> list[str]:
     return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
 
 
-def component_key(points: Iterable[Point], *levels: Level) -> tuple[Key, ...]:
+def component_key(points: Iterable[Point], *levels: Level) -> tuple[LegendEntry, ...]:
     """A key of the components, and of the dashed levels."""
     marks = [(g, palette.mark(g)) for g in groups_of(points)]
-    named = {level.name: Key(level.name, palette.BASELINE, None, level.dash) for level in levels}
-    return (*(Key(g, m.colour, m.shape) for g, m in marks), *named.values())
+    named = {level.name: LegendEntry(level.name, palette.BASELINE, None, level.dash) for level in levels}
+    return (*(LegendEntry(g, m.colour, m.shape) for g, m in marks), *named.values())
 
 
 def with_means(points: Sequence[Point]) -> list[Point]:

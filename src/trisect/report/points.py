@@ -1,4 +1,4 @@
-"""Points, means over seeds, and the order of sites, that figures and sentences are made of."""
+"""Data points of figures: numbers by site and seed, means over seeds, and the order of sites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trisect.stats.paired import summary, t_interval
 from trisect.stats.tested import ROUNDING, number
 
 
-class Place(NamedTuple):
+class SitePosition(NamedTuple):
     """Where a site stands in a figure: its group (`q`, `q+k`), its layers as spelt, and their mean as depth.
 
     `single` is one layer, all of its heads together.
@@ -78,14 +78,14 @@ def ranked(means: Mapping[str, Mean], signed: bool = True) -> tuple[list[str], l
 
 
 @cache
-def place(site: str) -> Place:
+def place(site: str) -> SitePosition:
     """Read a site of the rows; combined components and several layers make a place of their own."""
     known = Site.parse(site)
     group = "+".join(known.components)
     if known.layers is None:
-        return Place(group, "all", math.inf, False)
+        return SitePosition(group, "all", math.inf, False)
     depth = sum(known.layers) / len(known.layers)
-    return Place(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1 and known.heads is None)
+    return SitePosition(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1 and known.heads is None)
 
 
 def order(site: str) -> tuple[bool, float, str, bool, int, str]:

@@ -1,4 +1,4 @@
-"""A chart becomes SVG with the same bytes each time, and PNG from that SVG."""
+"""Render a chart as SVG, with the same bytes each time, and as PNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sheet: the page of an experiment, in sections with figures, tables and verdicts; Document: a page that is a text of its own."""
+"""Static HTML pages: a Sheet of sections, figures, tables and verdicts, and a Document that is a text of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.files import inside, replace_file
-from trisect.report import cards, drawing, marks, render, template
+from trisect.report import cards, chart_data, drawing, render, template
 from trisect.report import format as words
 from trisect.report.blocks import SHORT, Block, Paragraph, Picture, Strip, Table, Verdicts
 from trisect.report.panels import Figure
@@ -192,7 +192,7 @@ def _figure(figure: Figure, interactive: bool) -> dict[str, Any]:
 def _numbers(figure: Figure) -> Markup:
     """What lies under the marks of every arrangement, as JSON that may stand inside <script>."""
     views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
-    numbers = json.dumps(marks.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
+    numbers = json.dumps(chart_data.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
     return Markup(numbers.replace("<", "\\u003c"))  # "<" could end the block; as an escape it is the same text
 
 

@@ -1,4 +1,4 @@
-"""Words about the model and the texts that a page speaks of."""
+"""Words for the model and the texts that a page is about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Survival: in words, whether a claim about attacks stands when the same sites are attacked in another way."""
+"""Sentences on whether a claim about attacks survives when the same sites are attacked in another way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annotate: spaCy labels for a raw text, one per token, by several processes, in shards that survive a stop."""
+"""Label a raw text with spaCy, one label per token, by several processes, in shards that survive a stop."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from trisect.engine.drive import Order, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
 from trisect.engine.start import open_engine
-from trisect.text import readers, store
+from trisect.text import arrays, readers
 from trisect.text.corpus import SPLITS, Corpus, Split
-from trisect.text.hub import Rows
+from trisect.text.hub import DatasetTexts
 from trisect.text.tagger import COLUMNS, OUTSIDE, About, Pipeline, Shard, describe, tag
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
 NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
 LONGEST = 1_000  # words shown to the pipeline at once; a longer paragraph is shown in pieces
 
-Progress = Callable[[int, int], None]
+AnnotationProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def annotate(
     reader: str | None = None,
     placeholder: str = "Unk",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: AnnotationProgress | None = None,
     columns: Sequence[str] | None = None,
 ) -> Corpus:
     """Label the raw text `source` (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline into the corpus folder `out`.
@@ -121,12 +121,12 @@ def _clear(shards: Path, keep: str = "") -> None:
         shards.rmdir()
 
 
-def _bytes(part: Path | Rows) -> int:
-    return part.size() if isinstance(part, Rows) else part.stat().st_size
+def _bytes(part: Path | DatasetTexts) -> int:
+    return part.size() if isinstance(part, DatasetTexts) else part.stat().st_size
 
 
-def _checksum(part: Path | Rows) -> str:
-    if isinstance(part, Rows):
+def _checksum(part: Path | DatasetTexts) -> str:
+    if isinstance(part, DatasetTexts):
         return part.checksum()
     with part.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
@@ -152,7 +152,7 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
 
 
 def _statement(
-    kind: readers.Reader, files: Mapping[str, Path | Rows], placeholder: str, about: About
+    kind: readers.Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: About
 ) -> dict[str, Any]:
     """All that the labels depend on; shards and results of another statement are never taken for ours."""
     return {
@@ -209,7 +209,9 @@ def _prepare(folder: Path, statement: Mapping[str, Any]) -> None:
         write_json(key, statement)
 
 
-def _shards(kind: readers.Reader, files: Mapping[str, Path | Rows], folder: Path, placeholder: str) -> Iterator[_Shard]:
+def _shards(
+    kind: readers.Reader, files: Mapping[str, Path | DatasetTexts], folder: Path, placeholder: str
+) -> Iterator[_Shard]:
     """The text in pieces of about 20,000 words; where they are cut depends on the text alone."""
     for split, part in files.items():
         number, tokens, texts = 0, 0, []
@@ -291,7 +293,12 @@ class _Tagging:
 
 
 def _tag(
-    engine: Engine, pipeline: str, about: About, shards: Iterator[_Shard], total: int, progress: Progress | None
+    engine: Engine,
+    pipeline: str,
+    about: About,
+    shards: Iterator[_Shard],
+    total: int,
+    progress: AnnotationProgress | None,
 ) -> None:
     """Have the shards tagged that are not there yet."""
     done = 0
@@ -318,7 +325,7 @@ def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[s
     classes = {column: readers.Ids(2**15 - 1) for column in columns}
     splits = {}
     for name, split in text.splits.items():
-        grown = {column: store.GrowingArray(np.int16) for column in columns}
+        grown = {column: arrays.GrowingArray(np.int16) for column in columns}
         number, n = 0, len(split.tokens)
         while (start := len(grown[columns[0]])) < n:
             body = read_json(_shard_path(folder, name, number), f"Delete {folder} and call the same command again.")
@@ -350,6 +357,6 @@ def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: About) -
     notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
-        share = store.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
+        share = arrays.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
         notes.append(f"{word} ({share:.1%} of train) was shown to the tagger as '{placeholder}' and carries no label.")
     return tuple(notes)

@@ -1,15 +1,15 @@
-"""Bitext: sentence pairs of two languages, with gold alignments where there are some."""
+"""Bitext: sentence pairs of two languages, with gold word alignments where there are some."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
-from trisect.text.links import SIDES, TALP, Found, Gold, format_links, plural, read_lines, read_links
+from trisect.text.alignment_files import SIDES, TALP, LinkFile, LinkSet, format_links, plural, read_lines, read_links
 
 TRAIN, TEST = "train", "test"
 TRIAL = ("trial", "valid", "dev")  # what the middle split is called by those who share bitexts
@@ -17,7 +17,7 @@ GOLD = (TALP, ".pharaoh", ".align", ".links", ".gold")
 OTHERS = (*GOLD, ".md", ".txt", ".json")
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """A sentence and its translation as words; gold links (source, target) from 0, null where nobody made any.
 
     `possible` includes `sure`.
@@ -25,8 +25,8 @@ class Pair(NamedTuple):
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    sure: Found | None = None
-    possible: Found | None = None
+    sure: LinkSet | None = None
+    possible: LinkSet | None = None
 
     @property
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 class Pairs(NamedTuple):
     """Sentence pairs of two files, and what was found out about their links."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[SentencePair, ...]
     notes: tuple[str, ...]
 
 
@@ -51,13 +51,13 @@ class Bitext:
     """Pairs to learn from, pairs to choose by (a trial set) and pairs to score, with a fingerprint of them all."""
 
     name: str
-    train: tuple[Pair, ...]
-    valid: tuple[Pair, ...]
-    test: tuple[Pair, ...]
+    train: tuple[SentencePair, ...]
+    valid: tuple[SentencePair, ...]
+    test: tuple[SentencePair, ...]
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
 
-    def lessons(self, longest: int) -> tuple[Pair, ...]:
+    def training_pairs(self, longest: int) -> tuple[SentencePair, ...]:
         """The train pairs of at most so many words a side, each once, and none that is in valid or test."""
         scored = {pair.sides for pair in (*self.valid, *self.test)}
         once = {pair.sides: pair for pair in reversed(self.train) if pair.longest <= longest}
@@ -71,7 +71,7 @@ def read_pairs(
     """Read two files, line n of one the translation of line n of the other, and a file of links from source to target.
 
     Words stand apart by spaces. `base` says what the first word counts as in the links (0 or 1), where that does not
-    show (text.links.read_links). Raises CorpusError for sides with different numbers of lines, an empty sentence, and
+    show (text.alignment_files.read_links). Raises CorpusError for sides with different numbers of lines, an empty sentence, and
     links that do not fit.
     """
     paths = (Path(source), Path(target))
@@ -91,7 +91,7 @@ def read_pairs(
                 todo = "Leave that line out of both files, and out of the links."
                 raise CorpusError(f"{path}, line {number}, is empty.", known, todo)
     if gold is None:
-        return Pairs(tuple(Pair(*both) for both in zip(*sides, strict=True)), ())
+        return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), ())
     found = read_links(Path(gold), [(len(s), len(t)) for s, t in zip(*sides, strict=True)], base)
     return Pairs(tuple(_with(found, *sides)), (found.note,))
 
@@ -115,20 +115,33 @@ def open_bitext(
     return assemble(f"{paths[0].name} and {paths[1].name}", {TRAIN: found.pairs}, found.notes)
 
 
-def assemble(name: str, splits: Mapping[str, Sequence[Pair]], notes: Iterable[str]) -> Bitext:
+def assemble(name: str, splits: Mapping[str, Sequence[SentencePair]], notes: Iterable[str]) -> Bitext:
     """A Bitext of the splits train, valid and test, with its fingerprint."""
     train, valid, test = (tuple(splits.get(split, ())) for split in (TRAIN, "valid", TEST))
     marks = "\n\n".join("\n".join(map(_mark, part)) for part in (train, valid, test))
     return Bitext(name, train, valid, test, tuple(notes), digest(marks, 8))
 
 
-def bitext_data(bitext: Bitext) -> dict[str, Any]:
+class BitextData(TypedDict):
+    """A Bitext as JSON: a pair is its two lists of words, then its sure and its possible links or null."""
+
+    name: str
+    notes: list[str]
+    fingerprint: str
+    train: list[list[Any]]
+    valid: list[list[Any]]
+    test: list[list[Any]]
+
+
+def bitext_data(bitext: Bitext) -> BitextData:
     """As JSON-ready data."""
-    parts = {split: [_data(pair) for pair in getattr(bitext, split)] for split in (TRAIN, "valid", TEST)}
-    return {"name": bitext.name, "notes": list(bitext.notes), "fingerprint": bitext.fingerprint, **parts}
+    train, valid, test = ([_data(pair) for pair in part] for part in (bitext.train, bitext.valid, bitext.test))
+    return BitextData(
+        name=bitext.name, notes=list(bitext.notes), fingerprint=bitext.fingerprint, train=train, valid=valid, test=test
+    )
 
 
-def read_bitext(data: Mapping[str, Any]) -> Bitext:
+def read_bitext(data: BitextData | Mapping[str, Any]) -> Bitext:
     """The Bitext that travelled as JSON, made by `bitext_data`."""
     train, valid, test = (tuple(_pair(row) for row in data[split]) for split in (TRAIN, "valid", TEST))
     return Bitext(data["name"], train, valid, test, tuple(data["notes"]), data["fingerprint"])
@@ -159,22 +172,24 @@ def _languages(folder: Path, here: Sequence[str]) -> tuple[str, str]:
     return ends[0], ends[1]
 
 
-def _with(gold: Gold, sources: Sequence[tuple[str, ...]], targets: Sequence[tuple[str, ...]]) -> Iterable[Pair]:
+def _with(
+    gold: LinkFile, sources: Sequence[tuple[str, ...]], targets: Sequence[tuple[str, ...]]
+) -> Iterable[SentencePair]:
     for source, target, linked in zip(sources, targets, gold.sentences, strict=True):
-        yield Pair(source, target, linked.sure, linked.possible)
+        yield SentencePair(source, target, linked.sure, linked.possible)
 
 
-def _mark(pair: Pair) -> str:
+def _mark(pair: SentencePair) -> str:
     """A pair as one line, which no other pair has."""
     links = "" if pair.sure is None else format_links(pair.sure, pair.possible or ())
     return f"{' '.join(pair.source)}\t{' '.join(pair.target)}\t{links}"
 
 
-def _data(pair: Pair) -> list[Any]:
+def _data(pair: SentencePair) -> list[Any]:
     links = [None if some is None else sorted(map(list, some)) for some in (pair.sure, pair.possible)]
     return [list(pair.source), list(pair.target), *links]
 
 
-def _pair(row: Sequence[Any]) -> Pair:
+def _pair(row: Sequence[Any]) -> SentencePair:
     links = [None if some is None else frozenset((int(s), int(t)) for s, t in some) for some in row[2:]]
-    return Pair(tuple(row[0]), tuple(row[1]), *links)
+    return SentencePair(tuple(row[0]), tuple(row[1]), *links)

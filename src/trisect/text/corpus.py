@@ -1,4 +1,4 @@
-"""Corpus: token ids, aligned labels, splits and a fingerprint; windows addressed by step."""
+"""A Corpus: token ids, aligned labels, splits and a fingerprint; windows addressed by training step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import canonical, digest, inside, is_name, read_json, write_json
 from trisect.core.spec import Text
-from trisect.text import store
+from trisect.text import arrays
 
 SPLITS = ("train", "valid", "test")
 UNKNOWN = "<unk>"
@@ -104,9 +104,9 @@ class Corpus:
         budget = {"train": text.train_tokens, "valid": text.valid_tokens}
         parts = {name: split.first(budget.get(name)) for name, split in self.splits.items()}
         size = len(self.vocabulary)
-        seen = {name: store.counts(split.tokens, size) for name, split in parts.items()}
+        seen = {name: arrays.counts(split.tokens, size) for name, split in parts.items()}
         vocabulary, lookup = _choose(self.vocabulary, seen, text.min_count)
-        parts = {name: Split(store.mapped(split.tokens, lookup), split.labels) for name, split in parts.items()}
+        parts = {name: Split(arrays.mapped(split.tokens, lookup), split.labels) for name, split in parts.items()}
         return Corpus.make(self.name, vocabulary, self.labels, parts, self.notes + _cut_notes(self, text, seen))
 
     def column(self, label: str) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Corpus:
             todo = "Use a column that there is, or make some with 'trisect corpus annotate'."
             raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", known, todo)
         names = self.labels[label]
-        present = np.flatnonzero(store.counts(self.splits["train"].labels[label], len(names)))
+        present = np.flatnonzero(arrays.counts(self.splits["train"].labels[label], len(names)))
         if len(present) < 2:
             found = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
             given = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
@@ -129,9 +129,9 @@ class Corpus:
         with suppress(OSError):  # a place that cannot be written is named by the first array's own error
             (folder / "corpus.json").unlink()
         for split, part in self.splits.items():
-            store.write_array(inside(folder, f"{split}.npy"), part.tokens)
+            arrays.write_array(inside(folder, f"{split}.npy"), part.tokens)
             for number, label in enumerate(sorted(part.labels), start=1):
-                store.write_array(_column_path(folder, split, number), part.labels[label])
+                arrays.write_array(_column_path(folder, split, number), part.labels[label])
         body = {
             "format": FORMAT,
             "name": self.name,
@@ -182,7 +182,7 @@ class Corpus:
         )
 
 
-class Batch(NamedTuple):
+class WindowBatch(NamedTuple):
     """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word."""
 
     inputs: np.ndarray
@@ -198,7 +198,7 @@ def steps(split: Split, columns: int, window: int) -> int:
     return -(-(_rows(split, columns) - 1) // window)
 
 
-def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> Batch:
+def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> WindowBatch:
     """Window number `step` of the split laid out as `columns` columns of n // columns rows (science A1).
 
     Column b holds the tokens b*rows .. (b+1)*rows - 1. The last window may be shorter.
@@ -213,7 +213,7 @@ def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str,
         return grid[:, start + shift : stop + shift].astype(np.int64)
 
     following = {name: rows_of(split.labels[name], 1) for name in labels}
-    return Batch(rows_of(split.tokens, 0), rows_of(split.tokens, 1), following)
+    return WindowBatch(rows_of(split.tokens, 0), rows_of(split.tokens, 1), following)
 
 
 def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:
@@ -228,8 +228,8 @@ def sample_steps(split: Split, columns: int, window: int, tokens: int | None) ->
 def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
     """Nats per token of those token ids under the train split's word frequencies, one added to each count."""
     size = len(corpus.vocabulary)
-    train = store.counts(corpus.splits["train"].tokens, size) + 1
-    here = store.counts(targets, size)
+    train = arrays.counts(corpus.splits["train"].tokens, size) + 1
+    here = arrays.counts(targets, size)
     return float(-(here * np.log(train / train.sum())).sum() / here.sum())
 
 
@@ -301,8 +301,8 @@ def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
     """By split, and split and label, spelled as the files of format 1: fingerprints are made from this."""
     found = {}
     for name, split in splits.items():
-        found[f"{name}.npy"] = store.checksum(split.tokens)
-        found |= {f"{name}.{label}.npy": store.checksum(ids) for label, ids in split.labels.items()}
+        found[f"{name}.npy"] = arrays.checksum(split.tokens)
+        found |= {f"{name}.{label}.npy": arrays.checksum(ids) for label, ids in split.labels.items()}
     return found
 
 
@@ -314,5 +314,5 @@ def _fingerprint(
 
 
 def _read_split(folder: Path, name: str, columns: Mapping[str, Path], n: int, todo: str) -> Split:
-    tokens = store.read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
-    return Split(tokens, {label: store.read_array(path, np.int16, n, todo) for label, path in columns.items()})
+    tokens = arrays.read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
+    return Split(tokens, {label: arrays.read_array(path, np.int16, n, todo) for label, path in columns.items()})

@@ -1,4 +1,4 @@
-"""Corruption: a text with a span moved to its end, as pretraining sees it, and a question with its answer, as fine-tuning does."""
+"""Span corruption for pretraining: a text with a span moved to its end; and a question with its answer, for fine-tuning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPAN = 1 / 4  # of what is left of the text, on average, the length of the span
 IGNORED = -100
 
 
-class Span(NamedTuple):
+class CutSpan(NamedTuple):
     """Where a text is cut: its first `length` characters stay, and [start, end) of these are moved to the end."""
 
     length: int
@@ -60,7 +60,7 @@ class Example(NamedTuple):
 
 def draw_span(
     size: int, block: int, draw: np.random.Generator, shortest: int = SHORTEST, kept: float = KEPT, span: float = SPAN
-) -> Span:
+) -> CutSpan:
     """A cut for a text of `size` characters, for a model that reads `block` at once.
 
     The length is uniform from `shortest` (4) to the share `kept` (7/8) of the block, and a shorter text stays whole; the
@@ -69,19 +69,19 @@ def draw_span(
     """
     length = min(size, int(draw.integers(shortest, max(shortest, int(block * kept)) + 1)))
     if length < 3:
-        return Span(length, length, length)
+        return CutSpan(length, length, length)
     most = max(1, min(int(2 * span * length) - 1, length - 2))
     width = int(draw.integers(1, most + 1))
     start = int(draw.integers(1, length - width))
-    return Span(length, start, start + width)
+    return CutSpan(length, start, start + width)
 
 
-def corrupt(text: Sequence[T], span: Span) -> Corrupted[T]:
+def corrupt(text: Sequence[T], span: CutSpan) -> Corrupted[T]:
     """The pieces that a cut makes of a text."""
     return Corrupted(text[: span.start], text[span.end : span.length], text[span.start : span.end])
 
 
-def pretraining_example(ids: Sequence[int], span: Span, mask: int) -> Example:
+def pretraining_example(ids: Sequence[int], span: CutSpan, mask: int) -> Example:
     """A text's ids, with the span behind the second mask; every next id is to be predicted, as of an ordinary text.
 
     Source: the assignment's span corruption, after Raffel et al. 2020, section 3.1.4.

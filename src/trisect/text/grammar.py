@@ -1,4 +1,4 @@
-"""Grammar: the embedded default, a generated language with gold parts of speech and relations, written by us."""
+"""The embedded corpus: a generated language with gold parts of speech and dependency relations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hub: Hugging Face datasets by name or folder, as rows of text for the readers; needs the extra trisect[hub]."""
+"""Hugging Face datasets by name or folder, as rows of text for the readers; needs the extra trisect[hub]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = 300  # characters of the library's own words in a message
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class DatasetTexts:
     """The texts of one split, mapped from the dataset's own files: only a batch is ever in memory."""
 
     name: str
@@ -55,7 +55,7 @@ class Opened:
     """A dataset that was found: its name without folders, the rows of its splits by our names, and its revision."""
 
     name: str
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, DatasetTexts]
     notes: tuple[str, ...]
 
 
@@ -98,7 +98,7 @@ def open_dataset(where: str) -> Opened:
     for split, names in NAMES.items():
         key = next((n for n in names if n in found), None)
         if key is not None:
-            rows[split] = Rows(f"{short}, {key}", found[key], _column(where, found[key]))
+            rows[split] = DatasetTexts(f"{short}, {key}", found[key], _column(where, found[key]))
         elif split != "test":
             known = f"Looked for {' or '.join(names)}; its splits are {', '.join(map(str, found)) or 'none'}."
             todo = "Use a dataset that has both, or a folder with train.txt and valid.txt."
@@ -140,7 +140,7 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
         raise CorpusError(f"There is no dataset '{where}'.", known, todo) from error
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
         known = f"The library says: {_first(error)}"
-        todo = "Name one of the configurations that there are, as hf:NAME:CONFIG, or mend what it says."
+        todo = "Name one of the configurations that there are, as hf:NAME:CONFIG, or correct what it says."
         raise CorpusError(f"The dataset '{where}' cannot be opened.", known, todo) from error
 
 

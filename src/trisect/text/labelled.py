@@ -1,4 +1,4 @@
-"""Labelled texts: sentences as a tokenizer of its own reads them, with each word's place in them and its labels."""
+"""Labelled sentences for models with a tokenizer of their own: each word's place in the text and its labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
 from trisect.text.corpus import Corpus
-from trisect.text.hub import Rows, is_hub
+from trisect.text.hub import DatasetTexts, is_hub
 from trisect.text.raw import LONGEST_SENTENCE, STOP
 from trisect.text.readers import find_source, lines, open_corpus
 
@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The labelled texts of one split; `texts()` begins anew each time. `options` are the words of a command line."""
+    """The labelled texts of one split; `texts()` starts from the first each time. `options` are the words of a command line."""
 
     name: str
     columns: tuple[str, ...]
@@ -58,7 +58,7 @@ def open_labelled(where: str | Path, split: str, reader: str | None = None) -> L
     part = source.parts[split]
     met = {column for paragraph in source.kind.paragraphs(part) for column in paragraph.labels}
     columns = (*source.kind.columns, *sorted(met - {*source.kind.columns}))  # features of a treebank's morphology
-    mark = digest("\n".join(part.texts()), 8) if isinstance(part, Rows) else digest(part.read_bytes(), 8)
+    mark = digest("\n".join(part.texts()), 8) if isinstance(part, DatasetTexts) else digest(part.read_bytes(), 8)
 
     def texts() -> Iterator[Labelled]:
         for said, paragraph in zip(_said(part), source.kind.paragraphs(part), strict=True):
@@ -98,7 +98,7 @@ def _runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
             start = i + 1
 
 
-def _said(part: Path | Rows) -> Iterator[str]:
+def _said(part: Path | DatasetTexts) -> Iterator[str]:
     """The `# text` of every sentence that has words; empty where there is no such line."""
     said, words = "", False
     for line in lines(part):

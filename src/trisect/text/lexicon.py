@@ -1,4 +1,4 @@
-"""Lexicon: the invented words of the embedded language, with what each asks of its neighbours."""
+"""The lexicon of the embedded language: invented words, with what each asks of its neighbours."""
 
 from __future__ import annotations
 

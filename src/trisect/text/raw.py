@@ -1,4 +1,4 @@
-"""Raw texts: paragraphs and sentences as they stand in a corpus, for models that bring a tokenizer of their own."""
+"""Raw texts: paragraphs and sentences of a corpus or a file, for models with a tokenizer of their own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
-from trisect.core.subject import Text, Texts
+from trisect.core.subject import TextOrPair, Texts
 from trisect.text.corpus import SPLITS, Corpus
-from trisect.text.hub import Rows, is_hub
+from trisect.text.hub import DatasetTexts, is_hub
 from trisect.text.readers import CONLLU, WIKITEXT, find_source, lines, open_corpus
 
 HEADING = re.compile(r"^ ?(= )+.+( =)+\s*$")
@@ -22,7 +22,7 @@ FEW = 3  # texts that a command is still written out with
 LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
-def given_texts(texts: Iterable[Text]) -> Texts:
+def given_texts(texts: Iterable[TextOrPair]) -> Texts:
     """Texts that were handed over one by one; raises CorpusError for none or for an empty one."""
     kept = tuple(texts)
     if not kept:
@@ -103,13 +103,13 @@ def _runs(corpus: Corpus, split: str) -> Iterator[str]:
         yield " ".join(words)
 
 
-def _paragraphs(part: Path | Rows) -> Iterator[str]:
+def _paragraphs(part: Path | DatasetTexts) -> Iterator[str]:
     for line in lines(part):
         if line.strip() and not HEADING.match(line):
             yield JOINED.sub(r"\1", line.strip())
 
 
-def _sentences(part: Path | Rows) -> Iterator[str]:
+def _sentences(part: Path | DatasetTexts) -> Iterator[str]:
     said, words = "", []
     for line in lines(part):
         line = line.rstrip("\r\n")
@@ -127,9 +127,9 @@ def _sentences(part: Path | Rows) -> Iterator[str]:
         yield said or " ".join(words)
 
 
-def _mark(part: Path | Rows) -> str:
+def _mark(part: Path | DatasetTexts) -> str:
     """Hex digits of a file's bytes, or of a dataset's rows."""
-    if isinstance(part, Rows):
+    if isinstance(part, DatasetTexts):
         return digest("\n".join(part.texts()), 8)
     return digest(part.read_bytes(), 8)
 

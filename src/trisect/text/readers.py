@@ -1,4 +1,4 @@
-"""Readers: WikiText folders, CoNLL-U treebanks, plain text and datasets, one paragraph at a time, into a Corpus."""
+"""Readers of WikiText folders, CoNLL-U treebanks, plain text and datasets, one paragraph at a time, into a Corpus."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO, TypedDict
 
 import numpy as np
 
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
-from trisect.text import store
+from trisect.text import arrays
 from trisect.text.corpus import SPLITS, UNKNOWN, UNSHOWN, Corpus, Split
 from trisect.text.grammar import embedded
-from trisect.text.hub import Rows, is_hub, open_dataset, whole_name
+from trisect.text.hub import DatasetTexts, is_hub, open_dataset, whole_name
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a CoNLL-U word that are used
@@ -47,7 +47,7 @@ class Reader:
     hidden: frozenset[str]
     notes: tuple[str, ...]
     label_notes: tuple[str, ...]
-    paragraphs: Callable[[Path | Rows], Iterator[Paragraph]]
+    paragraphs: Callable[[Path | DatasetTexts], Iterator[Paragraph]]
 
     def find(self, folder: Path) -> dict[str, Path]:
         """The file of each split; raises CorpusError when train or valid has none, or a split has several."""
@@ -82,12 +82,12 @@ def basic_english(line: str) -> list[str]:
     return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
 
 
-def lines(part: Path | Rows) -> Iterator[str]:
+def lines(part: Path | DatasetTexts) -> Iterator[str]:
     """The lines of a UTF-8 file, without a byte-order mark, or of a dataset's rows; what is too long comes in pieces.
 
     Pieces of 2^20 characters break at white space if possible. Raises CorpusError naming a file that cannot be read.
     """
-    if isinstance(part, Rows):
+    if isinstance(part, DatasetTexts):
         for text in part.texts():
             yield from _pieces(io.StringIO(text, newline=None))
         return
@@ -113,13 +113,13 @@ def _pieces(file: TextIO) -> Iterator[str]:
         yield rest
 
 
-def _english(part: Path | Rows) -> Iterator[Paragraph]:
+def _english(part: Path | DatasetTexts) -> Iterator[Paragraph]:
     for line in lines(part):
         if words := basic_english(line):
             yield Paragraph(words)
 
 
-def _conllu(path: Path | Rows) -> Iterator[Paragraph]:
+def _conllu(path: Path | DatasetTexts) -> Iterator[Paragraph]:
     rows: list[list[str]] = []
     for number, line in enumerate(lines(path), 1):
         line = line.rstrip("\r\n")
@@ -133,22 +133,24 @@ def _conllu(path: Path | Rows) -> Iterator[Paragraph]:
                 raise CorpusError(
                     f"{path}, line {number}: {line[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}.",
                     "A CoNLL-U word has 10 columns with tabs between them.",
-                    "Mend that line.",
+                    "Correct that line.",
                 )
             if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", cells[0]):
                 known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
-                raise CorpusError(f"{path}, line {number}: {cells[0]!r} is not a word's id.", known, "Mend that line.")
+                raise CorpusError(
+                    f"{path}, line {number}: {cells[0]!r} is not a word's id.", known, "Correct that line."
+                )
             if cells[0].isdigit():
                 if empty := [name for name, i in READ.items() if not cells[i]]:
                     known = "No column of a CoNLL-U word is empty: what is not known is '_'."
-                    raise CorpusError(f"{path}, line {number}: {empty[0]} is empty.", known, "Mend that line.")
+                    raise CorpusError(f"{path}, line {number}: {empty[0]} is empty.", known, "Correct that line.")
                 if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", cells[READ["FEATS"]]):
                     given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} are no features."
                     known = "Features are written Name=Value with '|' between them, and '_' where there are none."
-                    raise CorpusError(given, known, "Mend that line.")
+                    raise CorpusError(given, known, "Correct that line.")
                 if not UNSHOWN.isdisjoint(cells[READ["FEATS"]]):
                     given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} holds a control character."
-                    raise CorpusError(given, "Features name label columns, which pages show.", "Mend that line.")
+                    raise CorpusError(given, "Features name label columns, which pages show.", "Correct that line.")
                 rows.append(cells)
     if rows:
         yield _sentence(rows)
@@ -221,7 +223,7 @@ def _named(name: str) -> Reader:
     )
 
 
-def _suits(train: Path | Rows) -> Reader:
+def _suits(train: Path | DatasetTexts) -> Reader:
     start = ""
     for line in lines(train):
         start += line
@@ -231,25 +233,25 @@ def _suits(train: Path | Rows) -> Reader:
 
 
 @dataclass(frozen=True)
-class Source:
+class RawSource:
     """A raw text before it is read: its name, who reads it, a file or rows for each split, and notes on where it is from."""
 
     name: str
     kind: Reader
-    parts: Mapping[str, Path | Rows]
+    parts: Mapping[str, Path | DatasetTexts]
     notes: tuple[str, ...] = ()
 
 
-def find_source(where: str | Path, name: str | None = None) -> Source:
+def find_source(where: str | Path, name: str | None = None) -> RawSource:
     """A raw folder or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
     if is_hub(where):
         kind = None if name is None else _named(name)
         found = open_dataset(str(where))
-        return Source(found.name, kind or _suits(found.rows["train"]), found.rows, found.notes)
+        return RawSource(found.name, kind or _suits(found.rows["train"]), found.rows, found.notes)
     folder = Path(where)
     kind = reader(folder, name)
     shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
-    return Source(shown, kind, kind.find(folder))
+    return RawSource(shown, kind, kind.find(folder))
 
 
 class Ids:
@@ -272,23 +274,23 @@ class Ids:
         return tuple(self._ids)
 
 
-def read(where: str | Path | Source, name: str | None = None) -> Corpus:
+def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
     """Read a raw text in one pass, with memory bounded by the vocabulary, not by the text.
 
     The corpus keeps every type of every split; `Corpus.cut` chooses the vocabulary.
     """
-    source = where if isinstance(where, Source) else find_source(where, name)
+    source = where if isinstance(where, RawSource) else find_source(where, name)
     kind = source.kind
     types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
     splits = {}
     for split, part in source.parts.items():
-        tokens = store.GrowingArray(np.int32)
-        labels = {column: store.GrowingArray(np.int16) for column in kind.columns}
+        tokens = arrays.GrowingArray(np.int32)
+        labels = {column: arrays.GrowingArray(np.int16) for column in kind.columns}
         for paragraph in kind.paragraphs(part):
             tokens.append([types[word.lower()] for word in paragraph.words])
             for column in paragraph.labels.keys() - labels.keys():  # a feature that is met for the first time
                 classes.setdefault(column, Ids(2**15 - 1))
-                labels[column] = store.GrowingArray(np.int16)
+                labels[column] = arrays.GrowingArray(np.int16)
             for column, ids in labels.items():
                 found = paragraph.labels.get(column) or [None] * len(paragraph.words)
                 ids.append([-1] * (len(tokens) - len(found) - len(ids)))
@@ -334,7 +336,29 @@ def load_text(text: Text) -> Corpus:
     return open_corpus(text.corpus).cut(text)
 
 
-def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[str, Any]:
+class SplitSize(TypedDict):
+    """One split in numbers; `unknown` are tokens whose type train lacks."""
+
+    split: str
+    tokens: int
+    types: int
+    unknown: int
+    columns: int
+    rows: int
+
+
+class CorpusFacts(TypedDict):
+    """What a corpus holds, JSON-ready: its splits, and a row for each split, label column and class (null: no label)."""
+
+    name: str
+    fingerprint: str
+    types: int
+    splits: list[SplitSize]
+    labels: list[dict[str, str | int | None]]
+    notes: list[str]
+
+
+def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> CorpusFacts:
     """What `trisect corpus show` prints, JSON-ready.
 
     `splits`: one row a split with tokens, types, unknown (tokens whose type train lacks), columns and rows (20 columns
@@ -342,8 +366,9 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[s
     count, most frequent in train first, and a row of class null for tokens without label.
     """
     columns = {"train": 20, "valid": 10, "test": 10} | dict(columns or {})
-    seen = {name: store.counts(split.tokens, len(corpus.vocabulary)) for name, split in corpus.splits.items()}
-    splits, labels = [], []
+    seen = {name: arrays.counts(split.tokens, len(corpus.vocabulary)) for name, split in corpus.splits.items()}
+    splits: list[SplitSize] = []
+    labels: list[dict[str, str | int | None]] = []
     for name, split in corpus.splits.items():
         n = len(split.tokens)
         splits.append(
@@ -357,10 +382,16 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[s
             }
         )
         for column, classes in corpus.labels.items():
-            train = store.counts(corpus.splits["train"].labels[column], len(classes))
-            here = store.counts(split.labels[column], len(classes))
+            train = arrays.counts(corpus.splits["train"].labels[column], len(classes))
+            here = arrays.counts(split.labels[column], len(classes))
             order = sorted(range(len(classes)), key=lambda i: (-train[i], classes[i]))
             rows = [(classes[i], int(here[i])) for i in order] + [(None, n - int(here.sum()))]
             labels += [{"split": name, "label": column, "class": c, "count": k} for c, k in rows]
-    about = {"name": corpus.name, "fingerprint": corpus.fingerprint, "types": len(corpus.vocabulary)}
-    return {**about, "splits": splits, "labels": labels, "notes": list(corpus.notes)}
+    return {
+        "name": corpus.name,
+        "fingerprint": corpus.fingerprint,
+        "types": len(corpus.vocabulary),
+        "splits": splits,
+        "labels": labels,
+        "notes": list(corpus.notes),
+    }

@@ -1,4 +1,4 @@
-"""Tagger: run a spaCy pipeline on shards of words; its jobs describe the pipeline and write label files."""
+"""Run a spaCy pipeline on shards of words: jobs that describe the pipeline and write label files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import write_json
@@ -89,7 +89,14 @@ def _folder_digest(folder: Path, start: str) -> str:
     return state.hexdigest()
 
 
-def label(nlp: Language, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> dict[str, Any]:
+class ShardLabels(TypedDict):
+    """Labels of one shard: per column its classes in the order of first use, and a class number for each word."""
+
+    classes: dict[str, list[str]]
+    ids: dict[str, list[int]]
+
+
+def label(nlp: Language, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> ShardLabels:
     """Classes and ids of each column for ready-made words; '' is the class of a word the pipeline left out.
 
     A word's entity type is that of the entity around it, 'O' where there is none.

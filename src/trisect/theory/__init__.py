@@ -1,20 +1,20 @@
-"""Theory: attention by hand, eight constructions with their laws, and a solver for wanted outputs."""
+"""Attention by hand: eight constructions of q, k and v with their laws, and a solver for wanted outputs."""
 
-from trisect.theory.certain import average, copying
-from trisect.theory.chance import (
+from trisect.theory.draws import KeyDraws
+from trisect.theory.fixed_keys import average, copying
+from trisect.theory.random_keys import (
     random_keys_one_head,
     random_keys_two_heads,
     stretched_key_one_head,
     stretched_key_two_heads,
 )
-from trisect.theory.draws import Draws
 from trisect.theory.result import Apart, Construction, Erratum, LogOdds, Variances
+from trisect.theory.self_attention import identity_attention, key_query_value
 from trisect.theory.solver import Solution, solve
-from trisect.theory.sweep import CONSTRUCTIONS, Curve, sweep
-from trisect.theory.words import identity_attention, key_query_value
+from trisect.theory.sweep import CONSTRUCTIONS, ErrorCurve, sweep
 
 __all__ = [
-    "CONSTRUCTIONS", "Apart", "Construction", "Curve", "Draws", "Erratum", "LogOdds", "Solution", "Variances", "average",
+    "CONSTRUCTIONS", "Apart", "Construction", "ErrorCurve", "KeyDraws", "Erratum", "LogOdds", "Solution", "Variances", "average",
     "copying", "identity_attention", "key_query_value", "random_keys_one_head", "random_keys_two_heads", "solve",
     "stretched_key_one_head", "stretched_key_two_heads", "sweep",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Certificates: proofs that no matrices Q, K and V give the wanted outputs, each with how far they have to miss."""
+"""Certificates that no matrices Q, K and V give the wanted outputs, each with how far they have to miss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-import trisect.theory.parts as parts
+import trisect.theory.helpers as helpers
 from trisect.theory.result import Array
 
 SURE = 1e-9  # of the largest wanted number: what a bound that is itself rounded has to exceed
@@ -34,7 +34,7 @@ def certificate(words: Float[np.ndarray, "N D"], wanted: Float[np.ndarray, "N M"
     dependent but for rounding are not dependent.
     """
     asked = np.asarray(np.isfinite(wanted).all(1))
-    power = parts.power_of(wanted[asked])
+    power = helpers.power_of(wanted[asked])
     scaled = np.ldexp(wanted, -power)  # of size 1, so that no square is too small or too large
     size = float(np.abs(scaled[asked]).max(initial=0.0))
     rank = rank_bound(words)
@@ -53,7 +53,7 @@ def rank_bound(words: Float[np.ndarray, "N D"]) -> int:
     if not table.size:
         return 0
     full = min(table.shape)
-    scaled, down, across = parts.balanced(table)
+    scaled, down, across = helpers.balanced(table)
     faithful = np.array_equal(np.ldexp(np.ldexp(scaled, across), down[:, None]), table)
     if faithful and np.linalg.matrix_rank(scaled) == full:
         return full
@@ -103,7 +103,7 @@ def _equal(words: Array, wanted: Array, asked: Array) -> Certificate | None:
         for j in places[n + 1 :]:
             if not np.array_equal(words[i], words[j]) or np.array_equal(wanted[i], wanted[j]):
                 continue
-            bound = min(parts.length(wanted[i] / 2 - wanted[j] / 2), MOST)
+            bound = min(helpers.length(wanted[i] / 2 - wanted[j] / 2), MOST)
             if best is None or bound > best.bound:
                 best = Certificate(
                     f"Words {i + 1} and {j + 1} are equal, so that their queries are, and with them their weights and their "
@@ -126,7 +126,7 @@ def _zero(words: Array, wanted: Array, asked: Array, rank: int) -> Certificate |
     )
     sums = [sum(map(Fraction, column)) for column in words.T.tolist()]
     if not any(sums):
-        return Certificate(said + "Here x̄ = 0, and so is that output.", parts.length(wanted[place]))
+        return Certificate(said + "Here x̄ = 0, and so is that output.", helpers.length(wanted[place]))
     shares = _shares(words, sums)
     if rank == 1:
         return _on_a_line(said, shares, wanted, asked, place)
@@ -139,7 +139,7 @@ def _shares(words: Array, sums: list[Fraction | int]) -> Float[np.ndarray, " N"]
     """s_i with s_i x̄ the part of x_i along x̄; the sums are exact, since little may be left of large words."""
     most = max(map(abs, sums))
     along = np.array([float(Fraction(one) / most) for one in sums])
-    power = parts.power_of(words)
+    power = helpers.power_of(words)
     mean = float(Fraction(most) / len(words) / Fraction(2) ** power)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # what overflows proves nothing
         return np.nan_to_num(np.ldexp(words, -power) @ along / (along @ along) / mean, nan=0.0)
@@ -152,7 +152,7 @@ def _on_a_line(said: str, shares: Array, wanted: Array, asked: Array, place: int
     bound = 0.0
     for want in wanted[asked]:
         nearest = float(np.clip(want @ target / square, shares.min(), shares.max())) if square else 0.0
-        bound = max(bound, parts.length(nearest * target - want) / (1 + float(np.abs(shares).max())))
+        bound = max(bound, helpers.length(nearest * target - want) / (1 + float(np.abs(shares).max())))
     return Certificate(
         said
         + "All words lie on one line, so that every output is V x̄ times a number between the least and the largest "

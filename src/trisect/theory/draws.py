@@ -1,4 +1,4 @@
-"""Draws: the random part of random keys, drawn in blocks, and what softmax makes of it."""
+"""Random draws behind random keys, made in blocks, and the softmax of their logits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jaxtyping import Float
 from numpy.random import Generator
 
 from trisect.core.errors import TheoryError
-from trisect.theory.parts import A, B, check_whole
+from trisect.theory.helpers import A, B, check_whole
 
 BLOCK = 1 << 18  # numbers drawn together, so that memory does not grow with samples times keys
 LARGEST_SAMPLE = 10**8  # samples, of which two numbers each are kept
 HALF = math.sqrt(0.5)  # the standard deviation of the stretch of k_a
 
 
-class Draws(NamedTuple):
+class KeyDraws(NamedTuple):
     """Standard normal numbers behind S samples of N keys.
 
     k_i = μ_i + √α z_i, and k_a also has √½ g μ_a. `stretch` is g; `along` are z_iᵀμ_a and z_iᵀμ_b, all of z_i that a query
@@ -29,7 +29,7 @@ class Draws(NamedTuple):
     along: Float[np.ndarray, "S N 2"]
 
 
-class Scores(NamedTuple):
+class KeyLogits(NamedTuple):
     """Logits of a block of samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b."""
 
     one: Float[np.ndarray, "S N"]
@@ -37,19 +37,19 @@ class Scores(NamedTuple):
     second: Float[np.ndarray, "S N"]
 
 
-def blocks(draws: Draws | None, samples: int, keys: int, variance: float, draw: Generator) -> Iterator[Draws]:
+def blocks(draws: KeyDraws | None, samples: int, keys: int, variance: float, draw: Generator) -> Iterator[KeyDraws]:
     """The draws given, or new ones, a block at a time; noise that α = 0 would wipe out is not drawn."""
     size = max(1, BLOCK // (2 * keys))
     for start in range(0, samples, size):
         count = min(size, samples - start)
         if draws is not None:
-            yield Draws(draws.stretch[start : start + count], draws.along[start : start + count])
+            yield KeyDraws(draws.stretch[start : start + count], draws.along[start : start + count])
         else:
             shape = (count, keys, 2)
-            yield Draws(draw.standard_normal(count), draw.standard_normal(shape) if variance else np.zeros(shape))
+            yield KeyDraws(draw.standard_normal(count), draw.standard_normal(shape) if variance else np.zeros(shape))
 
 
-def check_draws(draws: Draws | None, samples: int, keys: int, variance: float) -> int:
+def check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float) -> int:
     """How many samples there are; refuses a number below 2 or too large for memory, a negative α, and draws of another shape."""
     if not (math.isfinite(variance) and variance >= 0):
         raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
@@ -70,7 +70,7 @@ def check_draws(draws: Draws | None, samples: int, keys: int, variance: float) -
     return samples
 
 
-def scores(draws: Draws, beta: float, variance: float, stretched: bool) -> Scores:
+def scores(draws: KeyDraws, beta: float, variance: float, stretched: bool) -> KeyLogits:
     """Every logit k_iᵀq of these samples, for one head and for two."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
         found = beta * math.sqrt(variance) * draws.along
@@ -79,4 +79,4 @@ def scores(draws: Draws, beta: float, variance: float, stretched: bool) -> Score
         if stretched:
             found[:, A, 0] += beta * HALF * draws.stretch
         first, second = found[..., 0], found[..., 1]
-        return Scores(first + second, first, second)
+        return KeyLogits(first + second, first, second)

@@ -1,4 +1,4 @@
-"""Laws: closed forms for random keys, as moments of logit-normal weights and lognormal attention."""
+"""Closed forms for random keys: moments of logit-normal weights and of lognormal attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy import special
 
 from trisect.theory.draws import HALF
-from trisect.theory.parts import A, B, deviations
+from trisect.theory.helpers import A, B, deviations
 from trisect.theory.result import Array
 
 MOST = 600.0  # of an exponent

@@ -1,4 +1,4 @@
-"""Result: what a construction of attention by hand gives back, with its law, where the law ends, and the source's errors."""
+"""The result of a construction of attention by hand: matrices, law, where the law ends, and the source's errors."""
 
 from __future__ import annotations
 

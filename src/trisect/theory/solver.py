@@ -1,4 +1,4 @@
-"""Solver: matrices Q, K and V that turn given words into wanted outputs, or a proof that there are none."""
+"""Solve for matrices Q, K and V that turn given words into wanted outputs, or prove that there are none."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-import trisect.theory.parts as parts
+import trisect.theory.helpers as helpers
 from trisect.core.errors import TheoryError
 from trisect.theory.certificates import certificate, rank_bound
-from trisect.theory.parts import attention_weights
+from trisect.theory.helpers import attention_weights
 from trisect.theory.result import Array
-from trisect.theory.words import self_attention
+from trisect.theory.self_attention import self_attention
 
 SOLVED, IMPOSSIBLE, NOT_FOUND = "solved", "impossible", "not found"
 CLOSE = 1e-6  # of the largest wanted number: how near outputs have to be to count as the wanted ones
@@ -57,7 +57,7 @@ def solve(inputs: ArrayLike, outputs: ArrayLike, *, beta: float = 10.0, generato
     see `certificate`. Else, and where float64 has no such inverse, the best of a search, started from the generator's
     draws. Raises TheoryError for other shapes, for what is not numbers, and where matrices would be beyond float64.
     """
-    beta = parts.check_beta(beta)
+    beta = helpers.check_beta(beta)
     words, wanted, asked = _checked(inputs, outputs)
     proved = certificate(words, wanted)
     if proved is not None:
@@ -69,7 +69,9 @@ def solve(inputs: ArrayLike, outputs: ArrayLike, *, beta: float = 10.0, generato
         if made is not None:
             tried.append(_finish("closed form", words, wanted, asked, made))
     if not tried or tried[0].status != SOLVED:
-        tried.append(_finish("search", words, wanted, asked, _search(words, wanted, asked, parts.generator(generator))))
+        tried.append(
+            _finish("search", words, wanted, asked, _search(words, wanted, asked, helpers.generator(generator)))
+        )
     return min(tried, key=lambda one: one.residual if one.residual is not None else np.inf)
 
 
@@ -119,10 +121,10 @@ def _closed(unique: Array, which: Array, wanted: Array, asked: Array, beta: floa
     Null where float64 has no inverse of the words or of the weights.
     """
     count, dim = unique.shape
-    scaled, down, across = parts.balanced(unique)
+    scaled, down, across = helpers.balanced(unique)
     copies = np.bincount(which, minlength=count)
     weights = attention_weights(beta * np.eye(count) + np.log(copies))
-    power = parts.power_of(wanted[asked])
+    power = helpers.power_of(wanted[asked])
     targets = np.zeros((count, wanted.shape[1]))
     targets[which[asked]] = np.ldexp(wanted[asked], -power)
     try:
@@ -143,12 +145,12 @@ def _search(words: Array, wanted: Array, asked: Array, draw: Generator) -> _Matr
     Words and wants are searched for at size 1, and the matrices scaled back.
     """
     dim = words.shape[1]
-    down, power = parts.power_of(words), parts.power_of(wanted[asked])
+    down, power = helpers.power_of(words), helpers.power_of(wanted[asked])
     words, targets = np.ldexp(words, -down), np.ldexp(wanted[asked], -power)
 
     def loss(flat: Array) -> tuple[float, Array]:
         scores = words @ flat.reshape(dim, dim) @ words.T
-        weights = attention_weights(np.clip(scores, -parts.LARGEST, parts.LARGEST))
+        weights = attention_weights(np.clip(scores, -helpers.LARGEST, helpers.LARGEST))
         mixed = (weights @ words)[asked]
         value = np.linalg.lstsq(mixed, targets, rcond=1e-10)[0]
         off = mixed @ value - targets
@@ -177,7 +179,7 @@ def _finish(how: str, words: Array, wanted: Array, asked: Array, made: _Matrices
     with np.errstate(over="ignore", invalid="ignore"):
         outputs = self_attention(words, made.query, made.key, made.value).outputs
         off = (outputs - wanted)[asked]
-    residual = max((parts.length(row) for row in off), default=0.0)
+    residual = max((helpers.length(row) for row in off), default=0.0)
     close = CLOSE * (float(np.abs(wanted[asked]).max(initial=0.0)) or 1.0)
     status = SOLVED if residual <= close else NOT_FOUND
     return Solution(status, how, made.query, made.key, made.value, outputs, residual)

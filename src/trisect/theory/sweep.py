@@ -1,4 +1,4 @@
-"""Sweep: how a construction's error, or its variance, goes with β, beside the law."""
+"""Sweep a construction over β: its error or its variance, beside the law."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trisect.theory.certain import average, copying
-from trisect.theory.chance import (
+from trisect.theory.fixed_keys import average, copying
+from trisect.theory.random_keys import (
     random_keys_one_head,
     random_keys_two_heads,
     stretched_key_one_head,
     stretched_key_two_heads,
 )
 from trisect.theory.result import Array, Construction
-from trisect.theory.words import identity_attention, key_query_value
+from trisect.theory.self_attention import identity_attention, key_query_value
 
 CONSTRUCTIONS: Mapping[str, Callable[..., Construction]] = {
     made.__name__: made
@@ -34,7 +34,7 @@ SPANS = {"identity_attention": (0.5, 5.0), "key_query_value": (0.5, 1.9)}  # of 
 SPAN, POINTS, SAMPLES = (0.5, 50.0), 25, 5_000
 
 
-class Curve(NamedTuple):
+class ErrorCurve(NamedTuple):
     """What a construction gives at several β: errors, what the law says of them, and the variances of construction 6."""
 
     beta: Array
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
     variances: tuple[Array, Array, Array, Array] | None  # one head, two heads, the law of one, the law of two
 
 
-def sweep(result: Construction, betas: Sequence[float] | None = None) -> Curve:
+def sweep(result: Construction, betas: Sequence[float] | None = None) -> ErrorCurve:
     """The same construction at other β: all else as in `result`, but at most 5,000 samples, drawn from seed 0.
 
     Without `betas`, 25 of them over the span in which the law shows.
@@ -58,7 +58,7 @@ def sweep(result: Construction, betas: Sequence[float] | None = None) -> Curve:
     found = [CONSTRUCTIONS[result.name](beta=float(b), **settings) for b in grid]
     variances = [(v.one, v.two, v.one_law, v.two_law) for one in found if (v := one.variances) is not None]
     columns = np.array(variances).T
-    return Curve(
+    return ErrorCurve(
         grid,
         np.array([one.error for one in found]),
         np.array([one.expected for one in found]),

@@ -9,7 +9,7 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.report import format as words
-from trisect.report.grids import grid
+from trisect.report.heatmaps import grid
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance

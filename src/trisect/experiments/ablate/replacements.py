@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.subject import Batch, Parts, Subject, Text, Texts, Writer
+from trisect.core.subject import Batch, Parts, Subject, TextOrPair, Texts, Writer
 from trisect.core.trace import Address, Side
 from trisect.measure.ablation import Means, borrow, real_parts, zeros
 
@@ -25,7 +25,7 @@ class Read:
 
     texts: Texts
     count: int
-    pool: tuple[Text, ...]
+    pool: tuple[TextOrPair, ...]
     marks: list[int] = field(default_factory=list)
 
     @classmethod
@@ -41,14 +41,14 @@ class Read:
             raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
         return cls(texts, count, tuple(pool))
 
-    def stream(self) -> Iterator[Text]:
+    def stream(self) -> Iterator[TextOrPair]:
         """The texts from the first on, each marked as it passes."""
         self.marks.clear()
         for text in self.texts.texts():
             self.marks.append(hash(text))
             yield text
 
-    def other(self, number: int, seed: int) -> Text:
+    def other(self, number: int, seed: int) -> TextOrPair:
         """A text that is not the one of that number, nor the same as it; a function of the number and the seed."""
         others = [text for text in self.pool if hash(text) != self.marks[number]]
         if not others:

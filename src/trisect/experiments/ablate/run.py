@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trisect.core.subject import Batch, Scores, Subject, Texts
+from trisect.core.subject import Batch, RowScores, Subject, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import Read, make_replacement
@@ -52,7 +52,7 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
 
 def _passes(
     subject: Subject, batch: Batch, edits: Sequence[Edit], sources: Mapping[Address, Any], hold: bool
-) -> tuple[Scores, list[Scores]]:
+) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each edit."""
     with torch.no_grad():
         clean = subject.score(batch)

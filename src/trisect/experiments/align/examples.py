@@ -10,7 +10,7 @@ from trisect.experiments.align.settings import PicturedPair
 from trisect.measure.alignment import KINDS, as_links, count_hits, error_rates, gold_of
 
 if TYPE_CHECKING:
-    from trisect.text.bitext import Pair
+    from trisect.text.bitext import SentencePair
 
 SHORTEST, LONGEST = 4, 14  # words of either side of a pair that can be shown
 SETTING = "awi"
@@ -23,7 +23,7 @@ WHERE = ("norms help most", "in the middle", "norms help least")
 
 
 def choose_pictures(
-    linked: Linked, pairs: Sequence[Pair], kept: Sequence[int], chosen: Mapping[tuple[str, str], int] | None
+    linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int], chosen: Mapping[tuple[str, str], int] | None
 ) -> list[PicturedPair]:
     """Up to three pairs as plain data, by RULE; without gold links the first three. Words and pairs count from 1.
 
@@ -63,7 +63,7 @@ def _column(linked: Linked, kind: str, chosen: Mapping[tuple[str, str], int] | N
     return next(i for i, c in enumerate(linked.columns) if tuple(c) == wanted)
 
 
-def _difference(linked: Linked, pairs: Sequence[Pair], number: int, places: Mapping[str, int]) -> float:
+def _difference(linked: Linked, pairs: Sequence[SentencePair], number: int, places: Mapping[str, int]) -> float:
     pair = pairs[number]
     gold = gold_of(pair.sure or set(), pair.possible or set(), (len(pair.source), len(pair.target)))
     rates = [float(error_rates(count_hits(linked.best[number][places[kind]], gold))) for kind in KINDS]

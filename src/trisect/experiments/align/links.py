@@ -14,9 +14,9 @@ from trisect.measure.alignment import KINDS, best_links, count_hits, gold_of, vi
 from trisect.papers.norms import SETTINGS
 
 if TYPE_CHECKING:
-    from trisect.hf.crossing import Crossed
     from trisect.hf.load import Pretrained
-    from trisect.text.bitext import Pair
+    from trisect.hf.sentence_pairs import Crossed
+    from trisect.text.bitext import SentencePair
 
 Told: TypeAlias = Callable[[int, int], Any]
 
@@ -46,12 +46,12 @@ class Linked(NamedTuple):
     best: Mapping[int, Int[np.ndarray, "C J"]]
 
 
-def link(subject: Pretrained, pairs: Sequence[Pair], batch: int, told: Told) -> Linked:
+def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, told: Told) -> Linked:
     """Read every pair with the gold target before the decoder; memory grows by a whole number a word and column.
 
     Raises ModelError where the model has no cross-attention whose norms can be taken.
     """
-    from trisect.hf.crossing import cross_batches
+    from trisect.hf.sentence_pairs import cross_batches
 
     layers = _layers(subject)
     columns = tuple(
@@ -70,7 +70,7 @@ def link(subject: Pretrained, pairs: Sequence[Pair], batch: int, told: Told) -> 
 
 @torch.no_grad()
 def _read(
-    subject: Pretrained, crossed: Crossed, pairs: Sequence[Pair], layers: Mapping[int, int]
+    subject: Pretrained, crossed: Crossed, pairs: Sequence[SentencePair], layers: Mapping[int, int]
 ) -> dict[int, Int[np.ndarray, "C J"]]:
     """One batch: the links of each of its pairs."""
     found: dict[int, list[Int[np.ndarray, "N J"]]] = {number: [] for number in crossed.pairs}
@@ -92,7 +92,7 @@ def _read(
 
 def _layers(subject: Pretrained) -> dict[int, int]:
     """Cross-attention layers whose norms can be taken, and their heads."""
-    from trisect.hf.crossing import check_crossing
+    from trisect.hf.sentence_pairs import check_crossing
 
     check_crossing(subject)
     have = [p for p in subject.projections() if p.address.stack == "cross"]
@@ -113,7 +113,7 @@ def left_out(subject: Pretrained) -> tuple[str, ...]:
     return (*subject.notes, *(f"Left out, {words}." for words in said))
 
 
-def hits(linked: Linked, pairs: Sequence[Pair], kept: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
+def hits(linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
     """Counts against the gold links of the `kept` pairs, as measure.alignment.error_rates takes them."""
     counts = []
     for number in kept:

@@ -13,10 +13,10 @@ from trisect.experiments.align.pictures import pictures
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame, around
-from trisect.report.grids import grid
+from trisect.report.axes import SharedAxis, around
+from trisect.report.heatmaps import grid
 from trisect.report.palette import KINDS
-from trisect.report.panels import Figure, Key, Panel, chart_of, lay
+from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 
@@ -115,7 +115,7 @@ def _rates(rows: pl.DataFrame, facts: AlignFacts, n: str) -> Section | None:
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
     )
-    key = (*_keys(), Key("links along the diagonal", palette.BASELINE, None, DASH))
+    key = (*_keys(), LegendEntry("links along the diagonal", palette.BASELINE, None, DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
     return Section("How wrong are the links?", _said(mine, facts, level), (figure,), (_layer_table(mine, facts),))
 
@@ -257,7 +257,7 @@ def _agreement(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
     return Section("How often do weight and norm agree?", (), (), (table,)) if lines else None
 
 
-def _compared(title: str, rows: Rows, alone: Rows, axis: Frame, level: float | None, across: str) -> Panel:
+def _compared(title: str, rows: Rows, alone: Rows, axis: SharedAxis, level: float | None, across: str) -> Panel:
     """Marks by weight and by norm at every `place`, with intervals; `alone` are single models, beside them."""
     slots = [slot for kind in KINDS for slot in (kind, f"{kind} alone")][: None if alone else 3 : 1 if alone else 2]
     domain, places = list(KINDS), list(dict.fromkeys(r["place"] for r in rows))
@@ -291,8 +291,8 @@ def _mark(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": row["group"].split()[1], **{k: row[k] for k in ("place", "value", "low", "high")}}
 
 
-def _keys() -> tuple[Key, ...]:
-    return tuple(Key(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
+def _keys() -> tuple[LegendEntry, ...]:
+    return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
 
 
 def _layers(rows: pl.DataFrame, measure: str) -> Rows:

@@ -10,7 +10,7 @@ import altair as alt
 
 from trisect.report import palette
 from trisect.report.palette import KINDS
-from trisect.report.panels import Figure, Key, Panel, chart_of, lay
+from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
 
 if TYPE_CHECKING:
     from trisect.experiments.align.settings import PicturedPair
@@ -26,8 +26,11 @@ def pictures(given: Sequence[PicturedPair], rule: str, n: str) -> Figure | None:
     if not given:
         return None
     gold = any(one["sure"] or one["possible"] for one in given)
-    keys = [Key(GOLD["sure"], palette.BASELINE, "square"), Key(GOLD["possible"], f"{palette.BASELINE}4d", "square")]
-    keys = keys * gold + [Key(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items()]
+    keys = [
+        LegendEntry(GOLD["sure"], palette.BASELINE, "square"),
+        LegendEntry(GOLD["possible"], f"{palette.BASELINE}4d", "square"),
+    ]
+    keys = keys * gold + [LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items()]
     caption = f"Source words from left to right, target words downwards. {rule} {n}."
     panels = tuple(_panel(one) for one in given)
     return Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, tuple(keys))

@@ -20,7 +20,7 @@ from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.tested import number
 
 if TYPE_CHECKING:
-    from trisect.text.bitext import Pair
+    from trisect.text.bitext import SentencePair
 
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group holds what is longer
 DIAGONAL = "diagonal"
@@ -237,7 +237,7 @@ def _named(column: Column) -> dict[str, Any]:
 
 
 def link_rows(
-    several: Sequence[Linked], pairs: Sequence[Pair], kept: Sequence[int], redrawn: CrossedBootstrap
+    several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Sequence[int], redrawn: CrossedBootstrap
 ) -> list[dict[str, Any]]:
     """Rows of `measures` that need no gold links, per layer: linked, the share of target words with a link, and
 

@@ -21,8 +21,8 @@ from trisect.experiments.align.settings import AlignFacts, AlignSettings, Pictur
 from trisect.lab.experiment import Bench, Measured
 from trisect.measure.alignment import as_links, count_hits, diagonal, gold_of
 from trisect.stats.bootstrap import CrossedBootstrap
-from trisect.text.bitext import Bitext, Pair, assemble, read_pairs
-from trisect.text.links import write_links
+from trisect.text.alignment_files import write_links
+from trisect.text.bitext import Bitext, SentencePair, assemble, read_pairs
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
@@ -99,8 +99,8 @@ def _pairs(settings: AlignSettings) -> Bitext:
 
 def _crossing(subject: Subject) -> Pretrained:
     """The model, if links can be taken from it; raises ModelError for one of another kind, by name."""
-    from trisect.hf.crossing import check_crossing
     from trisect.hf.load import Pretrained
+    from trisect.hf.sentence_pairs import check_crossing
 
     if not isinstance(subject, Pretrained):
         known = f"{subject.shape.words()} Word alignments are read from attention between a source and a target."
@@ -109,7 +109,7 @@ def _crossing(subject: Subject) -> Pretrained:
     return subject
 
 
-def _link(subject: Pretrained, pairs: Sequence[Pair], batch: int, bench: Bench) -> Linked:
+def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, bench: Bench) -> Linked:
     with bench.progress(f"Reading pairs with {subject.name}") as step:
         return link(subject, pairs, batch, step)
 
@@ -122,14 +122,14 @@ def _check_alike(several: Sequence[Linked]) -> None:
             raise ModelError(given, known, "Give one at a time.")
 
 
-def _chosen(linked: Linked, pairs: Sequence[Pair]) -> dict[tuple[str, str], int]:
+def _chosen(linked: Linked, pairs: Sequence[SentencePair]) -> dict[tuple[str, str], int]:
     kept = sorted(linked.best)
     return choose_layers(hits(linked, pairs, kept), linked.columns)
 
 
 def _score(
     several: Sequence[Linked],
-    pairs: Sequence[Pair],
+    pairs: Sequence[SentencePair],
     kept: Sequence[int],
     chosen: Chosen,
 ) -> Scored:

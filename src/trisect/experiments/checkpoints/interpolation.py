@@ -13,13 +13,13 @@ from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.measure.criticality import criticality, mean_difference
-from trisect.measure.curves import Curves, adaptive_curves, exact_curves
+from trisect.measure.curves import GridCurves, adaptive_curves, exact_curves
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from trisect.hf.checkpoints import Cut, Values
+    from trisect.hf.checkpoints import ParameterSlice, SliceValues
 
 Losses = Float[np.ndarray, " N"]  # summed over each text, in nats
 Row = dict[str, Any]
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     """A site that is rewound, grown to all that its weights serve, and where these weights are."""
 
     site: Site
-    cuts: tuple[Cut, ...]
+    cuts: tuple[ParameterSlice, ...]
 
 
 class How(NamedTuple):
@@ -62,7 +62,7 @@ class Trials:
         self.tokens = self._tokens[self.kept]
         self.final = self.final[self.kept]
 
-    def losses(self, cuts: Sequence[Cut], values: Values) -> Losses:
+    def losses(self, cuts: Sequence[ParameterSlice], values: SliceValues) -> Losses:
         """Of each text that has a loss, with those values in the model."""
         from trisect.hf.checkpoints import replaced
 
@@ -85,7 +85,7 @@ class Trials:
 def rewind(
     trials: Trials,
     spots: Sequence[Place],
-    read: Callable[[str], list[Values]],
+    read: Callable[[str], list[SliceValues]],
     initial: str,
     stages: Sequence[str],
     how: How,
@@ -117,7 +117,7 @@ def rewind(
     return rows, notes
 
 
-def _convex(trials: Trials, spot: Place, first: Values, last: Values, how: How) -> list[Row]:
+def _convex(trials: Trials, spot: Place, first: SliceValues, last: SliceValues, how: How) -> list[Row]:
     from trisect.hf.checkpoints import blend
 
     sums: dict[float, Losses] = {1.0: trials.final}
@@ -129,7 +129,9 @@ def _convex(trials: Trials, spot: Place, first: Values, last: Values, how: How) 
         return np.array([[sums[alpha].sum() / trials.tokens.sum() for alpha in alphas]])
 
     grid = how.grid
-    curves: Curves = exact_curves(evaluate, grid, 1) if how.exact else adaptive_curves(evaluate, grid, 1, how.epsilon)
+    curves: GridCurves = (
+        exact_curves(evaluate, grid, 1) if how.exact else adaptive_curves(evaluate, grid, 1, how.epsilon)
+    )
     losses = curves.values[0]
     rows, drawn = _curve(
         "rewind", spot, grid, losses, curves.mix @ np.stack([sums[x] for x in curves.points]), trials, how

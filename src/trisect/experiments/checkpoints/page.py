@@ -12,7 +12,7 @@ from trisect.core.finding import About, Estimate, Finding
 from trisect.core.site import Site
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame
+from trisect.report.axes import SharedAxis
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.report.points import order, place
@@ -169,7 +169,7 @@ def _heat(sites: pl.DataFrame, facts: RewindFacts) -> Figure:
 
 def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts) -> Figure:
     names = [r.site for r in area]
-    unit = Frame("α", -0.04, 1.04)
+    unit = SharedAxis("α", -0.04, 1.04)
     panels: list[Panel] = []
     all_bars = [bar for stack in _stacks(names) for bar in _bars(area, stack)]
     axis = frame_of(all_bars, "nats")

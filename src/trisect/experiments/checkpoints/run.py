@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.site import Site
-from trisect.core.subject import Shape, Target, Texts
+from trisect.core.subject import Shape, SiteTarget, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Projections
 from trisect.experiments.checkpoints.interpolation import How, Place, Trials, rewind
@@ -16,7 +16,7 @@ from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
 from trisect.lab.experiment import Bench, Measured
 
 if TYPE_CHECKING:
-    from trisect.hf.checkpoints import Cut, Values
+    from trisect.hf.checkpoints import ParameterSlice, SliceValues
     from trisect.hf.load import Pretrained
 
 
@@ -42,7 +42,7 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     how = How(settings.points, settings.epsilon, settings.exact, settings.seed)
     options = Options(None, settings.dtype, "cpu", None, settings.pickle, settings.remote_code)
 
-    def read(revision: str) -> list[Values]:
+    def read(revision: str) -> list[SliceValues]:
         cuts = [cut for spot in spots for cut in spot.cuts]
         values = iter(read_cuts(model, revision, cuts, subject.model, options))
         return [tuple(next(values) for _ in spot.cuts) for spot in spots]
@@ -113,7 +113,7 @@ def plan_places(
         for component in ("q", "k", "v"):
             origin = known[address].origins[component]
             if origin.parameter is not None and origin.rows is not None:
-                target = Target(address, component, None)
+                target = SiteTarget(address, component, None)
                 serving[target] = cuts_of(target, known[address])[0]
     places: dict[Site, Place] = {}
     notes: dict[str, None] = {}
@@ -132,7 +132,12 @@ def plan_places(
     return list(places.values()), list(notes)
 
 
-def _grow(site: Site, targets: Sequence[Target], cuts: Sequence[Cut], serving: Mapping[Target, Cut]) -> Site:
+def _grow(
+    site: Site,
+    targets: Sequence[SiteTarget],
+    cuts: Sequence[ParameterSlice],
+    serving: Mapping[SiteTarget, ParameterSlice],
+) -> Site:
     """The site with every component and layer of its stack that its weights serve."""
     units: dict[str, set[int]] = {}
     for cut in cuts:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from trisect.core.finding import Finding
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.panels import Figure, Key, Panel, chart_of, lay
+from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
 from trisect.report.points import Mean
 from trisect.report.points import ranked as by_size
 from trisect.report.sheet import Section, Table
@@ -200,8 +200,8 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
         "intervals, cut at twice the largest number. Only marks of one line are to be compared."
     )
-    key = tuple(Key(c, palette.mark(c).colour, palette.mark(c).shape) for c in COMPONENTS)
-    zero = Key("nothing", palette.BASELINE, None, (5, 3))
+    key = tuple(LegendEntry(c, palette.mark(c).colour, palette.mark(c).shape) for c in COMPONENTS)
+    zero = LegendEntry("nothing", palette.BASELINE, None, (5, 3))
     return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
 
 

@@ -40,7 +40,7 @@ from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.subject import load
 from trisect.lab.versions import versions
 from trisect.papers import SOURCES
-from trisect.text.phrases import generated
+from trisect.text.generated_bitext import generated
 from trisect.text.raw import first_texts, open_texts
 
 NONE: Mapping[str, Any] = {}

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.subject import Batch, Parts, Scores, Subject, Writer
+from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
 from trisect.core.trace import Address
 from trisect.experiments.erase.labels import WordLabels, fitting, ordinary
 from trisect.lab.passes import Edit
-from trisect.measure.erasure import Eraser, Moments
+from trisect.measure.erasure import Eraser, LabelMoments
 from trisect.text.labelled import LabelledTexts
 
 
@@ -40,7 +40,7 @@ def fit_erasers(
     told: Callable[[int], object],
 ) -> list[Place]:
     """Read the train texts until so many positions are labelled, and make every place's erasers."""
-    moments: dict[tuple[int, str], Moments] = {}
+    moments: dict[tuple[int, str], LabelMoments] = {}
     for batch in marker.batches(texts.texts(), size):
         listening: dict[Address, list[int]] = {}
         for i, edit in enumerate(edits):
@@ -64,7 +64,7 @@ def fit_erasers(
 
 
 def _count(
-    marker: WordLabels, batch: Batch, edit: Edit, i: int, parts: Parts, moments: dict[tuple[int, str], Moments]
+    marker: WordLabels, batch: Batch, edit: Edit, i: int, parts: Parts, moments: dict[tuple[int, str], LabelMoments]
 ) -> None:
     """Add one batch to the statistics of an edit's site, for every label column."""
     x = gather(edit, parts)
@@ -73,11 +73,11 @@ def _count(
     for label, classes in marker.classes.items():
         y = marker.at(batch, edit.address, component, label).to(x.device)
         if (i, label) not in moments:
-            moments[i, label] = Moments(x.shape[2], len(classes), x.device)
+            moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device)
         moments[i, label].add(x[y >= 0], y[y >= 0])
 
 
-def _place(texts: LabelledTexts, edit: Edit, label: str, moments: Moments, draws: int, seed: int) -> Place:
+def _place(texts: LabelledTexts, edit: Edit, label: str, moments: LabelMoments, draws: int, seed: int) -> Place:
     if moments.count < 2:
         known = f"Of the positions that are read {moments.count} carry one."
         raise CorpusError(f"Too few labels '{label}' in {texts.name}.", known, "Use another column or a longer text.")
@@ -123,7 +123,7 @@ def make_writer(batch: Batch, edit: Edit, eraser: Eraser) -> Writer:
 
 
 @torch.no_grad()
-def passes(subject: Subject, batch: Batch, places: Sequence[Place]) -> tuple[Scores, list[Scores]]:
+def passes(subject: Subject, batch: Batch, places: Sequence[Place]) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each eraser of each place."""
     clean = subject.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]

@@ -72,7 +72,7 @@ class WordLabels:
         if isinstance(self.subject, OwnModel):
             words = (one.text[a:b] for a, b in one.spans)
             return [i for i, word in enumerate(words) for w in basic_english(word) if self._read(w.lower())]
-        from trisect.hf.spans import piece_spans
+        from trisect.hf.offsets import piece_spans
 
         subject: Any = self.subject
         pretrained: Pretrained = subject

@@ -16,7 +16,7 @@ from trisect.lab.experiment import Bench, Measured
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trisect.core.subject import Subject, Text
+    from trisect.core.subject import Subject, TextOrPair
 
 # Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
 FLAT = 0.02
@@ -29,7 +29,7 @@ def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
     without tokens or too long for a page.
     """
     subject = bench.subject
-    text: Text = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
+    text: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
     batch = next(iter(subject.batches([text], size=1)), None)
     if batch is None:
         raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
@@ -42,7 +42,7 @@ def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
     return Measured({}, ExploreFacts(picture), packages=())
 
 
-def _rows_after(subject: Subject, text: Text) -> list[tuple[int, int]]:
+def _rows_after(subject: Subject, text: TextOrPair) -> list[tuple[int, int]]:
     return [row for batch in subject.batches([text], size=8) for row in batch.rows][1:]
 
 

@@ -12,10 +12,10 @@ from trisect.core.finding import About, Finding
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import around
-from trisect.report.grids import grid
+from trisect.report.axes import around
+from trisect.report.heatmaps import grid
 from trisect.report.palette import KINDS
-from trisect.report.panels import WIDTH, Figure, Key, Panel, chart_of, data_of, lay
+from trisect.report.panels import WIDTH, Figure, LegendEntry, Panel, chart_of, data_of, lay
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 
@@ -145,7 +145,7 @@ def _shares(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
         "What each category of tokens is given, as a share of all: weights (mean over heads) added up first, then norms, a "
         f"layer's norm being that of {LENGTHS['attention']}.{beside} Mean over the queries of all texts. {n}."
     )
-    key = tuple(Key(NAMES[g], COLOURS[g], "square") for g in groups)
+    key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
     figure = Figure(f"{prefix}shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
     table = Table(
         ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %"))),
@@ -255,7 +255,7 @@ def _mixing(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
         f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
-    key = tuple(Key(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
+    key = tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
     figure = Figure(f"{prefix}mixing", "", "Mixing ratio", caption, (_ratios("Mixing ratio", found),), key)
     return (), (figure,), (table,)
 

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from trisect.core.trace import Address
-from trisect.measure.categories import CATEGORIES, MARKED
+from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, PooledTally
 from trisect.measure.sums import Sums
-from trisect.measure.tally import FEWER, GROUPS, Layer, Model
+from trisect.measure.token_categories import CATEGORIES, MARKED
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import spearman, variation
 from trisect.stats.tested import finite, value_row
@@ -27,8 +27,8 @@ class StackTally:
     """The tallies of one stack: of every layer, and of what is pooled over them."""
 
     stack: str
-    layers: dict[Address, Layer]
-    model: Model = field(default_factory=Model)
+    layers: dict[Address, LayerTally]
+    model: PooledTally = field(default_factory=PooledTally)
 
 
 class DrawnTexts:

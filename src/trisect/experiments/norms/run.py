@@ -19,10 +19,10 @@ from trisect.core.trace import Reading
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.measure.block import expansion_rate
-from trisect.measure.categories import CATEGORIES, find_categories
+from trisect.measure.mixing import expansion_rate
 from trisect.measure.norms import output_projection
-from trisect.measure.tally import GROUPS, Layer, Whose, frequency_ranks
+from trisect.measure.running_sums import GROUPS, LayerTally, Whose, frequency_ranks
+from trisect.measure.token_categories import CATEGORIES, find_categories
 from trisect.papers.norms import SOURCE
 
 MISSING = {
@@ -57,7 +57,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     counted = _count(subject, texts, settings.batch)
     heads = {a: len(p.w_o) for a, p in layers.items() if p.w_o is not None}
     tallies = {
-        stack: StackTally(stack, {a: Layer(h, block) for a, h in heads.items() if a.stack == stack})
+        stack: StackTally(stack, {a: LayerTally(h, block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
     }
     with bench.progress("Reading texts") as step:

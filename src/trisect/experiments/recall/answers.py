@@ -10,7 +10,7 @@ import polars as pl
 from jaxtyping import Float
 
 from trisect.core.tables import REAL, TEXT, WHOLE
-from trisect.measure import names as near
+from trisect.measure import nearest_names as near
 from trisect.stats.bootstrap import DRAWS, CrossedBootstrap, CrossedEstimate
 
 NEIGHBOURS: dict[str, Any] = {

@@ -13,8 +13,8 @@ from trisect.core.errors import DamagedFileError, ModelError, SpecError
 from trisect.core.files import read_json
 from trisect.core.finding import Json
 from trisect.experiments.recall.settings import AskSettings
-from trisect.measure.names import nearest_by_characters
-from trisect.text.people import QUESTION, name_in
+from trisect.measure.nearest_names import nearest_by_characters
+from trisect.text.birth_places import QUESTION, name_in
 
 CARD = "recall.json"
 NEAREST = 3
@@ -153,7 +153,7 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
 
 
 def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[tuple[str, float]]:
-    """The most alike of the known names, by character n-grams (measure.names), and how alike; none that shares nothing."""
+    """The most alike of the known names, by character n-grams (measure.nearest_names), and how alike; none that shares nothing."""
     found = nearest_by_characters([name], known, count)
     pairs = zip(found.nearest[0], found.similarity[0], strict=True)
     return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]

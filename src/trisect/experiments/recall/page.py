@@ -27,7 +27,7 @@ from trisect.experiments.recall.page_panels import (
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.panels import Figure, Key
+from trisect.report.panels import Figure, LegendEntry
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 
@@ -223,9 +223,9 @@ def _right_figure(
     if beside:
         caption += f" Grey points are others'{f', who learnt from all of the data. {part}' if part else ', on the same questions.'}"
     key = [*keys({m: MODELS.get(m, m) for m in numbers.models})]
-    key += [Key(name, palette.BASELINE, None, (5, 3)) for name in levels]
+    key += [LegendEntry(name, palette.BASELINE, None, (5, 3)) for name in levels]
     told = "others, from all of the data" if part else "others, on the same questions"
-    key += [Key(told, OTHERS, "circle")] if beside else []
+    key += [LegendEntry(told, OTHERS, "circle")] if beside else []
     return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
 
 

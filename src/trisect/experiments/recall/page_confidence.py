@@ -30,7 +30,7 @@ from trisect.experiments.recall.page_panels import (
     words_for,
 )
 from trisect.report import format as words
-from trisect.report.panels import Figure, Key
+from trisect.report.panels import Figure, LegendEntry
 from trisect.report.sheet import Section, Table
 
 
@@ -105,7 +105,7 @@ def _ranking(numbers: Numbers, deep: str) -> Iterable[Figure]:
     for i, (score, name) in enumerate(SCORES.items()):
         if points := roc(*scored(answers, score)):
             paths.append(Path(name, marks[i], tuple(points), dash(i)))
-            key.append(Key(name, marks[i].colour, marks[i].shape))
+            key.append(LegendEntry(name, marks[i].colour, marks[i].shape))
     if not paths:
         return
     caption = (

@@ -10,10 +10,10 @@ import altair as alt
 from trisect.experiments.recall.page_numbers import Curve, Number
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame, around
-from trisect.report.marks import Measure, Series
+from trisect.report.axes import SharedAxis, around
+from trisect.report.chart_data import Measure, Series
 from trisect.report.palette import Mark
-from trisect.report.panels import WIDTH, Key, Line, Panel, chart_of, curve_panel, lay
+from trisect.report.panels import WIDTH, CurveLine, LegendEntry, Panel, chart_of, curve_panel, lay
 
 # Neither colour nor shape of q, k or v, each of which stands for itself alone.
 LOOKS: dict[str, Mark] = {
@@ -29,7 +29,7 @@ LOOKS: dict[str, Mark] = {
 }
 DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
 OTHERS = palette.SOFT
-UNIT = Frame("share", -0.03, 1.03)
+UNIT = SharedAxis("share", -0.03, 1.03)
 SQUARE = 190
 PLACES = 3  # of a share that is not in per cent
 COLUMN, SLOT = 74, 17  # pixels of a column with one group, and of each of the slots of one with several
@@ -60,12 +60,12 @@ def look(name: str) -> Mark:
     return LOOKS.get(name, palette.OTHER)
 
 
-def keys(named: Mapping[str, str]) -> tuple[Key, ...]:
+def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
     """A key of marks, from what has a look to what it is called."""
-    return tuple(Key(name, look(of).colour, look(of).shape) for of, name in named.items())
+    return tuple(LegendEntry(name, look(of).colour, look(of).shape) for of, name in named.items())
 
 
-def share_frame(shares: Sequence[Share], more: Sequence[float] = ()) -> Frame:
+def share_frame(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
     """The axis that holds every share of a figure, from 0 up."""
     ends = [e for s in shares if s.number for e in (s.number.value, s.number.low, s.number.high) if e is not None]
     values = [*ends, *(v for s in shares for v in s.seeds), *more]
@@ -76,7 +76,7 @@ def share_frame(shares: Sequence[Share], more: Sequence[float] = ()) -> Frame:
 def share_panel(
     title: str,
     shares: Sequence[Share],
-    axis: Frame,
+    axis: SharedAxis,
     levels: Mapping[str, float] | None = None,
     others: Mapping[str, Sequence[float]] | None = None,
 ) -> Panel:
@@ -136,7 +136,7 @@ def path_panel(
     paths: Sequence[Path],
     x_title: str,
     y_title: str,
-    axis: Frame = UNIT,
+    axis: SharedAxis = UNIT,
     diagonal: bool = False,
 ) -> Panel:
     """Lines over a share from 0 to 1; `diagonal` draws where both are the same."""
@@ -186,7 +186,7 @@ def loss_panel(title: str, curves: Sequence[Curve], names: Mapping[str, str]) ->
             if c.model == model
         )
         lines.append(
-            Line(names.get(model, model), look(model).colour, DASHES.get(model, ()), series, look(model).shape)
+            CurveLine(names.get(model, model), look(model).colour, DASHES.get(model, ()), series, look(model).shape)
         )
     values = [v for c in curves for v in c.values]
     return curve_panel(title, lines, around(values, "nats per character", zero=True), meet=True)

@@ -14,7 +14,7 @@ from trisect.claims.sampled import Drawn
 from trisect.core.tables import REAL
 from trisect.experiments.recall import answers as picked
 from trisect.experiments.recall.answers import AnswerBootstrap, NameWeights
-from trisect.measure import names as near
+from trisect.measure import nearest_names as near
 from trisect.measure import recall
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
 from trisect.stats.bootstrap import CrossedEstimate

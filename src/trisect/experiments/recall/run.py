@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from trisect.core.errors import SpecError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import read_json, read_json_list, write_json
 from trisect.core.spec import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
@@ -38,9 +38,9 @@ from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
 from trisect.lab.resume import Plan, join, work
 from trisect.measure.recall import threshold
+from trisect.text.birth_places import QUESTION, People, open_people
 from trisect.text.corruption import check_block
-from trisect.text.people import QUESTION, People, open_people
-from trisect.text.world import generated
+from trisect.text.generated_people import generated
 
 KIND = "recall experiment"
 MARKS = "  "  # the mask behind a question, and the one behind its answer
@@ -60,7 +60,7 @@ REFERENCES: tuple[Reference, ...] = (
 def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
     """What is trained and asked, checked: questions and answers fit into the model's rows.
 
-    `data` is 'embedded' or a folder as text.people.open_people reads it. Raises TrisectError.
+    `data` is 'embedded' or a folder as text.birth_places.open_people reads it. Raises TrisectError.
     """
     device = choose_device(machine)
     recipe = choose_recipe(settings.recipe, str(settings.data) == EMBEDDED_DATA, settings.settings)
@@ -179,7 +179,7 @@ def _losses(place: Place, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
     for one in lessons:
         for stage in STAGES:
             path = place.losses(one, stage)
-            for epoch, loss in enumerate(read_json(path, _again(path)) if path.exists() else [], start=1):
+            for epoch, loss in enumerate(read_json_list(path, _again(path)) if path.exists() else [], start=1):
                 rows.append(
                     {
                         "run": f"{one.model}/{stage}/{one.seed}",

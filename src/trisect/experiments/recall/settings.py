@@ -14,7 +14,7 @@ from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
 
 if TYPE_CHECKING:
-    from trisect.hf.small.gpt import Architecture
+    from trisect.hf.small.gpt import GptShape
     from trisect.hf.small.training import Schedule
 
 EMBEDDED_DATA = "embedded"
@@ -142,11 +142,11 @@ class Recipe:
     ] = 100
     invented: Annotated[int, Setting("Names asked about that belong to nobody.", low=0)] = 200
 
-    def architecture(self) -> Architecture:
+    def architecture(self) -> GptShape:
         """The model; raises SpecError for one that cannot be."""
-        from trisect.hf.small.gpt import Architecture  # with PyTorch, which a command's help does without
+        from trisect.hf.small.gpt import GptShape  # with PyTorch, which a command's help does without
 
-        return Architecture(self.kind, self.layers, self.heads, self.width, self.block, self.dropout)
+        return GptShape(self.kind, self.layers, self.heads, self.width, self.block, self.dropout)
 
     def pretraining(self, lines: int) -> Schedule:
         """How it reads a text of so many lines."""

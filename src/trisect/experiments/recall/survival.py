@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float
 
-from trisect.core.subject import Parts, Shape, Target, Writer
+from trisect.core.subject import Parts, Shape, SiteTarget, Writer
 from trisect.core.trace import Address
 from trisect.experiments.recall.answers import AnswerBootstrap
 from trisect.measure.ablation import put, zeros
@@ -70,7 +70,7 @@ def survived(answerer: Answering, answers: Iterable[Mapping[str, Any]]) -> list[
     for address in sorted(answerer.shape.heads):
         for how, source in (("mean", means[address]), ("zero", zeros())):
             for component in COMPONENTS:
-                write = {address: put([Target(address, component, None)], source)}
+                write = {address: put([SiteTarget(address, component, None)], source)}
                 same = answerer.reproduces(asked, said, write)
                 place = {"how": how, "stack": address.stack, "layer": address.layer, "component": component}
                 for group in GROUPS:

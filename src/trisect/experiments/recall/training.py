@@ -21,8 +21,8 @@ from trisect.hf.small.answers import Answerer
 from trisect.hf.small.gpt import ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.hf.small.training import Practice
 from trisect.lm.matmul import fast_products, one_thread
+from trisect.text.birth_places import People, ask, read_people
 from trisect.text.corruption import Example, draw_span, pretraining_example, question_example
-from trisect.text.people import People, ask, read_people
 
 MODELS = ("plain", "pretrained", "left-out")
 SPLITS = ("train", "valid", "test", "invented")

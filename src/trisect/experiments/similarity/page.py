@@ -10,7 +10,7 @@ import polars as pl
 from trisect.core.finding import About, Estimate, Finding
 from trisect.papers import matrices
 from trisect.report import format as words
-from trisect.report.grids import grid
+from trisect.report.heatmaps import grid
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table

@@ -14,7 +14,7 @@ from torch import Tensor
 from trisect.core.trace import Address, Projections
 from trisect.measure import nulls, similarity
 from trisect.measure.nulls import effective_ranks
-from trisect.measure.similarity import Span
+from trisect.measure.similarity import MapSpan
 from trisect.stats.correct import holm
 from trisect.stats.null import Null
 from trisect.stats.reach import fewest_draws
@@ -114,12 +114,12 @@ class Map:
     bias: Float[Tensor, "H E"] | None
 
     @cached_property
-    def span(self) -> Span:
+    def span(self) -> MapSpan:
         """What the weights read of their input."""
         return similarity.span(self.weight)
 
     @cached_property
-    def affine(self) -> Span:
+    def affine(self) -> MapSpan:
         """What weights and bias read of their input and a constant 1."""
         return similarity.span(similarity.affine(self.weight, self.bias))
 
@@ -177,7 +177,7 @@ def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[MapMeas
         yield _same(address, name, "symmetric_share", shares, forms)
 
 
-def _spans(address: Address, name: str, group: str | None, left: Span, right: Span) -> Iterator[MapMeasure]:
+def _spans(address: Address, name: str, group: str | None, left: MapSpan, right: MapSpan) -> Iterator[MapMeasure]:
     found, dim = similarity.angles(left, right), left.basis.shape[1]
     ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
     keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)

@@ -29,7 +29,7 @@ from trisect.experiments.similarity.rows import (
 )
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.measure.scores import SUMS, Moments, score_row
+from trisect.measure.scores import SUMS, PartMoments, score_row
 from trisect.papers import matrices
 from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
@@ -46,7 +46,7 @@ class LayerReading:
     """
 
     group: int
-    moments: Moments = field(default_factory=Moments)
+    moments: PartMoments = field(default_factory=PartMoments)
     texts: dict[int, Float[np.ndarray, "7 H"]] = field(default_factory=dict)
     pairs: dict[int, int] = field(default_factory=dict)
 

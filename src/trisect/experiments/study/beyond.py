@@ -8,9 +8,9 @@ from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import format as words
-from trisect.report.frames import around
-from trisect.report.grids import grid
-from trisect.report.marks import Measure
+from trisect.report.axes import around
+from trisect.report.chart_data import Measure
+from trisect.report.heatmaps import grid
 from trisect.report.panels import ZERO, Figure, site_panel
 from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Point, by_site, interval, order

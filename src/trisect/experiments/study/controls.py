@@ -12,8 +12,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import Rows
 from trisect.report import format as words
-from trisect.report.frames import around
-from trisect.report.marks import Measure
+from trisect.report.axes import around
+from trisect.report.chart_data import Measure
 from trisect.report.panels import ZERO, Figure, site_panel
 from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Mean, Point, interval, place

@@ -12,9 +12,9 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame, around
-from trisect.report.marks import Measure, Series, of_runs
-from trisect.report.panels import Figure, Key, Line, Panel, View, curve_panel
+from trisect.report.axes import SharedAxis, around
+from trisect.report.chart_data import Measure, Series, of_runs
+from trisect.report.panels import CurveLine, Figure, FigureView, LegendEntry, Panel, curve_panel
 from trisect.report.points import Point, order, place
 
 LOSS, SHARE = "nats per token", "share of tokens"
@@ -29,8 +29,8 @@ class Curves(NamedTuple):
     """The curves of one experiment by site, and the baseline's, with the axis that holds them all."""
 
     edited: tuple[Series, ...]
-    baseline: Line | None
-    axis: Frame
+    baseline: CurveLine | None
+    axis: SharedAxis
 
 
 def depth_share(rows: Rows) -> Callable[[str], float]:
@@ -40,7 +40,7 @@ def depth_share(rows: Rows) -> Callable[[str], float]:
     return lambda site: 0.5 if place(site).depth == math.inf else (place(site).depth - 1) / max(1.0, deepest - 1)
 
 
-def arranged(rows: Rows, curves: Curves, meet: bool = False) -> tuple[View, View]:
+def arranged(rows: Rows, curves: Curves, meet: bool = False) -> tuple[FigureView, FigureView]:
     """The same curves with a panel per component, and with a panel per layer."""
     share = depth_share(rows)
     sites = sorted({s.site for s in curves.edited}, key=order)
@@ -50,20 +50,22 @@ def arranged(rows: Rows, curves: Curves, meet: bool = False) -> tuple[View, View
     def of(site: str) -> tuple[Series, ...]:
         return tuple(s for s in curves.edited if s.site == site)
 
-    def by_layer(site: str) -> Line:
+    def by_layer(site: str) -> CurveLine:
         here = place(site)
         shape = palette.layer_shape(deep.index(here.layers))
-        return Line(_layer(site), palette.layer_colour(share(site)), () if here.single else (8, 2), of(site), shape)
+        return CurveLine(
+            _layer(site), palette.layer_colour(share(site)), () if here.single else (8, 2), of(site), shape
+        )
 
-    def by_component(site: str) -> Line:
+    def by_component(site: str) -> CurveLine:
         look = palette.mark(place(site).group)
-        return Line(place(site).group, look.colour, (), of(site), look.shape)
+        return CurveLine(place(site).group, look.colour, (), of(site), look.shape)
 
-    def view(name: str, panels: Sequence[tuple[str, list[str]]], line: Callable[[str], Line]) -> View:
+    def view(name: str, panels: Sequence[tuple[str, list[str]]], line: Callable[[str], CurveLine]) -> FigureView:
         lines = [(title, [line(site) for site in mine]) for title, mine in panels]
         first = [curves.baseline] if curves.baseline else []
         drawn = tuple(curve_panel(title, [*first, *mine], curves.axis, meet=meet) for title, mine in lines)
-        return View(name, drawn, keys([*(one for _, mine in lines for one in mine), *first]))
+        return FigureView(name, drawn, keys([*(one for _, mine in lines for one in mine), *first]))
 
     components = [(words.GROUP.get(g, g), [s for s in sites if place(s).group == g]) for g in groups]
     layers = [(_layer(mine[0]), mine) for depth in deep if (mine := [s for s in sites if place(s).layers == depth])]
@@ -74,7 +76,7 @@ def _layer(site: str) -> str:
     return f"{'layer' if place(site).single else 'layers'} {place(site).layers}"
 
 
-def keys(lines: Iterable[Line]) -> tuple[Key, ...]:
+def keys(lines: Iterable[CurveLine]) -> tuple[LegendEntry, ...]:
     """Each name once, in the order of appearance."""
     return tuple({line.name: line.key for line in lines}.values())
 
@@ -88,7 +90,7 @@ def _against(rows: Rows, edit: str, split: str, labels: Sequence[str | None]) ->
     start = [p.value for p in base if p.at == 0]
     values = [p.value for points in (*kept, base) for p in points]
     axis = around(values, LOSS, most=max(start) if start else math.inf)
-    other = Line("baseline", palette.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
+    other = CurveLine("baseline", palette.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
     return [(points, Curves(tuple(of_runs(points, measure)), other, axis)) for points in kept]
 
 
@@ -134,13 +136,13 @@ def attacks(rows: Rows) -> Iterable[Figure]:
             )
 
 
-def _by_label(rows: Rows, split: str) -> list[View]:
+def _by_label(rows: Rows, split: str) -> list[FigureView]:
     """A panel per component and label, all on one axis."""
     found = _against(rows, "attack", split, rows.labels)
     views = [arranged(rows, curves)[0] for _, curves in found]
     names = [study_words.label_name(label) for label in rows.labels if rows.curves("attack", split, label=label)]
     beside = [_titled(p, f"{p.title}, {name}") for v, name in zip(views, names, strict=True) for p in v.panels]
-    return [View(BY_LABEL, tuple(beside), views[0].key)]
+    return [FigureView(BY_LABEL, tuple(beside), views[0].key)]
 
 
 def _titled(panel: Panel, title: str) -> Panel:
@@ -176,7 +178,7 @@ def baseline(rows: Rows) -> Iterable[Figure]:
         ("train_running", "in training", palette.SOFT, (2, 2)),
     )
     panels: list[Panel] = []
-    shown: list[Line] = []
+    shown: list[CurveLine] = []
     runs = rows.runs.filter(pl.col("edit") == "none")
     lost, over = runs.filter(pl.col("status") == "diverged").height, False
     for name, title, unit in (("loss_nats", "Loss", LOSS), ("accuracy", "Accuracy", SHARE)):
@@ -184,14 +186,16 @@ def baseline(rows: Rows) -> Iterable[Figure]:
             n: Measure(f"{n} {title.lower()}" if n != "in training" else f"{title.lower()} {n}", unit)
             for _, n, *_ in looks
         }
-        lines = [Line(n, c, d, tuple(of_runs(rows.curves("none", split, name), said[n]))) for split, n, c, d in looks]
+        lines = [
+            CurveLine(n, c, d, tuple(of_runs(rows.curves("none", split, name), said[n]))) for split, n, c, d in looks
+        ]
         lines = [line for line in lines if line.series]
         start = [s.values[0] for line in lines for s in line.series if s.at[0] == 0]
         if name == "loss_nats" and lines:
             last = max(line.last for line in lines)
             flat = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in (0.0, last)]
             known = tuple(of_runs(flat, Measure("unigram loss, validation", unit)))
-            lines += [Line("unigram", palette.OTHER.colour, (1, 3), known)] if known else []
+            lines += [CurveLine("unigram", palette.OTHER.colour, (1, 3), known)] if known else []
         if lines:
             values = [v for line in lines for s in line.series for v in s.values]
             axis = around(values, unit, most=max(start) if lost and start and name == "loss_nats" else math.inf)
@@ -221,7 +225,7 @@ def midstage(rows: Rows) -> Iterable[Figure]:
     flat = of_runs([p._replace(at=at) for p in final for at in ends], Measure("final train loss", LOSS))
     start = [p.value for p in rows.curves("none", "train") if p.at == 0]
     axis = around([p.value for p in (*points, *final)], LOSS, most=max(start) if start else math.inf)
-    other = Line("final", palette.BASELINE, (5, 3), tuple(flat)) if flat else None
+    other = CurveLine("final", palette.BASELINE, (5, 3), tuple(flat)) if flat else None
     measure = Measure("train loss with that epoch's weights", LOSS)
     first, second = arranged(rows, Curves(tuple(of_runs(points, measure)), other, axis), meet=True)
     caption = (

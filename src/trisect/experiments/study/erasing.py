@@ -20,7 +20,7 @@ from trisect.lm.feed import Piece
 from trisect.lm.fleet import COMPONENT_ROW, forward, generator
 from trisect.lm.places import blocks_of, representation
 from trisect.lm.rewind import Variants, evaluate_variants
-from trisect.measure.erasure import Eraser, Moments
+from trisect.measure.erasure import Eraser, LabelMoments
 from trisect.stats.ratios import paired_band
 from trisect.text.corpus import Corpus
 
@@ -74,10 +74,12 @@ def erase(
 
 
 @torch.no_grad()
-def fit(parameters: Parameters, model: Model, pieces: list[Piece], site: Site, label: str, classes: int) -> Moments:
+def fit(
+    parameters: Parameters, model: Model, pieces: list[Piece], site: Site, label: str, classes: int
+) -> LabelMoments:
     """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
     whole = {n: v[None] for n, v in parameters.items()}
-    moments = Moments(len(_rows(site, model)), classes, parameters["decoder.bias"].device)
+    moments = LabelMoments(len(_rows(site, model)), classes, parameters["decoder.bias"].device)
     for piece in pieces:
         known = piece.labels[label] >= 0
         kept = forward(whole, piece.inputs, model, blocks=blocks_of([site], model)).kept

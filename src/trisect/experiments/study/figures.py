@@ -13,8 +13,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import LOSS, SHARE
 from trisect.experiments.study.rows import Rows
 from trisect.report import format as words
-from trisect.report.frames import Frame, around
-from trisect.report.marks import Measure
+from trisect.report.axes import SharedAxis, around
+from trisect.report.chart_data import Measure
 from trisect.report.panels import ZERO, Figure, Level, heat_panel, site_panel
 from trisect.report.parts import component_key, cut, groups_of, with_means
 from trisect.report.points import interval, order, place
@@ -48,11 +48,11 @@ def _answer(rows: Rows) -> Iterable[Figure]:
     items = study_words.methods(rows)
     if not items:
         return
-    frames: dict[str, Frame] = {}
+    frames: dict[str, SharedAxis] = {}
     for kind in dict.fromkeys(item.kind for item in items):
         values = [p.value for item in items if item.kind == kind for p in with_means(item.points)]
         if kind == "criticality":
-            frames[kind] = Frame("α", -0.04, 1.04)
+            frames[kind] = SharedAxis("α", -0.04, 1.04)
         else:
             unit = "nats, valid" if kind in ("attack", "freeze") else "nats, train"
             frames[kind] = around(values, unit, zero=True, bend=True)
@@ -115,7 +115,7 @@ def _criticality(rows: Rows) -> Iterable[Figure]:
     last, first = rows.measure("criticality", "train"), rows.measure("criticality_first", "train")
     if not last:
         return
-    unit = Frame("α", -0.04, 1.04)
+    unit = SharedAxis("α", -0.04, 1.04)
     panels, shown = [site_panel("Criticality", last, unit, (), MEASURES["criticality"]("Criticality"))], [(unit, last)]
     early = {(p.site, p.seed): p.value for p in first}
     differ = sorted({p.site for p in last if early.get((p.site, p.seed), p.value) != p.value}, key=order)
@@ -159,7 +159,7 @@ def _adversary(rows: Rows) -> Iterable[Figure]:
     found = [(label, points) for label, points in found if points]
     if not found:
         return
-    axis = Frame(SHARE, 0.0, 1.0)
+    axis = SharedAxis(SHARE, 0.0, 1.0)
     levels = {label: _majority(rows, label) for label, _ in found}
     panels = tuple(
         site_panel(

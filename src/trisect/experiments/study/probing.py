@@ -133,7 +133,7 @@ def _rows(
 ) -> list[SiteRow]:
     cut = len(train.y) * (HELD - 1) // HELD
 
-    def found(y: Int[Tensor, " N"], scored: Int[Tensor, " M"]) -> probes.Found:
+    def found(y: Int[Tensor, " N"], scored: Int[Tensor, " M"]) -> probes.ProbeScores:
         fit, held = Examples(train.x[:, :cut], y[:cut]), Examples(train.x[:, cut:], y[cut:])
         return probes.probe(kind, fit, held, Examples(test.x, scored), classes, draw)
 

@@ -13,8 +13,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import around
-from trisect.report.marks import Measure, Stroke, mean_of, of_runs
+from trisect.report.axes import around
+from trisect.report.chart_data import Measure, Stroke, mean_of, of_runs
 from trisect.report.panels import WIDTH, ZERO, Figure, Level, Panel, chart_of, lay, site_panel
 from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Point, interval, order

@@ -32,7 +32,7 @@ from trisect.text.corpus import Corpus
 if TYPE_CHECKING:
     import altair as alt
 
-    from trisect.report.notebook import Verdicts
+    from trisect.report.notebook import StudyVerdicts
 
 EXPERIMENT = "experiment.json"
 
@@ -63,7 +63,7 @@ class Study:
         return {name: notebook.chart(chart) for name, chart in drawn.items()}
 
     @cached_property
-    def verdicts(self) -> Verdicts:
+    def verdicts(self) -> StudyVerdicts:
         """What the study says of each claim, by its name: study.verdicts["A-1"]; in a notebook a card each."""
         from trisect.report import notebook
 

@@ -15,9 +15,9 @@ from trisect.experiments.study.rows import Rows
 from trisect.papers.tying import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.frames import Frame, around
-from trisect.report.marks import Measure, Stroke, mean_of, of_runs
-from trisect.report.panels import HEIGHT, WIDTH, ZERO, Figure, Key, Panel, chart_of, lay, site_panel
+from trisect.report.axes import SharedAxis, around
+from trisect.report.chart_data import Measure, Stroke, mean_of, of_runs
+from trisect.report.panels import HEIGHT, WIDTH, ZERO, Figure, LegendEntry, Panel, chart_of, lay, site_panel
 from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Mean, Point, interval, place
 
@@ -110,7 +110,7 @@ def figures(rows: Rows) -> Iterable[Figure]:
 
 def _against(rows: Rows, found: Sequence[Fewer]) -> Figure:
     full = parameters(rows)
-    shown: list[tuple[Frame, Sequence[Point]]] = []
+    shown: list[tuple[SharedAxis, Sequence[Point]]] = []
     panels = []
     for title, unit, of in (
         ("Validation loss", "nats, valid", [f.loss for f in found]),
@@ -144,15 +144,15 @@ def _look(one: Fewer) -> tuple[str, str]:
     return mark.shape, mark.colour
 
 
-def _key(found: Sequence[Fewer]) -> tuple[Key, ...]:
+def _key(found: Sequence[Fewer]) -> tuple[LegendEntry, ...]:
     looks = {f.name: _look(f) for f in found}
     return (
-        *(Key(name, colour, shape) for name, (shape, colour) in looks.items()),
-        Key(ZERO.name, palette.BASELINE, None, DASHED),
+        *(LegendEntry(name, colour, shape) for name, (shape, colour) in looks.items()),
+        LegendEntry(ZERO.name, palette.BASELINE, None, DASHED),
     )
 
 
-def _panel(title: str, found: Sequence[tuple[Fewer, Sequence[Point]]], axis: Frame, full: int | None) -> Panel:
+def _panel(title: str, found: Sequence[tuple[Fewer, Sequence[Point]]], axis: SharedAxis, full: int | None) -> Panel:
     measure = Measure(f"change of {title.lower()}", axis.unit.partition(",")[0], True)
     data, seeds, bars = [], [], []
     strokes: dict[str, list[Stroke]] = {"seeds": [], "bars": [], "main": []}

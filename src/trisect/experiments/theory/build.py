@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import trisect.theory.parts as parts
+import trisect.theory.helpers as helpers
 from trisect.core.errors import TheoryError
 from trisect.theory import CONSTRUCTIONS, Construction
 
@@ -41,7 +41,7 @@ def _check_room(name: str, arguments: Mapping[str, Any], defaults: Mapping[str, 
     alone = [k for k in defaults if k in arguments]
     if len(defaults) < 2 or len(alone) != 1:
         return
-    asked = {k: parts.check_whole(k, arguments.get(k, default)) for k, default in defaults.items()}
+    asked = {k: helpers.check_whole(k, arguments.get(k, default)) for k, default in defaults.items()}
     if asked["dim"] >= asked["keys"] or asked[alone[0]] < 2:
         return
     given, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")

@@ -13,7 +13,7 @@ from scipy import special
 from trisect.report import format as words
 from trisect.report import notebook, palette
 from trisect.report.panels import Figure, Panel, chart_of, lay
-from trisect.theory import Construction, Curve, LogOdds, sweep
+from trisect.theory import Construction, ErrorCurve, LogOdds, sweep
 from trisect.theory.result import Array
 
 BINS = 40  # of a weight between 0 and 1
@@ -32,7 +32,7 @@ def chart(result: Construction) -> notebook.Chart:
     return notebook.chart(figure(result).chart())
 
 
-def figure(result: Construction, curve: Curve | None = None) -> Figure:
+def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
     """Two panels: error, or variance, over β against the law; and the weights, or their samples against the law."""
     found = sweep(result) if curve is None else curve
     if result.variances is not None:
@@ -47,7 +47,7 @@ def figure(result: Construction, curve: Curve | None = None) -> Figure:
     return Figure(result.name, "", result.question, caption, tuple(p for p in (first, second) if p is not None))
 
 
-def _errors(result: Construction, curve: Curve) -> Panel | None:
+def _errors(result: Construction, curve: ErrorCurve) -> Panel | None:
     """Computed errors as points, the law as a line, both axes logarithmic; errors of 0 have no place there."""
     rows = [
         {"beta": b, "value": v, "name": name}
@@ -79,7 +79,7 @@ def _errors(result: Construction, curve: Curve) -> Panel | None:
     return _panel("Error and law over β", drawn, said)
 
 
-def _variances(result: Construction, curve: Curve) -> Panel:
+def _variances(result: Construction, curve: ErrorCurve) -> Panel:
     """Variance of c with one head and with two, over β: points computed, dashed lines the closed forms."""
     assert curve.variances is not None
     assert result.variances is not None
@@ -210,7 +210,7 @@ def _weights(result: Construction) -> Panel:
     return _panel(f"{mean}" + (f", first {BARS} keys" if left else ""), [bars], said)
 
 
-def _beta(curve: Curve, here: float | None) -> alt.X:
+def _beta(curve: ErrorCurve, here: float | None) -> alt.X:
     """The axis of β, logarithmic, with room for the β of the result."""
     ends = [*curve.beta.tolist(), *([] if here is None else [here])]
     low, high = min(ends), max(ends)

@@ -20,7 +20,7 @@ from trisect.experiments.theory.build import build
 from trisect.experiments.theory.figures import figure
 from trisect.report import template
 from trisect.report.sheet import Document
-from trisect.theory import Construction, Draws
+from trisect.theory import Construction, KeyDraws
 
 if TYPE_CHECKING:
     from trisect.experiments.theory.settings import TheoryFacts
@@ -66,13 +66,13 @@ def _finding(row: Mapping[str, Any]) -> Finding:
     return Finding(row["name"], said, row["measured"], tuple(values), held if row["relation"] == "at most" else "")
 
 
-def base_draws(seed: int = 0, samples: int = SAMPLES) -> Draws:
+def base_draws(seed: int = 0, samples: int = SAMPLES) -> KeyDraws:
     """Normal draws that every sample on the page is made of, rounded to float32, so that the page holds them exactly."""
     numbers = np.random.default_rng(seed).standard_normal((samples, 1 + 2 * KEYS)).astype(np.float32).astype(np.float64)
-    return Draws(numbers[:, 0], numbers[:, 1:].reshape(samples, KEYS, 2))
+    return KeyDraws(numbers[:, 0], numbers[:, 1:].reshape(samples, KEYS, 2))
 
 
-def html(draws: Draws) -> str:
+def html(draws: KeyDraws) -> str:
     """The whole page as one text: the article, the draws as base64, and the script. The same draws give the same text.
 
     Draws are 8 keys by 300 samples or more, and are kept in float32. Raises TheoryError for fewer.
@@ -114,7 +114,7 @@ def constructions() -> dict[str, Construction]:
     return {result.name: result for result in found}
 
 
-def packed(draws: Draws) -> str:
+def packed(draws: KeyDraws) -> str:
     """The stretch of every sample, then the noise of every key along μ_a and μ_b, as little-endian float32 in base64."""
     return b64encode(b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in draws)).decode()
 

@@ -28,9 +28,9 @@ from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
 from trisect.lab.resume import Plan, join, work
-from trisect.text.bitext import Bitext, Pair, bitext_data, open_bitext
-from trisect.text.links import SIDES, write_lines, write_links
-from trisect.text.phrases import generated
+from trisect.text.alignment_files import SIDES, write_lines, write_links
+from trisect.text.bitext import Bitext, SentencePair, bitext_data, open_bitext
+from trisect.text.generated_bitext import generated
 
 KIND = "translation experiment"
 PAIRS = "pairs"  # the folder where the embedded bitext's own files go
@@ -46,7 +46,7 @@ def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
     embedded = where == EMBEDDED_DATA
     recipe = choose_translation(settings.recipe, embedded, settings.settings)
     bitext = generated() if embedded else open_bitext(where)
-    pairs = bitext.lessons(recipe.longest)
+    pairs = bitext.training_pairs(recipe.longest)
     if not pairs:
         known = f"The {len(bitext.train):,} train pairs are longer, or are in valid or test."
         raise CorpusError(f"No train pair of at most {recipe.longest} words.", known, "Give a larger --set longest=.")
@@ -136,7 +136,7 @@ def _done(one: Apprentice, place: Place) -> bool:
 def _spread(folder: Path, bitext: Bitext) -> None:
     """The embedded bitext as files that others read: train, trial and test sentences, and links counted from 0."""
     for split, name in (("train", "train"), ("valid", "trial"), ("test", "test")):
-        pairs: tuple[Pair, ...] = getattr(bitext, split)
+        pairs: tuple[SentencePair, ...] = getattr(bitext, split)
         for side, end in enumerate(SIDES):
             write_lines(folder / f"{name}.{end}", [" ".join(pair.sides[side]) for pair in pairs])
         write_links(folder / f"{name}.pharaoh", [(pair.sure or (), pair.possible or ()) for pair in pairs], base=0)

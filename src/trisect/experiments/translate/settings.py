@@ -16,7 +16,7 @@ from trisect.lab.recipes import with_settings
 
 if TYPE_CHECKING:
     from trisect.hf.small.training import Schedule
-    from trisect.hf.small.translator import Architecture, Translating
+    from trisect.hf.small.translator import Translating, TranslatorShape
 
 EMBEDDED_DATA = "embedded"
 ROWS = 1  # a schedule counts pairs here, whatever their length
@@ -101,11 +101,11 @@ class TranslationRecipe:
     clip: Annotated[float, Setting("Bound of the gradient's norm.", above=0)] = 1.0
     smoothing: Annotated[float, Setting("Smoothing of the labels.", low=0, high=0.5)] = 0.1
 
-    def architecture(self) -> Architecture:
+    def architecture(self) -> TranslatorShape:
         """The model; raises SpecError for one that cannot be."""
-        from trisect.hf.small.translator import Architecture  # with PyTorch, which a command's help does without
+        from trisect.hf.small.translator import TranslatorShape  # with PyTorch, which a command's help does without
 
-        return Architecture(self.layers, self.heads, self.width, self.inner, self.dropout)
+        return TranslatorShape(self.layers, self.heads, self.width, self.inner, self.dropout)
 
     def schedule(self, pairs: int) -> Schedule:
         """How it learns from so many pairs; raises SpecError for what no schedule can be."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trisect.core.files import inside, read_json, write_json
+from trisect.core.files import inside, read_json, read_json_list, write_json
 from trisect.engine.jobs import Desk, Emit, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
 from trisect.hf.small.gpt import is_model, save
@@ -129,7 +129,7 @@ def take(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitex
 
 def metric_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]]:
     """Rows of the table `metrics` of one model: its loss in training, smoothed, by epoch, and its scores after the last."""
-    losses = read_json(place.losses(one), todo)
+    losses = read_json_list(place.losses(one), todo)
     kept = {"run": f"translation/{one.seed}", "epoch": len(losses)}
     rows = [
         {**kept, "epoch": epoch, "split": "train", "name": "smoothed_loss_nats", "value": loss}
@@ -146,7 +146,7 @@ def translation_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str,
 
 def _train(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:
     """From random weights to a model in its folder; the tokenizer is the same for every seed."""
-    pairs = bitext.lessons(recipe.longest)
+    pairs = bitext.training_pairs(recipe.longest)
     tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
     rows = encode([pair.sides for pair in pairs], tokenizer)
     model = make_model(recipe.architecture(), tokenizer, one.seed).to(device)

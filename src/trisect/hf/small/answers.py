@@ -1,4 +1,4 @@
-"""Answers: what a small model says to a question, character by character, and how sure of it it is."""
+"""Answers of a small character model to questions, with their probability and other measures of confidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOGETHER = 128  # questions of one length that are answered at once
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a mark inside an answer
 
 
-class Answer(NamedTuple):
+class GeneratedAnswer(NamedTuple):
     """An answer, the natural logarithm of its probability (its end included), and three other measures of how sure it is.
 
     `mean_log_probability` is per character, `entropy` the mean over positions of the next character's distribution, both
@@ -82,13 +82,13 @@ class Answerer:
         vocabulary = self.subject.tokenizer.get_vocab()
         return tuple(c for c in text if c not in vocabulary)
 
-    def answer(self, questions: Sequence[str]) -> list[Answer]:
+    def answer(self, questions: Sequence[str]) -> list[GeneratedAnswer]:
         """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
-        found: list[Answer | None] = [None] * len(questions)
+        found: list[GeneratedAnswer | None] = [None] * len(questions)
         for asked in self._asked(questions):
             for place, (ids, numbers) in zip(asked.places, self._greedy(asked.ids), strict=True):
                 total = float(numbers[:, 0].sum())
-                found[place] = Answer(
+                found[place] = GeneratedAnswer(
                     self._text(ids),
                     total,
                     total / len(numbers),
@@ -124,7 +124,7 @@ class Answerer:
     ) -> Bool[np.ndarray, " N"]:
         """Whether the model, with q, k or v replaced, still gives each answer: every next character is its first choice.
 
-        One forward pass says the same as answering anew, since a first choice that differs ends the same answer.
+        One forward pass says the same as answering again, since a first choice that differs ends the same answer.
         """
         found: list[bool] = []
         for ids, real, starts in self._answered(questions, answers):

@@ -1,4 +1,4 @@
-"""Small: a character-level GPT made from a transformers config, with its tokenizer; an ordinary Hugging Face folder when saved."""
+"""A small character-level GPT and its tokenizer, made from a transformers config and saved as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ("gpt2", "llama")
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GptShape:
     """A small GPT: `layers`, `heads`, `width` (residual stream) and `block` (characters read at once).
 
     `kind` 'gpt2' has learned positions, as the assignment's model; 'llama' has rotary ones. `dropout` is on embeddings,
@@ -69,7 +69,7 @@ def make_tokenizer(characters: Sequence[str], block: int) -> Any:
     )
 
 
-def make_model(architecture: Architecture, tokenizer: Any, seed: int) -> nn.Module:
+def make_model(architecture: GptShape, tokenizer: Any, seed: int) -> nn.Module:
     """A causal language model with random weights, a function of the seed."""
     import transformers
 
@@ -130,7 +130,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     try:
         load_model(model, folder / "model.safetensors")
     except (SafetensorError, OSError, RuntimeError) as error:
-        todo = f"Delete {folder} and call the same command again: it is trained anew."
+        todo = f"Delete {folder} and call the same command again: it is trained again."
         raise DamagedFileError(f"{folder} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
 
 

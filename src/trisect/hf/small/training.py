@@ -1,4 +1,4 @@
-"""Practice: the training loop of the small models — warm-up and cosine, clipped AdamW — that goes on where it stopped."""
+"""The training loop of the small models: warm-up and cosine, clipped AdamW, resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Schedule:
     """How long and how fast: the rate rises over `warmup_tokens`, then falls as a cosine to `floor` of it at `decay_tokens`.
 
     A step counts batch × block tokens, its padding with them. Weight decay is on matrices alone. With several `cycles` all
-    epochs come again with the optimiser and the rate begun anew (Loshchilov & Hutter 2017, SGDR: warm restarts).
+    epochs come again with the optimiser and the rate started again (Loshchilov & Hutter 2017, SGDR: warm restarts).
     """
 
     epochs: int
@@ -59,7 +59,7 @@ class Schedule:
 
 
 @runtime_checkable
-class Row(Protocol):
+class TrainingRow(Protocol):
     """What a model learns from: rows of like size go together, since each is padded to the largest."""
 
     @property
@@ -97,8 +97,8 @@ class NextIds:
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
 
-Rows = Callable[[int, np.random.Generator], Sequence[Row]]  # the rows of an epoch, given its number from 1
-Told = Callable[[int, float], object]  # of the epoch that ended, and its loss
+EpochRows = Callable[[int, np.random.Generator], Sequence[TrainingRow]]  # the rows of an epoch, given its number from 1
+EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and its loss
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class Practice:
     `lecture` says how the rows are learnt from; null are Examples, of which a causal model predicts the next ids.
     """
 
-    rows: Rows
+    rows: EpochRows
     schedule: Schedule
     block: int
     padding: int
     seed: int
     lecture: Lecture | None = None
 
-    def run(self, model: nn.Module, state: Path, told: Told = lambda epoch, loss: None) -> tuple[float, ...]:
+    def run(self, model: nn.Module, state: Path, report: EpochCallback = lambda epoch, loss: None) -> tuple[float, ...]:
         """Train `model` in place, on the device that it is on; returns every epoch's loss, nats per predicted character.
 
         What an epoch reads, its order and its dropout depend on the seed and the epoch's number alone. `state` is
@@ -137,7 +137,7 @@ class Practice:
             if number < epochs and time.monotonic() - saved > SAVED_EVERY:
                 _keep(state, self._mark(model), model, optimizer, losses)
                 saved = time.monotonic()
-            told(number, losses[-1])
+            report(number, losses[-1])
         model.eval()
         return tuple(losses)
 
@@ -165,7 +165,9 @@ class Practice:
                 total, count = total + loss, count + predicted
         return total / max(1, count)
 
-    def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Row]) -> tuple[float, int]:
+    def _step(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[TrainingRow]
+    ) -> tuple[float, int]:
         """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
         lecture = self.lecture or _next_ids(self.padding)
         predicted, total = sum(row.predicted for row in batch), 0.0
@@ -211,7 +213,7 @@ def _keep(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW
 
 
 def _resume(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW) -> list[float]:
-    todo = f"Delete {state} and call the same command again: this training then begins anew."
+    todo = f"Delete {state} and call the same command again: this training then starts from the beginning."
     try:
         with safe_open(state, "pt") as file:
             about = file.metadata() or {}

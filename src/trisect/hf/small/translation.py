@@ -1,4 +1,4 @@
-"""Translation: a trained encoder-decoder at work — its loss on pairs, and what it makes of a sentence."""
+"""Translate with a small trained encoder-decoder: its loss on sentence pairs, and greedy decoding of a sentence."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from trisect.hf.small.training import padded
-from trisect.hf.small.translator import Sides, Translated, Translating, encode
+from trisect.hf.small.translator import Translating, TranslationIds, WordSides, encode
 from trisect.text.corruption import IGNORED
 
 ROWS = 64  # read at once
-ROOM = 10  # pieces that a translation may have beyond twice the pieces of its sentence
+EXTRA_PIECES = 10  # pieces that a translation may have beyond twice the pieces of its sentence
 
 
-class Score(NamedTuple):
+class TranslationScore(NamedTuple):
     """Mean loss per target piece in nats, and the share of pieces that were the likeliest, the target being given."""
 
     loss_nats: float
@@ -42,7 +42,7 @@ class Translator:
         return cls(model.eval(), tokenizer)
 
     @torch.no_grad()
-    def score(self, pairs: Sequence[Sides]) -> Score:
+    def score(self, pairs: Sequence[WordSides]) -> TranslationScore:
         """Loss and accuracy over all target pieces of some pairs, ends included."""
         lecture = Translating(self.tokenizer.pad_token_id)
         loss, right, count = 0.0, 0, 0
@@ -52,7 +52,7 @@ class Translator:
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(-1) == labels).sum())
             count += int((labels != IGNORED).sum())
-        return Score(loss / count, right / count)
+        return TranslationScore(loss / count, right / count)
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:
@@ -62,7 +62,7 @@ class Translator:
             ids = self.tokenizer([list(words)], is_split_into_words=True, return_tensors="pt").input_ids
             ids = ids.to(next(self.model.parameters()).device)
             out = [self.tokenizer.pad_token_id]
-            for _ in range(2 * ids.shape[1] + ROOM):
+            for _ in range(2 * ids.shape[1] + EXTRA_PIECES):
                 begun = torch.tensor([out], device=ids.device)
                 out.append(
                     int(self.model(input_ids=ids, decoder_input_ids=begun, use_cache=False).logits[0, -1].argmax())
@@ -73,7 +73,7 @@ class Translator:
         return made
 
 
-def _alike(rows: Sequence[Translated]) -> Iterator[Sequence[Translated]]:
+def _alike(rows: Sequence[TranslationIds]) -> Iterator[Sequence[TranslationIds]]:
     """Rows of like size together, so that little of what is read is padding."""
     ordered = sorted(rows, key=lambda row: row.size)
     for start in range(0, len(ordered), ROWS):

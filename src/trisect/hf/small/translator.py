@@ -1,4 +1,4 @@
-"""Translator: a small encoder-decoder made from a transformers config, with the byte-pair encoding that both its languages share."""
+"""A small encoder-decoder made from a transformers config, with a byte-pair encoding shared by both languages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 SPECIALS = (PAD, END, UNKNOWN)
 START = "▁"  # in front of a word's first piece
 POSITIONS = 512
-Sides = tuple[Sequence[str], Sequence[str]]  # words of a sentence, and of its translation
+WordSides = tuple[Sequence[str], Sequence[str]]  # words of a sentence, and of its translation
 
 
 @dataclass(frozen=True)
-class Architecture:
+class TranslatorShape:
     """A small Transformer: `layers` on either side, `heads`, `width` (residual stream), `inner` (feed-forward)."""
 
     layers: int = 2
@@ -80,7 +80,7 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> Any:
     )
 
 
-def make_model(architecture: Architecture, tokenizer: Any, seed: int) -> nn.Module:
+def make_model(architecture: TranslatorShape, tokenizer: Any, seed: int) -> nn.Module:
     """A Marian model with random weights, a function of the seed; embeddings of both sides and of the output are one table."""
     import transformers
 
@@ -115,7 +115,7 @@ def make_model(architecture: Architecture, tokenizer: Any, seed: int) -> nn.Modu
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslationIds:
     """Ids of a sentence and of its translation, each with its end."""
 
     source: tuple[int, ...]
@@ -142,13 +142,13 @@ class Translating:
     padding: int
     smoothing: float = 0.0
 
-    def loss(self, model: nn.Module, rows: Sequence[Translated]) -> Tensor:
+    def loss(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Tensor:
         """Summed over all target ids, nats."""
         logits = self.logits(model, rows)
         labels = padded([row.target for row in rows], IGNORED).to(logits.device)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=self.smoothing)
 
-    def logits(self, model: nn.Module, rows: Sequence[Translated]) -> Float[Tensor, "B T V"]:
+    def logits(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Float[Tensor, "B T V"]:
         """What a model makes of the pairs with the target given (teacher forcing); row t is about target id t."""
         device = next(model.parameters()).device
         return model(
@@ -159,7 +159,7 @@ class Translating:
         ).logits
 
 
-def encode(pairs: Iterable[Sides], tokenizer: Any) -> list[Translated]:
+def encode(pairs: Iterable[WordSides], tokenizer: Any) -> list[TranslationIds]:
     """Pairs of sentences, given as words, as ids with their ends; raises CorpusError where one is too long for the model."""
     both = list(pairs)
     if not both:
@@ -168,7 +168,7 @@ def encode(pairs: Iterable[Sides], tokenizer: Any) -> list[Translated]:
         [tuple(ids) for ids in tokenizer([list(pair[i]) for pair in both], is_split_into_words=True).input_ids]
         for i in (0, 1)
     ]
-    rows = [Translated(*ids) for ids in zip(*sides, strict=True)]
+    rows = [TranslationIds(*ids) for ids in zip(*sides, strict=True)]
     for number, row in enumerate(rows, start=1):
         if max(len(row.source), len(row.target)) > POSITIONS:
             given = f"Pair {number}, {' '.join(both[number - 1][0])[:60]!r}."

@@ -9,7 +9,7 @@ from typing import ClassVar
 from trisect.core.edits import in_study
 from trisect.core.methods import VARIANTS, spell_variant
 from trisect.core.site import Site
-from trisect.core.typed import need
+from trisect.core.typecheck import need
 from trisect.lm.edits.base import Aim, Member, Objective, Reach, Trained, TrainingEdit
 
 SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted to two sizes

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from trisect.core.edits import matrices
 from trisect.core.site import Site
-from trisect.core.typed import whole
+from trisect.core.typecheck import whole
 from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
 
 

@@ -1,4 +1,4 @@
-"""Tally: what one attention layer's norms and weights come to over many texts, in memory that does not grow."""
+"""Running sums of one attention layer's norms and weights over many texts, in memory that does not grow."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.trace import Trace
-from trisect.measure import block
-from trisect.measure.categories import CATEGORIES
+from trisect.measure import mixing
 from trisect.measure.norms import both, single
 from trisect.measure.sums import Ranks, Sums, moments
+from trisect.measure.token_categories import CATEGORIES
 
-GROUPS = 256  # of texts: what is drawn anew
+GROUPS = 256  # of texts: what is resampled
 FEWER = 64  # groups behind a layer's rank correlations
 BINS, FINE = 32, 64  # of a layer's rank correlations, and of those over all layers
 QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.QUERIES says it to readers
 
 
-class Seen(NamedTuple):
+class TokenNorms(NamedTuple):
     """One trace's numbers per token: ‖f(x)‖, and the weight that it gets, mean over the queries that may attend to it."""
 
     f: Float[Tensor, "B H S"]
@@ -51,7 +51,7 @@ class Cancel:
         self.ranks[category].add(x, y, group)
 
 
-class Model:
+class PooledTally:
     """What is pooled over all layers of a stack: cancelling by category, and frequency, also of words alone."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Model:
         self.frequency = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
         self.words = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
 
-    def add_frequency(self, seen: list[Seen], whose: Whose) -> None:
+    def add_frequency(self, seen: list[TokenNorms], whose: Whose) -> None:
         """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers."""
         for name in ("f", "a"):
             mean = torch.stack([getattr(one, name).mean(1) for one in seen]).mean(0)[:, None]
@@ -67,7 +67,7 @@ class Model:
             self.words[name].add(*_ranked(mean, whose, ~whose.special))
 
 
-class Layer:
+class LayerTally:
     """The tally of one layer; add its trace of every batch, read the sums when all texts are done.
 
     `kind` adds what the norm of a block gives beside that of attention alone, which claims are about.
@@ -90,12 +90,12 @@ class Layer:
         self.head_frequency = {name: Ranks(heads, 1, BINS) for name in ("f", "a")}
 
     @torch.no_grad()
-    def add(self, trace: Trace, whose: Whose, model: Model) -> Seen:
+    def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
         """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be taken."""
         weights = _masked(trace)
         f, attention = both(trace)
-        layer = [attention] if self.kind == "attention" else [attention, block.norms(trace, self.kind)]
-        seen = Seen(f, _received(weights))
+        layer = [attention] if self.kind == "attention" else [attention, mixing.norms(trace, self.kind)]
+        seen = TokenNorms(f, _received(weights))
         self._add_dispersion(trace, seen, whose)
         self._add_shares(trace, weights, layer, seen, whose)
         self._add_pairs(trace, weights, seen, whose, model)
@@ -105,15 +105,15 @@ class Layer:
             self.head_frequency[name].add(*_ranked(values, whose))
         return seen
 
-    def _add_dispersion(self, trace: Trace, seen: Seen, whose: Whose) -> None:
+    def _add_dispersion(self, trace: Trace, seen: TokenNorms, whose: Whose) -> None:
         group, real = whose.group.numpy(), trace.key_real[:, None]
-        x = None if trace.stack == "cross" else block.layer_input(trace)
+        x = None if trace.stack == "cross" else mixing.layer_input(trace)
         if x is not None:
             self.x.add(group, moments(torch.linalg.vector_norm(single(x), dim=-1), trace.key_real))
         for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.a * seen.f)):
             sums.add(group, moments(values, real))
 
-    def _add_shares(self, trace: Trace, weights: Tensor, norms: list[Tensor], seen: Seen, whose: Whose) -> None:
+    def _add_shares(self, trace: Trace, weights: Tensor, norms: list[Tensor], seen: TokenNorms, whose: Whose) -> None:
         group = whose.group.numpy()
         belongs = torch.nn.functional.one_hot(whose.category.to(weights.device), len(CATEGORIES)).to(weights.dtype)
         belongs = belongs * trace.key_real[..., None]
@@ -126,10 +126,10 @@ class Layer:
         self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
         self.tokens.add(group, belongs.sum(1))
         if trace.stack != "cross":
-            both = [block.mixing_by_weights(trace, self.kind).sum(1), block.mixing_ratio(trace, self.kind).sum(1)]
+            both = [mixing.mixing_by_weights(trace, self.kind).sum(1), mixing.mixing_ratio(trace, self.kind).sum(1)]
             self.mixing.add(group, torch.stack(both, 1))
 
-    def _add_pairs(self, trace: Trace, weights: Tensor, seen: Seen, whose: Whose, model: Model) -> None:
+    def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
         chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
         some = weights[:, :, chosen.to(weights.device)]

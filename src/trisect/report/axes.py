@@ -1,4 +1,4 @@
-"""Axes: which ends panels that are compared share, where an axis turns logarithmic, and where names stand beside it."""
+"""Shared axes of a figure's panels: their ends, logarithmic scales, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import altair as alt
 
 
-class Frame(NamedTuple):
+class SharedAxis(NamedTuple):
     """The vertical axis that the panels of a figure share: its unit, its ends, and where it turns logarithmic.
 
     `linear` is null on a linear axis; else the size up to which the axis is linear around zero. Values outside are
@@ -49,7 +49,9 @@ class Frame(NamedTuple):
         return sum(not self.low <= v <= self.high for v in values)
 
 
-def around(values: Sequence[float], unit: str, zero: bool = False, most: float = math.inf, bend: bool = False) -> Frame:
+def around(
+    values: Sequence[float], unit: str, zero: bool = False, most: float = math.inf, bend: bool = False
+) -> SharedAxis:
     """The frame that holds the values with a little air, at most up to `most`; `zero` makes sure that 0 is in it.
 
     With `bend`, values of very unequal size get an axis that is linear near zero and logarithmic beyond.
@@ -61,14 +63,14 @@ def around(values: Sequence[float], unit: str, zero: bool = False, most: float =
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     air = 0.06 * (high - low) or 0.05 * abs(high) or 0.1
-    frame = Frame(unit, low - air, high + air)
+    frame = SharedAxis(unit, low - air, high + air)
     sizes = sorted(abs(v) for v in inside if v)
     if bend and sizes and sizes[-1] > 15 * max(sizes[len(sizes) // 2], 1e-4):
-        return Frame(unit, low - 0.5 * abs(low) - 0.01, high * 1.4 + 0.01, 0.01)
+        return SharedAxis(unit, low - 0.5 * abs(low) - 0.01, high * 1.4 + 0.01, 0.01)
     return frame
 
 
-def label_heights(values: Sequence[float], axis: Frame, gap: float) -> list[float]:
+def label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list[float]:
     """Where labels of these values stand: neighbours `gap` apart, inside the axis, and near their values.
 
     When they do not all fit, those at the top go beyond it.

@@ -1,4 +1,4 @@
-"""Texts into batches: tokens, windows, padding and special tokens, as the model's own tokenizer has them."""
+"""Tokenize texts into batches: windows, padding and special tokens, as the model's own tokenizer has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, Text, check_text
+from trisect.core.subject import Batch, TextOrPair, check_text
 from trisect.core.trace import Side
 
 LONGEST = 512  # tokens a window where neither model nor tokenizer has a limit
@@ -21,7 +21,7 @@ OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 IGNORED = -100  # of labels: not predicted
 
 
-class Window(NamedTuple):
+class TokenWindow(NamedTuple):
     """One row of a batch: which text, where in it, its token ids, and which of them the tokenizer added.
 
     `alike` says that one text was given, so that source and target are the same.
@@ -67,12 +67,12 @@ class Desk:
             device,
         )
 
-    def batches(self, texts: Iterable[Text], size: int, scored: bool) -> Iterator[Batch]:
+    def batches(self, texts: Iterable[TextOrPair], size: int, scored: bool) -> Iterator[Batch]:
         """Batches of at most `size` windows, in the order of the texts."""
         if self.tokenizer is None:
             known = "It came without a tokenizer, or takes no text at all."
             raise ModelError(f"A text was given to {self.name}.", known, "Give its own inputs as a dict of tensors.")
-        held: list[Window] = []
+        held: list[TokenWindow] = []
         for number, text in enumerate(texts):
             for window in self._windows(number, text):
                 held.append(window)
@@ -82,7 +82,7 @@ class Desk:
         if held:
             yield self._batch(held, scored)
 
-    def _windows(self, number: int, text: Text) -> Iterator[Window]:
+    def _windows(self, number: int, text: TextOrPair) -> Iterator[TokenWindow]:
         paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
         source, target = check_text(self.name, number, text, paired)
         pieces, aims = list(self._cut(source)), list(self._cut(target, True)) if paired else []
@@ -93,7 +93,7 @@ class Desk:
             )
         for i, (start, ids, special) in enumerate(pieces):
             _, aim, aim_special = aims[i] if aims else (0, [], [])
-            yield Window(number, start, ids, special, aim, aim_special, not isinstance(text, tuple))
+            yield TokenWindow(number, start, ids, special, aim, aim_special, not isinstance(text, tuple))
 
     def _cut(self, text: str, aim: bool = False) -> Iterator[tuple[int, list[int], list[bool]]]:
         """Windows of a text: where each begins, its ids, and which of them are special; specials stand in every window.
@@ -121,7 +121,7 @@ class Desk:
             marks = [True] * len(before) + flags[start : start + room] + [True] * len(after)
             yield start, [*before, *piece, *after], marks
 
-    def _batch(self, rows: list[Window], scored: bool) -> Batch:
+    def _batch(self, rows: list[TokenWindow], scored: bool) -> Batch:
         ids, real = self._pad([row.ids for row in rows])
         special = _flags([row.special for row in rows], ids.shape[1])
         shown = ids
@@ -165,7 +165,7 @@ class Desk:
             )
         return tuple(rows)
 
-    def _hide(self, ids: Tensor, may: Tensor, rows: list[Window]) -> tuple[Tensor, Tensor]:
+    def _hide(self, ids: Tensor, may: Tensor, rows: list[TokenWindow]) -> tuple[Tensor, Tensor]:
         """Replace 15 % of each row's own tokens, at least one, by the mask; a function of text and window alone."""
         mask = self.tokenizer.mask_token_id
         if mask is None:

@@ -1,4 +1,4 @@
-"""Phrases: the embedded bitext, two invented languages whose word alignments are known because we made both sides."""
+"""The embedded bitext: two generated languages whose word alignments are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from trisect.core.errors import CorpusError
-from trisect.text.bitext import TEST, TRAIN, Bitext, Pair, assemble
+from trisect.text.bitext import TEST, TRAIN, Bitext, SentencePair, assemble
 from trisect.text.lexicon import Menu, zipf
 
 VERSION = 1
@@ -32,7 +32,7 @@ class Sound(NamedTuple):
 SOURCE, TARGET = Sound("bdfgklmnprst", "aeio"), Sound("vzhjwyqxcnlr", "aeou")
 
 
-class Noun(NamedTuple):
+class BilingualNoun(NamedTuple):
     """A noun: its word, the one or two that translate it, and the ending that adjectives take beside these."""
 
     form: str
@@ -40,7 +40,7 @@ class Noun(NamedTuple):
     ending: str
 
 
-class Verb(NamedTuple):
+class BilingualVerb(NamedTuple):
     """A verb: the one or two words that it is, its translation, and whether it takes an object."""
 
     form: tuple[str, ...]
@@ -82,7 +82,7 @@ class _Words:
         self.nouns = Menu(
             zipf(
                 [
-                    Noun(source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2])
+                    BilingualNoun(source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2])
                     for i in range(_NOUNS)
                 ]
             )
@@ -92,7 +92,7 @@ class _Words:
         self.verbs = Menu(
             zipf(
                 [
-                    Verb((source.pop(), source.pop())[: 2 - (i % _PHRASAL > 0)], target.pop(), i % 2 == 0)
+                    BilingualVerb((source.pop(), source.pop())[: 2 - (i % _PHRASAL > 0)], target.pop(), i % 2 == 0)
                     for i in range(_VERBS)
                 ]
             )
@@ -106,7 +106,7 @@ class _Teller:
     def __init__(self, words: _Words, draw: Random) -> None:
         self.words, self.draw, self.next = words, draw, 0
 
-    def pair(self) -> Pair:
+    def pair(self) -> SentencePair:
         """A sentence in both languages with its links."""
         self.next = 0
         draw, words = self.draw, self.words
@@ -186,7 +186,7 @@ def generated(seed: int = 0, train: int = SIZES[TRAIN], valid: int = SIZES["vali
         given = f"A bitext of {train} + {valid} + {test} pairs."
         raise CorpusError(given, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
     teller = _Teller(_Words(), Random(f"pairs {VERSION} {seed}"))
-    found: dict[tuple[str, ...], Pair] = {}
+    found: dict[tuple[str, ...], SentencePair] = {}
     while len(found) < sum(sizes):
         pair = teller.pair()
         found.setdefault(pair.source, pair)
@@ -195,12 +195,12 @@ def generated(seed: int = 0, train: int = SIZES[TRAIN], valid: int = SIZES["vali
     return assemble("embedded", splits, (NOTE,))
 
 
-def _linked(source: list[tuple[str, int]], target: Iterable[Put]) -> Pair:
+def _linked(source: list[tuple[str, int]], target: Iterable[Put]) -> SentencePair:
     """A pair whose links are by place, instead of by key."""
     places, words = {key: i for i, (_, key) in enumerate(source)}, list(target)
     sure = frozenset((places[key], j) for j, put in enumerate(words) for key in put.sure)
     possible = frozenset((places[key], j) for j, put in enumerate(words) for key in put.possible)
-    return Pair(tuple(form for form, _ in source), tuple(put.form for put in words), sure, sure | possible)
+    return SentencePair(tuple(form for form, _ in source), tuple(put.form for put in words), sure, sure | possible)
 
 
 def _made(sound: Sound, count: int, draw: Random, taken: set[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Words: the constructions in which words attend to each other, without matrices for q, k and v and with them."""
+"""Constructions of self-attention: words that attend to each other, with and without matrices for q, k and v."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-import trisect.theory.parts as parts
+import trisect.theory.helpers as helpers
 from trisect.core.errors import TheoryError
-from trisect.theory.parts import attention_weights, deviations
+from trisect.theory.helpers import attention_weights, deviations
 from trisect.theory.result import Array, Construction, Erratum
 
 LETTERS = "abcd"
 LEAST = math.sqrt(2)
 
 
-class Attended(NamedTuple):
+class WordAttention(NamedTuple):
     """Self-attention over n words: logits k_jᵀq_i [i, j], their softmax, values and outputs, a row for each word."""
 
     logits: Float[np.ndarray, "N N"]
@@ -27,13 +27,13 @@ class Attended(NamedTuple):
     outputs: Float[np.ndarray, "N D"]
 
 
-def self_attention(words: Float[np.ndarray, "N D"], query: Array, key: Array, value: Array) -> Attended:
+def self_attention(words: Float[np.ndarray, "N D"], query: Array, key: Array, value: Array) -> WordAttention:
     """v_i = V x_i, k_i = K x_i, q_i = Q x_i, c_i = Σ_j α_ij v_j; matrices [D D]. Raises TheoryError for logits beyond 1e300."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
         logits = (words @ query.T) @ (words @ key.T).T
     weights = attention_weights(logits)
     values = words @ value.T
-    return Attended(logits, weights, values, weights @ values)
+    return WordAttention(logits, weights, values, weights @ values)
 
 
 def identity_attention(
@@ -47,7 +47,7 @@ def identity_attention(
     """
     beta, u = _letters(beta, dim, generator)
     words, identity = _words(u), np.eye(u.shape[1])
-    add_c, add_d = parts.check_number("add_c", add_c), parts.check_number("add_d", add_d)
+    add_c, add_d = helpers.check_number("add_c", add_c), helpers.check_number("add_d", add_d)
     if not (math.isfinite(add_c) and math.isfinite(add_d)):
         given = f"add_c {add_c} and add_d {add_d} were given."
         raise TheoryError(given, "They are multiples of u_c and u_d.", "Use finite numbers, for example 1.")
@@ -65,8 +65,8 @@ def identity_attention(
         weights=found.weights[1],
         predicted=words[1],
         computed=found.outputs[1],
-        error=parts.length(deviations(found.weights[1], [1]) @ words) / beta,
-        expected=parts.length(deviations(exact, [1]) @ x),
+        error=helpers.length(deviations(found.weights[1], [1]) @ words) / beta,
+        expected=helpers.length(deviations(exact, [1]) @ x),
         measured="|c_2 − x_2| / β",
         relation="equals",
         law="c_2 ≈ x_2: with x_2 = u_a, error = √10 / (2 + e^{β²}). However much of u_c and u_d is added, the self-score leads by ≥ ¾β²",
@@ -94,7 +94,7 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
     words, (query, key, value) = _words(u), matrices(beta, u)
     found = self_attention(words, query, key, value)
     b, c = u[1], u[2]
-    sizes = [parts.length(deviations(found.weights[i], [j]) @ found.values) / beta for i, j in ((0, 2), (1, 0))]
+    sizes = [helpers.length(deviations(found.weights[i], [j]) @ found.values) / beta for i, j in ((0, 2), (1, 0))]
     return Construction(
         name="key_query_value",
         question="Which matrices let two words take parts of the others that plain words cannot?",
@@ -133,15 +133,15 @@ def matrices(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Array, Arr
 
 def _letters(beta: float, dim: int, generator: Generator | None) -> tuple[float, Float[np.ndarray, "4 D"]]:
     """u_a, u_b, u_c, u_d: orthogonal, each of length β."""
-    beta = parts.check_beta(beta)
-    dim = parts.check_dim(len(LETTERS), dim, "vectors u_a, u_b, u_c, u_d")
+    beta = helpers.check_beta(beta)
+    dim = helpers.check_dim(len(LETTERS), dim, "vectors u_a, u_b, u_c, u_d")
     if not 1e-50 <= beta <= 1e150:
         raise TheoryError(
             f"beta {beta:.3g} was given.",
             "Here β is a length, and its powers have to be numbers.",
             "Use 1e-50 to 1e50.",
         )
-    return beta, beta * parts.frame(len(LETTERS), dim, parts.generator(generator))
+    return beta, beta * helpers.frame(len(LETTERS), dim, helpers.generator(generator))
 
 
 def _words(letters: Float[np.ndarray, "4 D"]) -> Float[np.ndarray, "3 D"]:

@@ -1,4 +1,4 @@
-"""Outputs: the map W_O that attention's output meets next, found by the values that enter it."""
+"""The output projection W_O of an attention call, found by the values that enter it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trisect.core.trace import Origin
-from trisect.hf.affine import Affine, Passed, Record
+from trisect.hf.affine import Affine, Passed, PassRecord
 from trisect.hf.calls import Call
 
 
@@ -22,7 +22,7 @@ class Output(NamedTuple):
     passed: Passed | None = None
 
 
-def find_output(call: Call, record: Record, sources: Sequence[Passed], allowed: float) -> Output:
+def find_output(call: Call, record: PassRecord, sources: Sequence[Passed], allowed: float) -> Output:
     """The first affine map after a call that its output enters, as it is; else what lies between.
 
     `sources` are the maps that q, k and v come from. The residual compares Σ_h weights v W_O + b_O with what the map
@@ -106,7 +106,7 @@ def _order(call: Call, x: Tensor) -> Tensor:
 
 
 def _summed(call: Call, weight: Tensor) -> Tensor:
-    """Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the door has them."""
+    """Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them."""
     mixed = call.output.detach()
     if call.weights is not None:
         v = call.v.detach()
@@ -114,7 +114,7 @@ def _summed(call: Call, weight: Tensor) -> Tensor:
     return torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
 
 
-def _between(call: Call, record: Record, passed: Passed, sources: Sequence[Passed]) -> Origin:
+def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[Passed]) -> Origin:
     """What lies between attention's output and the map that it enters."""
     for norm in record.normed:
         if norm.calls == call.order + 1 and _columns(call.output.detach(), norm.x) is not None:

@@ -1,4 +1,4 @@
-"""Spans: where in a text each piece of a model's tokenizer stands."""
+"""Character offsets of tokens: where in a text each piece of a model's tokenizer stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays longer than memory: grown at the end in a temporary file, mapped when read, hashed in pieces."""
+"""Arrays longer than memory: appended to in a temporary file, memory-mapped when read, hashed in pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""World: the embedded default of birth places, generated people with invented names whose origins show a little."""
+"""The embedded birth places: generated people with invented names whose origins show a little."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple, TypeVar
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
+from trisect.text.birth_places import People, PretrainingLine, Question, ask, recombine
 from trisect.text.lexicon import Menu
-from trisect.text.people import Asked, Line, People, ask, recombine
 
 T = TypeVar("T")
 
 VERSION = 1
 REGIONS, PLACES, FAMILIES = 6, 6, 6  # so many regions, and in each so many places and family names
 LOCAL = 0.5  # the share of a family's members that were born in its region
-BOTH, READ = 0.5, 0.4  # of the people told of: told of and asked in fine-tuning; told of only; the rest is asked only
+BOTH, READ = 0.5, 0.4  # in the pretraining text and asked in fine-tuning; in the text only; the rest is asked only
 LEAST, MOST = 20, 400
 NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for {LOCAL + (1 - LOCAL) / REGIONS:.0%} "
@@ -38,26 +38,28 @@ TEMPLATES = (
 
 
 class Person(NamedTuple):
-    """Somebody of the world, whether or not a text tells of them."""
+    """Somebody of the world, whether or not a text names them."""
 
     name: str
     place: str
     job: str
 
-    def asked(self) -> Asked:
+    def asked(self) -> Question:
         """The question about this person, with its answer."""
-        return Asked(self.name, ask(self.name), self.place)
+        return Question(self.name, ask(self.name), self.place)
 
-    def lines(self) -> tuple[Line, ...]:
-        """What the pretraining text tells: the same facts, put in several ways."""
-        return tuple(Line(self.name, t.format(name=self.name, place=self.place, job=self.job)) for t in TEMPLATES)
+    def lines(self) -> tuple[PretrainingLine, ...]:
+        """What the pretraining text says: the same facts, put in several ways."""
+        return tuple(
+            PretrainingLine(self.name, t.format(name=self.name, place=self.place, job=self.job)) for t in TEMPLATES
+        )
 
 
 def generated(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
-    """A world of `people` that are told of or asked about, `unseen` others for the test, and as many names of nobody.
+    """A world of `people` that a text names or that are asked about, `unseen` others for the test, and as many names of nobody.
 
-    Of the people, 50 % are told of in the pretraining text and asked about in train, 40 % are told of and asked about in
-    valid, and 10 % are asked about in train and told of nowhere. A function of its arguments. Raises CorpusError for
+    Of the people, 50 % stand in the pretraining text and are asked about in train, 40 % stand there and are asked about in
+    valid, and 10 % are asked about in train and stand in no text. A function of its arguments. Raises CorpusError for
     more people than there are names for, or too few to be asked about.
     """
     if not LEAST <= people <= MOST or not 1 <= unseen <= MOST:
@@ -67,9 +69,9 @@ def generated(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     draw = Random(f"world {VERSION} {seed}")
     everybody = _people(draw, people + unseen)
     both, read = round(BOTH * people), round((BOTH + READ) * people)
-    told = everybody[:read]
+    named = everybody[:read]
     train = _shuffled([p.asked() for p in (*everybody[:both], *everybody[read:people])], draw)
-    lines = _shuffled([line for person in told for line in person.lines()], draw)
+    lines = _shuffled([line for person in named for line in person.lines()], draw)
     names = recombine([p.name for p in everybody], unseen, draw)
     marks = "\n".join([*(line.text for line in lines), *(f"{p.name}\t{p.place}" for p in everybody), *names])
     return People(
@@ -79,7 +81,7 @@ def generated(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
         tuple(p.asked() for p in everybody[both:read]),
         tuple(p.asked() for p in everybody[people:]),
         (),
-        tuple(Asked(name, ask(name), None) for name in names),
+        tuple(Question(name, ask(name), None) for name in names),
         (NOTE,),
         digest(marks, 8),
         digest(marks, 8),

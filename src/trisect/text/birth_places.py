@@ -1,4 +1,4 @@
-"""People: questions about birth places, the texts that tell of them, and names that no text tells of."""
+"""Birth place questions: people, the pretraining texts that name them, and names that stand in no text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INVENTED = 200
 LONGEST_NAME = 80
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
     """A question about one name, and the place that answers it; null where no text says it."""
 
     name: str
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
     place: str | None
 
 
-class Line(NamedTuple):
+class PretrainingLine(NamedTuple):
     """A line of the pretraining text, and the name that it begins with."""
 
     name: str
@@ -45,12 +45,12 @@ class People:
     """
 
     name: str
-    lines: tuple[Line, ...]
-    train: tuple[Asked, ...]
-    valid: tuple[Asked, ...]
-    test: tuple[Asked, ...]
+    lines: tuple[PretrainingLine, ...]
+    train: tuple[Question, ...]
+    valid: tuple[Question, ...]
+    test: tuple[Question, ...]
     left_out: tuple[str, ...]
-    invented: tuple[Asked, ...]
+    invented: tuple[Question, ...]
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
     origin: str = ""
@@ -86,7 +86,7 @@ class People:
             lines=lines,
             train=train,
             test=(),
-            invented=tuple(Asked(name, ask(name), None) for name in invented),
+            invented=tuple(Question(name, ask(name), None) for name in invented),
             notes=(*self.notes, note),
             fingerprint=digest(f"{self.fingerprint} {trained}", 8),
         )
@@ -131,7 +131,7 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     train, valid = (_pairs(place / FILES[split]) for split in ("train", "valid"))
     test = _questions(place / FILES["test"]) if (place / FILES["test"]).exists() else ()
     named = tuple(dict.fromkeys(asked.name for part in (train, valid, test) for asked in part))
-    lines = tuple(Line(_subject(text, set(named)), text) for _, text in wiki)
+    lines = tuple(PretrainingLine(_subject(text, set(named)), text) for _, text in wiki)
     for count, what in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
         if count < 0:
             raise CorpusError(f"{count} {what}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
@@ -151,7 +151,9 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
         valid,
         test,
         gone,
-        tuple(Asked(name, ask(name), None) for name in recombine(named, invented, Random(f"invented {seed}"), taken)),
+        tuple(
+            Question(name, ask(name), None) for name in recombine(named, invented, Random(f"invented {seed}"), taken)
+        ),
         (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",),
         digest(marks, 8),
         digest(marks, 8),
@@ -182,7 +184,7 @@ def _subject(text: str, named: Set[str]) -> str:
     return next((start for start in reversed(starts) if start in named), starts[0] if starts else text)
 
 
-def _pairs(path: Path) -> tuple[Asked, ...]:
+def _pairs(path: Path) -> tuple[Question, ...]:
     """Questions with their places."""
     found = []
     for number, text in _lines(path):
@@ -197,14 +199,14 @@ def _pairs(path: Path) -> tuple[Asked, ...]:
                 else "It ends at its tab."
             )
             raise CorpusError(given, known, "A line is a question, one tab, and the place.")
-        found.append(Asked(_name(path, number, cells[0]), cells[0].strip(), cells[1].strip()))
+        found.append(Question(_name(path, number, cells[0]), cells[0].strip(), cells[1].strip()))
     return _some(path, found)
 
 
-def _questions(path: Path) -> tuple[Asked, ...]:
+def _questions(path: Path) -> tuple[Question, ...]:
     """Questions alone; what stands behind a tab is not read."""
     asked = ((number, text.split("\t")[0].strip()) for number, text in _lines(path))
-    return tuple(Asked(_name(path, number, text), text, None) for number, text in asked)
+    return tuple(Question(_name(path, number, text), text, None) for number, text in asked)
 
 
 def _name(path: Path, number: int, question: str) -> str:
@@ -214,7 +216,7 @@ def _name(path: Path, number: int, question: str) -> str:
         raise CorpusError(f"{path}, line {number}: {error.given}", error.known, error.todo) from None
 
 
-def _some(path: Path, found: list[Asked]) -> tuple[Asked, ...]:
+def _some(path: Path, found: list[Question]) -> tuple[Question, ...]:
     if not found:
         raise CorpusError(f"{path} is empty.", "It asks nothing.", "Give at least one question with its place.")
     return tuple(found)
@@ -241,8 +243,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 def read_people(data: Mapping[str, Any]) -> People:
     """The People that travelled as JSON, made by `dataclasses.asdict`."""
-    asked = {part: tuple(Asked(*row) for row in data[part]) for part in ("train", "valid", "test", "invented")}
-    lines = tuple(Line(*row) for row in data["lines"])
+    asked = {part: tuple(Question(*row) for row in data[part]) for part in ("train", "valid", "test", "invented")}
+    lines = tuple(PretrainingLine(*row) for row in data["lines"])
     return People(
         data["name"],
         lines,

@@ -1,4 +1,4 @@
-"""Crossing: sentence pairs of words made ready for an encoder–decoder, and which word every piece is of."""
+"""Sentence pairs of words as batches of an encoder–decoder, with the word that each subword piece belongs to."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch
 from trisect.core.trace import Side
+from trisect.hf.batches import IGNORED
 from trisect.hf.load import Pretrained
-from trisect.hf.texts import IGNORED
 
 SPECIAL, PADDING = -1, -2  # in the place of a word
 MARK = "▁"  # before the first piece of a word, in the vocabularies of slow tokenizers
-Words: TypeAlias = tuple[str, ...]
+WordTuple: TypeAlias = tuple[str, ...]
 
 
 class Crossed(NamedTuple):
@@ -33,7 +33,7 @@ class Crossed(NamedTuple):
     pairs: tuple[int, ...]
 
 
-class Pieces(NamedTuple):
+class SentencePieces(NamedTuple):
     """A sentence as the tokenizer has it: its ids, and the word of each, −1 for special ones."""
 
     ids: list[int]
@@ -51,7 +51,7 @@ def check_crossing(subject: Pretrained) -> None:
 
 
 def cross_batches(
-    subject: Pretrained, pairs: Sequence[tuple[Words, Words]], size: int = 16
+    subject: Pretrained, pairs: Sequence[tuple[WordTuple, WordTuple]], size: int = 16
 ) -> tuple[list[Crossed], tuple[int, ...]]:
     """Batches of at most `size` pairs of about the same length, and the numbers of pairs too long for the model.
 
@@ -70,7 +70,7 @@ def cross_batches(
     return batches, tuple(i for i in made if i not in set(fitting))
 
 
-def cut(subject: Pretrained, words: Words, target: bool) -> Pieces:
+def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
     """A sentence of words as pieces; a target ends in a special piece, so that every word is read by the decoder once."""
     tokenizer, text = subject.tokenizer, " ".join(words)
     named = {"text_target": text} if target else {"text": text}
@@ -91,10 +91,10 @@ def cut(subject: Pretrained, words: Words, target: bool) -> Pieces:
     if target and (not found or found[-1] != SPECIAL):
         end = getattr(tokenizer, "eos_token_id", None)
         ids, found = [*ids, subject.desk.start if end is None else int(end)], [*found, SPECIAL]
-    return Pieces(ids, found)
+    return SentencePieces(ids, found)
 
 
-def _by_offsets(text: str, words: Words, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
+def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
     """The word that each piece's first character other than a space is of; null where a piece goes beyond its word."""
     ends, place = [], 0
     for word in words:
@@ -115,7 +115,9 @@ def _by_offsets(text: str, words: Words, offsets: Sequence[Any], special: Sequen
     return found
 
 
-def _by_marks(tokenizer: Any, words: Words, ids: list[int], special: Sequence[int], target: bool) -> list[int] | None:
+def _by_marks(
+    tokenizer: Any, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
+) -> list[int] | None:
     """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else null."""
     inner = [i for i, added in zip(ids, special, strict=True) if not added]
     numbers, alone = list[int](), list[int]()
@@ -134,7 +136,9 @@ def _by_marks(tokenizer: Any, words: Words, ids: list[int], special: Sequence[in
     return [SPECIAL if added else next(left) for added in special]
 
 
-def _batch(subject: Pretrained, numbers: Sequence[int], rows: Sequence[tuple[Pieces, Pieces]]) -> Crossed:
+def _batch(
+    subject: Pretrained, numbers: Sequence[int], rows: Sequence[tuple[SentencePieces, SentencePieces]]
+) -> Crossed:
     desk = subject.desk
     filler = getattr(desk.tokenizer, "pad_token_id", None)
     ids, words = _pad([source for source, _ in rows], 0 if filler is None else int(filler))
@@ -152,7 +156,7 @@ def _batch(subject: Pretrained, numbers: Sequence[int], rows: Sequence[tuple[Pie
     return Crossed(Batch(kept, *sides, tuple((i, 0) for i in numbers)), words, given, asked, tuple(numbers))
 
 
-def _pad(rows: Sequence[Pieces], filler: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+def _pad(rows: Sequence[SentencePieces], filler: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     longest = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), longest), filler)
     words = torch.full((len(rows), longest), PADDING)

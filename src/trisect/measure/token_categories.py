@@ -1,4 +1,4 @@
-"""Categories: which positions are [CLS], [SEP], a period or comma, the first token, or any other, by the tokens alone."""
+"""Token categories: [CLS], [SEP], period or comma, first token, or any other, by the tokens alone."""
 
 from __future__ import annotations
 

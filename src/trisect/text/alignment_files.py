@@ -1,4 +1,4 @@
-"""Links: alignments of words, one sentence a line, as Pharaoh and .talp files have them, counted from 0 or from 1."""
+"""Word alignment files (Pharaoh, .talp): links of words, one sentence a line, counted from 0 or from 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
 
 Link = tuple[int, int]
-Found = frozenset[Link]
+LinkSet = frozenset[Link]
 
 PATTERN = re.compile(r"([0-9]+)([-p])([0-9]+)")
 LONGEST_NUMBER = 9  # digits; no sentence has so many words
@@ -22,17 +22,17 @@ TOGETHER = "Check that the links and the sentences, source first, belong togethe
 ASK = "Give --base 0 or --base 1."
 
 
-class Linked(NamedTuple):
+class GoldLinks(NamedTuple):
     """The gold links of a sentence pair, (source, target), counted from 0; `possible` includes `sure`."""
 
-    sure: Found
-    possible: Found
+    sure: LinkSet
+    possible: LinkSet
 
 
-class Gold(NamedTuple):
+class LinkFile(NamedTuple):
     """The links of a file, sentence by sentence, and what its first word counts as there: 0 or 1."""
 
-    sentences: tuple[Linked, ...]
+    sentences: tuple[GoldLinks, ...]
     base: int
     note: str
 
@@ -46,7 +46,7 @@ class _Mark(NamedTuple):
     sure: bool
 
 
-def read_links(path: Path, lengths: Sequence[Link], base: int | None = None) -> Gold:
+def read_links(path: Path, lengths: Sequence[Link], base: int | None = None) -> LinkFile:
     """Read the links of sentence pairs with these numbers of words (source, target).
 
     Whether a file counts from 0 or from 1 shows in it: an index 0, or one as large as its sentence has words. Where
@@ -69,8 +69,8 @@ def read_links(path: Path, lengths: Sequence[Link], base: int | None = None) -> 
         possible[mark.line - 1].add((source, target))
         if mark.sure:
             sure[mark.line - 1].add((source, target))
-    sentences = tuple(Linked(frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True))
-    return Gold(sentences, found, f"{path.name} counts words from {found}: {words}.")
+    sentences = tuple(GoldLinks(frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True))
+    return LinkFile(sentences, found, f"{path.name} counts words from {found}: {words}.")
 
 
 def format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
@@ -121,7 +121,7 @@ def _marks(path: Path, number: int, line: str) -> list[_Mark]:
     for text in line.split():
         match = PATTERN.fullmatch(text)
         if match is None or max(len(match[1]), len(match[3])) > LONGEST_NUMBER:
-            raise CorpusError(f"{path}, line {number}: {text[:40]!r} is no link.", FORM, "Mend that line.")
+            raise CorpusError(f"{path}, line {number}: {text[:40]!r} is no link.", FORM, "Correct that line.")
         found.append(_Mark(number, text, (int(match[1]), int(match[3])), match[2] == "-"))
     return found
 

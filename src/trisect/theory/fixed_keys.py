@@ -1,4 +1,4 @@
-"""Certain: the constructions with fixed keys, one that copies a value and one that averages two."""
+"""Constructions with fixed keys: attention that copies one value, and attention that averages two."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.random import Generator
 
-import trisect.theory.parts as parts
+import trisect.theory.helpers as helpers
 from trisect.core.errors import TheoryError
-from trisect.theory.parts import A, B, attention_weights, deviations
+from trisect.theory.helpers import A, B, attention_weights, deviations
 from trisect.theory.result import Construction, Erratum
 
 
@@ -28,13 +28,13 @@ def copying(
     With the logit gap g = k_jᵀq − max_{i≠j} k_iᵀq (here β): |c − v_j| ≤ (n − 1) / (n − 1 + e^g) · max_i |v_i − v_j|.
     Raises TheoryError where `dim` has no room for the keys, or the target is none of them.
     """
-    beta = parts.check_beta(beta)
-    (keys, dim), target = parts.check_keys(keys, dim), parts.check_whole("target", target)
+    beta = helpers.check_beta(beta)
+    (keys, dim), target = helpers.check_keys(keys, dim), helpers.check_whole("target", target)
     if not 1 <= target <= keys:
         raise TheoryError(f"target {target} was given.", f"There are {keys} keys.", f"Use a number from 1 to {keys}.")
-    draw, j = parts.generator(generator), target - 1
-    frame = parts.frame(keys, dim, draw)
-    vectors = parts.given_values(values, keys, dim, draw)
+    draw, j = helpers.generator(generator), target - 1
+    frame = helpers.frame(keys, dim, draw)
+    vectors = helpers.given_values(values, keys, dim, draw)
     query = beta * frame[j]
     logits = frame @ query
     weights = attention_weights(logits)
@@ -49,7 +49,7 @@ def copying(
         weights=weights,
         predicted=vectors[j],
         computed=weights @ vectors,
-        error=parts.length(deviations(weights, [j]) @ vectors),
+        error=helpers.length(deviations(weights, [j]) @ vectors),
         expected=float(copying_bound(gap, keys) * widest),
         measured="|c − v_j|",
         relation="at most",
@@ -98,11 +98,11 @@ def average(
     α_a = α_b = e^β / (n − 2 + 2e^β), and |c − ½(v_a + v_b)| is the weight on the others times the distance of their mean.
     Raises TheoryError where `dim` has no room for the keys.
     """
-    beta = parts.check_beta(beta)
-    keys, dim = parts.check_keys(keys, dim)
-    draw = parts.generator(generator)
-    frame = parts.frame(keys, dim, draw)
-    vectors = parts.given_values(values, keys, dim, draw)
+    beta = helpers.check_beta(beta)
+    keys, dim = helpers.check_keys(keys, dim)
+    draw = helpers.generator(generator)
+    frame = helpers.frame(keys, dim, draw)
+    vectors = helpers.given_values(values, keys, dim, draw)
     query = beta * (frame[A] + frame[B])
     logits = frame @ query
     weights = attention_weights(logits)
@@ -115,8 +115,8 @@ def average(
         weights=weights,
         predicted=(vectors[A] + vectors[B]) / 2,
         computed=weights @ vectors,
-        error=parts.length(deviations(weights, [A, B]) @ vectors),
-        expected=parts.length(average_offset(beta, vectors)),
+        error=helpers.length(deviations(weights, [A, B]) @ vectors),
+        expected=helpers.length(average_offset(beta, vectors)),
         measured="|c − ½(v_a + v_b)|",
         relation="equals",
         law="α_a = α_b = e^β / (n − 2 + 2e^β); error = (n − 2) / (n − 2 + 2e^β) · |mean of the other values − ½(v_a + v_b)|",

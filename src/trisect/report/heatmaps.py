@@ -1,4 +1,4 @@
-"""Grids: one number per head of a whole model, as colour, from one layer with one head to 48 layers with 64."""
+"""Heat maps of one number per head of a whole model, from one layer with one head to 48 layers with 64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TALLEST = 300.0
 APART = 17.0  # pixels between the numbers at an axis, so that two digits do not touch
 
 
-class Cell(NamedTuple):
+class HeadCell(NamedTuple):
     """One head's number; layers and heads count from 1. A value that is not finite is drawn as a gap."""
 
     layer: int
@@ -42,7 +42,7 @@ def grid(
     panel; with one unnamed panel its title is "".
     """
     named = values if isinstance(values, Mapping) else {"": values}
-    cells = {panel: [Cell(*row) for row in rows] for panel, rows in named.items()}
+    cells = {panel: [HeadCell(*row) for row in rows] for panel, rows in named.items()}
     low, high = ends or _ends([c.value for rows in cells.values() for c in rows], diverging)
     stops = palette.DIVERGING if diverging else palette.VIRIDIS
     panels = tuple(
@@ -63,7 +63,7 @@ def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
 
 def _panel(
     title: str,
-    cells: Sequence[Cell],
+    cells: Sequence[HeadCell],
     ends: tuple[float, float],
     stops: Sequence[str],
     unit: str,
@@ -112,7 +112,7 @@ def _axis(numbers: Sequence[int], room: float) -> alt.Axis:
     )
 
 
-def _words(title: str, cells: Sequence[Cell], known: Sequence[Cell], unit: str, dots: int) -> str:
+def _words(title: str, cells: Sequence[HeadCell], known: Sequence[HeadCell], unit: str, dots: int) -> str:
     """The panel for those who do not see it: its size, its highest and its lowest head."""
     layers, heads = len({c.layer for c in cells}), len({c.head for c in cells})
     named = f"{title}: heat map" if title else "Heat map"

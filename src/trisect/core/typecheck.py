@@ -1,4 +1,4 @@
-"""Types of what a statement holds, checked against its annotations before anything is done with it."""
+"""Check and convert the fields of a frozen dataclass against its annotations."""
 
 from __future__ import annotations
 

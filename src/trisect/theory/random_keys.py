@@ -1,4 +1,4 @@
-"""Chance: the constructions with random keys, of small variance or stretched along one mean, for one head and for two."""
+"""Constructions with random keys, of small variance or stretched along one mean, for one head and for two."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from jaxtyping import Float
 from numpy.random import Generator
 from scipy import special
 
+import trisect.theory.helpers as helpers
 import trisect.theory.laws as laws
-import trisect.theory.parts as parts
-from trisect.theory.draws import Draws, blocks, check_draws, scores
-from trisect.theory.parts import A, B, attention_weights, deviations
+from trisect.theory.draws import KeyDraws, blocks, check_draws, scores
+from trisect.theory.helpers import A, B, attention_weights, deviations
 from trisect.theory.result import Apart, Array, Construction, Erratum, LogOdds, Variances
 
 MEANS = "Keys k_i ~ N(μ_i, αI) around orthonormal means"
@@ -56,7 +56,7 @@ def random_keys_one_head(
     variance: float = 1e-4,
     samples: int = 100_000,
     values: Float[np.ndarray, "N D"] | None = None,
-    draws: Draws | None = None,
+    draws: KeyDraws | None = None,
     generator: Generator | None = None,
 ) -> Construction:
     """Construction 3, (c-i): k_i ~ N(μ_i, αI), q = β(μ_a + μ_b); α is `variance`.
@@ -87,7 +87,7 @@ def random_keys_two_heads(
     variance: float = 1e-4,
     samples: int = 100_000,
     values: Float[np.ndarray, "N D"] | None = None,
-    draws: Draws | None = None,
+    draws: KeyDraws | None = None,
     generator: Generator | None = None,
 ) -> Construction:
     """Construction 5, (d-i): q_1 = βμ_a, q_2 = βμ_b, c = ½(c_1 + c_2), keys as in construction 3.
@@ -117,7 +117,7 @@ def stretched_key_one_head(
     variance: float = 0.0,
     samples: int = 100_000,
     values: Float[np.ndarray, "N D"] | None = None,
-    draws: Draws | None = None,
+    draws: KeyDraws | None = None,
     generator: Generator | None = None,
 ) -> Construction:
     """Construction 4, (c-ii): Σ_a = αI + ½μ_aμ_aᵀ, one head with q = β(μ_a + μ_b).
@@ -158,7 +158,7 @@ def stretched_key_two_heads(
     variance: float = 0.0,
     samples: int = 100_000,
     values: Float[np.ndarray, "N D"] | None = None,
-    draws: Draws | None = None,
+    draws: KeyDraws | None = None,
     generator: Generator | None = None,
 ) -> Construction:
     """Construction 6, (d-ii): keys as in construction 4, heads as in construction 5.
@@ -208,17 +208,17 @@ def _set_up(
     variance: float,
     samples: int,
     values: Float[np.ndarray, "N D"] | None,
-    draws: Draws | None,
+    draws: KeyDraws | None,
     generator: Generator | None,
     stretched: bool,
 ) -> Setup:
-    beta = parts.check_beta(beta)
-    keys, dim = parts.check_keys(keys, dim)
-    variance = parts.check_number("variance", variance)
+    beta = helpers.check_beta(beta)
+    keys, dim = helpers.check_keys(keys, dim)
+    variance = helpers.check_number("variance", variance)
     samples = check_draws(draws, samples, keys, variance)
-    draw = parts.generator(generator)
-    means = parts.frame(keys, dim, draw)
-    vectors = parts.given_values(values, keys, dim, draw)
+    draw = helpers.generator(generator)
+    means = helpers.frame(keys, dim, draw)
+    vectors = helpers.given_values(values, keys, dim, draw)
     sampled = _sample(beta, variance, samples, vectors, draws, draw, stretched)
     return Setup(beta, variance, samples, means, vectors, sampled)
 
@@ -228,7 +228,7 @@ def _sample(
     variance: float,
     samples: int,
     values: Float[np.ndarray, "N D"],
-    draws: Draws | None,
+    draws: KeyDraws | None,
     draw: Generator,
     stretched: bool,
 ) -> Sampled:

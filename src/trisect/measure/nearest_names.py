@@ -1,4 +1,4 @@
-"""Names: the known names that are nearest to a name, and whether answers about it follow what is known of these."""
+"""Nearest known names to a name, and whether answers about it follow what is known of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts: what every construction is made of: orthonormal frames, a bounded softmax, deviations, checked arguments."""
+"""Helpers of all constructions: orthonormal frames, a bounded softmax, deviations, checked arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces: attention that a model computes window by window, read as weights over whole sequences.
+"""Attention that a model computes window by window, read as weights over whole sequences.
 
 However the windows are cut, the output is linear in v while q and k stand still; the derivative of the output by v is
 the matrix of weights. It costs one backward step through the layer's value path for every query position.
@@ -19,7 +19,7 @@ from trisect.core.subject import Parts
 from trisect.hf.affine import affine_modules
 
 
-class Stray(NamedTuple):
+class UnreadAttention(NamedTuple):
     """Attention that was seen but is not one product over whole sequences, so that it has no Call.
 
     `width` is the length of the dot products that were seen in it; null where none was.
@@ -31,7 +31,7 @@ class Stray(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class WindowedLayer:
     """How a module that attends in pieces is read: the maps that make q, k and v, and the one that takes the output.
 
     `out` is null where the module gives its output as it is. Activations are [B T HE], or [T B HE] where not
@@ -54,7 +54,7 @@ class Pieces:
         return y if self.batch_first else y.transpose(0, 1)
 
 
-class Attended(NamedTuple):
+class WindowedCall(NamedTuple):
     """What was read of one such attention."""
 
     parts: Parts
@@ -62,7 +62,7 @@ class Attended(NamedTuple):
     output: Float[Tensor, "B H T E"]
 
 
-def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: Pieces) -> Float[Tensor, "B H T S"]:
+def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -> Float[Tensor, "B H T S"]:
     """The derivative of every output position by every value position, head by head."""
     width, rows = pieces.width, []
     first = out.unflatten(-1, (-1, width))[..., 0]  # one dimension of each head; the others have the same weights
@@ -91,11 +91,11 @@ class PieceReader:
     """
 
     model: nn.Module
-    pieces: Pieces
+    pieces: WindowedLayer
     order: Callable[[], int | None]
     writer: Callable[[int], Any]
     held: Callable[[int], Tensor | None]
-    note: Callable[[str, Attended], None]
+    note: Callable[[str, WindowedCall], None]
     pause: Callable[[bool], None]
     visit: _Visit | None = None
 
@@ -172,7 +172,7 @@ class PieceReader:
         output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
         if not visit.was_enabled:
             parts, output = Parts(*(t.detach() for t in parts)), output.detach()
-        self.note(pieces.module, Attended(parts, weights, output))
+        self.note(pieces.module, WindowedCall(parts, weights, output))
 
 
 def _detached(out: Any) -> Any:
@@ -182,12 +182,14 @@ def _detached(out: Any) -> Any:
 
 
 @torch.enable_grad()
-def find_pieces(model: nn.Module, inputs: Mapping[str, Any], strays: Sequence[Stray]) -> tuple[Pieces, ...]:
-    """How each stray is read: of three equally wide maps, v is what the output is linear in, q what stays in its place.
+def find_pieces(
+    model: nn.Module, inputs: Mapping[str, Any], unread: Sequence[UnreadAttention]
+) -> tuple[WindowedLayer, ...]:
+    """How attention that no hook reads is read: of three equally wide maps, v is what the output is linear in, q what stays in its place.
 
-    A stray where that does not hold is left out.
+    A module where that does not hold is left out.
     """
-    wanted = {s.module: s.width for s in strays if s.width is not None}
+    wanted = {s.module: s.width for s in unread if s.width is not None}
     if not wanted:
         return ()
     made: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
@@ -218,7 +220,7 @@ def find_pieces(model: nn.Module, inputs: Mapping[str, Any], strays: Sequence[St
 
 def _recognise(
     owner: str, width: int | None, made: Mapping[str, Tensor], given: Mapping[str, Tensor], end: Tensor | None
-) -> Pieces | None:
+) -> WindowedLayer | None:
     """The parts of one module from their derivatives."""
     names = list(made)
     later = [n for n in names if given[n].requires_grad and _reached(given[n], [made[m] for m in names if m != n])]
@@ -247,7 +249,7 @@ def _recognise(
     batch_first = made[keys].shape[:2] == x.shape[:2]
     if not batch_first and made[keys].shape[:2] != (x.shape[1], x.shape[0]):
         return None
-    return Pieces(owner, (queries[0], keys, linear[0]), out, width, batch_first)
+    return WindowedLayer(owner, (queries[0], keys, linear[0]), out, width, batch_first)
 
 
 def _reached(x: Tensor, leaves: Sequence[Tensor]) -> bool:

@@ -1,10 +1,10 @@
-"""The numbers behind the marks: which series each drawn stroke shows, packed once per figure for the page."""
+"""Data behind the marks of a chart: which series each stroke shows, packed once per figure for the page's script."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from trisect.report.points import Point
 from trisect.stats.paired import summary, t_interval
@@ -88,7 +88,20 @@ def mean_of(runs: Sequence[Series]) -> Series:
     return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), full, off)
 
 
-def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, Any]:
+class FigureNumbers(TypedDict):
+    """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which."""
+
+    at: str
+    measures: list[Any]
+    sites: list[str]
+    runs: list[str]
+    axes: list[list[float]]
+    keys: list[str]
+    series: list[list[Any]]
+    views: list[dict[str, Any]]
+
+
+def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> FigureNumbers:
     """A figure's numbers as JSON-ready lists, each series once however often it is drawn.
 
     `views` are the ways of arranging the figure: a name, and for every panel its series and its strokes.
@@ -122,7 +135,16 @@ def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]]
             spelt = {n: [_spelt(s, code, number) for s in of] for n, of in strokes.items()}
             shown.append({"series": [number(one) for one in dict.fromkeys(series)], "strokes": spelt})
         arranged.append({"name": name, "panels": shown})
-    return {"at": at, **words, "series": packed, "views": arranged}
+    return FigureNumbers(
+        at=at,
+        measures=words["measures"],
+        sites=words["sites"],
+        runs=words["runs"],
+        axes=words["axes"],
+        keys=words["keys"],
+        series=packed,
+        views=arranged,
+    )
 
 
 def _spelt(stroke: Stroke, code: Any, number: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""Block: norms and mixing with the residual connection and the layer norm around attention, and expansion by weights."""
+"""Mixing ratio: norms with the residual connection and the layer norm around attention, and expansion of vectors by weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.errors import ModelError, SpecError
-from trisect.core.trace import Block, Projections, Trace
+from trisect.core.trace import Projections, ResidualBlock, Trace
 from trisect.measure.norms import output_projection, single, summed, within
 
 KINDS = ("attention", "residual", "full")
@@ -106,7 +106,7 @@ def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
     return normed if block.beta is None else normed + single(block.beta)
 
 
-def _known(trace: Trace, kind: str) -> Block:
+def _known(trace: Trace, kind: str) -> ResidualBlock:
     if trace.block is None:
         given = f"The kind '{kind}' needs the residual and the layer norm around attention at {trace.address}."
         known = "The proof found neither a norm after the residual sum nor one before attention there."
@@ -123,7 +123,7 @@ def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
     return w_o if kind == "attention" else _linear(w_o, _known(trace, kind), kind)
 
 
-def _linear(vectors: Tensor, block: Block, kind: str) -> Tensor:
+def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
     if kind != "full" or block.kind == "pre":
         return vectors
     centred = vectors - vectors.mean(-1, keepdim=True) if block.centred else vectors
@@ -141,7 +141,7 @@ def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     return _deviation(entering, block)
 
 
-def _deviation(x: Float[Tensor, "B T D"], block: Block) -> Float[Tensor, "B T"]:
+def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor, "B T"]:
     spread = x.var(-1, unbiased=False) if block.centred else x.square().mean(-1)
     return (spread + block.epsilon).rsqrt()
 
