@@ -124,9 +124,9 @@ def cast(trace: Trace, dtype: torch.dtype) -> Trace:
         return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     weights = Projections(**{name: to(value) for name, value in vars(trace.projections).items()})  # type: ignore[arg-type]
-    around = (
-        None if trace.block is None else ResidualBlock(**{name: to(value) for name, value in vars(trace.block).items()})
-    )  # type: ignore[arg-type]
+    around = trace.block
+    if around is not None:
+        around = ResidualBlock(**{name: to(value) for name, value in vars(around).items()})  # type: ignore[arg-type]
     rest = {name: to(value) for name, value in vars(trace).items()} | {"projections": weights, "block": around}
     return Trace(**rest)  # type: ignore[arg-type]
 

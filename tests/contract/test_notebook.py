@@ -99,7 +99,10 @@ def test_everything_that_comes_from_outside_is_escaped(tables):
     shown = [
         study_notebook.study(tables, strange, Path(NASTY)),
         notebook.verdicts(named)._repr_html_(),
-        notebook.Listing(r | {"sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY} for r in claims.listing()),
+        notebook.Listing(
+            claims.ListedPart(**{**r, "sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY})
+            for r in claims.listing()
+        ),
         Claim("A-0", NASTY, NASTY, ()),
         notebook.trouble(trisect.TrisectError(NASTY, NASTY, NASTY)),
     ]
