@@ -49,7 +49,7 @@ _HOME = {
     "Site": "core.site",
     **dict.fromkeys(("Attack", "Control", "Erase", "Freeze", "Probe", "Rewind", "Tie"), "core.methods"),
     **dict.fromkeys(("Design", "Machine", "Model", "Run", "Text", "Training"), "core.spec"),
-    **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "plan", "render", "study"), "door"),
+    **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "render"), "door"),
     **dict.fromkeys(
         (
             "chart",
@@ -62,7 +62,7 @@ _HOME = {
     ),
     "Texts": "core.subject",
     **dict.fromkeys(("Reading", "Trace"), "core.trace"),
-    "Study": "experiments.study.run",
+    "Study": "experiments.study.result",
     "Corpus": "text.corpus",
 }
 

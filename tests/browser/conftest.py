@@ -7,10 +7,11 @@ from typing import Literal, NamedTuple
 import polars as pl
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from tests import pages
 from tests.synthetic import about, study_tables
 
 from trisect.claims import judge
-from trisect.experiments.study import figures, page
+from trisect.experiments.study import figures
 from trisect.experiments.study.rows import Rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -45,7 +46,7 @@ def made(tmp_path_factory) -> Made:
     tables["claims"] = judge(tables, description)
     rows = Rows.of(tables, description)
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page.html(tables, rows, figures.collect(rows)), encoding="utf-8")
+    path.write_text(pages.html(tables, rows, figures.collect(rows)), encoding="utf-8")
     return Made(path.as_uri(), rows, tables)
 
 

@@ -21,6 +21,7 @@ from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
 from trisect.lab import driver
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
+from trisect.report.sheet import Sheet
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
 FOREIGN = {
@@ -246,7 +247,7 @@ def test_a_folder_in_use_stays_as_it_is(begun, tmp_path):
 
 def test_a_study_that_goes_on_removes_its_own_scratch_files_and_no_others(begun, tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "_run", lambda *_: None)
-    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
     out = copied(begun, tmp_path / "study")
     nested = out / "runs" / "another-study"
     nested.mkdir(parents=True)

@@ -31,6 +31,7 @@ from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import _note
 from trisect.experiments.study.tasks import fleet_name
 from trisect.lab.folder import Folder
+from trisect.report.sheet import Sheet
 from trisect.text import arrays
 
 ONE = replace(
@@ -59,13 +60,13 @@ def assert_same(one, other):
 @pytest.fixture(autouse=True)
 def _no_page(monkeypatch):
     """The page has tests of its own."""
-    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
+        patch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
         return run(tmp_path_factory.mktemp("whole") / "study")
 
 

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import pages
 from tests.synthetic import about, diverged, study_tables
 
 from trisect.claims import claims_hash, evidence, judge, readings, verdicts
@@ -19,7 +20,7 @@ from trisect.core import spec
 from trisect.core.claim import LossChange
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
-from trisect.experiments.study import facts, figures, page
+from trisect.experiments.study import facts, figures
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import cards, palette, render
@@ -80,7 +81,7 @@ def study():
 @pytest.fixture(scope="module")
 def written(study, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    return folder, page.write(folder, *study)
+    return folder, pages.write(folder, *study)
 
 
 class Outline(HTMLParser):
@@ -170,7 +171,7 @@ def test_same_rows_same_bytes(study, written, tmp_path):
     shuffled = {
         name: t if name == "claims" else t.sample(fraction=1.0, shuffle=True, seed=3) for name, t in tables.items()
     }
-    page.write(tmp_path, shuffled, description)
+    pages.write(tmp_path, shuffled, description)
     before = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     after = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     assert before == after
@@ -192,12 +193,12 @@ def test_the_page_says_how_to_reproduce(study, written):
 def test_attention_comes_first_and_is_told_apart(tmp_path):
     tables, description = tables_of({"self_only": 0.0})
     rows = Rows.of(tables, description)
-    text = page.html(tables, rows, [])
+    text = pages.html(tables, rows, [])
     assert "every verdict below is inconclusive by rule" in text
     assert "Does not hold: attention is in use." in text
     assert "Holds: the baseline beats the unigram loss." in text
     used, description = tables_of({"self_only": 0.5})
-    assert "Yes, by both checks" in page.html(used, Rows.of(used, description), [])
+    assert "Yes, by both checks" in pages.html(used, Rows.of(used, description), [])
 
 
 def test_sentences_follow_the_rows():
@@ -267,7 +268,7 @@ def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
     assert "Curves are cut above the loss at initialisation." in captions["fig07-baseline"]
     assert "The baseline diverged in 1 seed." in captions["fig04-attack-pos-valid"]
     assert re.search(r" 36 of 72 values come from diverged runs; .* clipped at the loss at init", captions["answer"])
-    text = page.html({**broken, "claims": judge(broken, description)}, rows, [])
+    text = pages.html({**broken, "claims": judge(broken, description)}, rows, [])
     assert text.count("The baseline diverged in seed 2.") == 2
     assert text.count("Does not hold: ") == 2
 
@@ -323,7 +324,7 @@ def test_the_lead_counts_no_method_that_does_not_tell_components_apart():
 
 def test_missing_parts_are_left_out_and_named(tmp_path):
     tables, description = combined()
-    path = page.write(tmp_path, tables, description | {"precision": "bfloat16"})
+    path = pages.write(tmp_path, tables, description | {"precision": "bfloat16"})
     drawn = {p.stem for p in (tmp_path / "figures").glob("*.svg")}
     label = words.slug("<b>ner</b>")
     assert drawn == {
@@ -344,7 +345,7 @@ def test_missing_parts_are_left_out_and_named(tmp_path):
 
 def test_text_from_outside_is_escaped(tmp_path):
     tables, description = combined()
-    text = page.write(tmp_path, tables, description).read_text(encoding="utf-8")
+    text = pages.write(tmp_path, tables, description).read_text(encoding="utf-8")
     own = text[text.rindex("<script>") : text.rindex("</script>")]
     assert "<script>" not in text.replace(own, "")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
@@ -370,14 +371,14 @@ def test_one_seed_has_points_and_no_intervals(tmp_path):
     drawn = figures.collect(rows)
     assert drawn[0].caption.count("n\u00a0=\u00a01 seed") == 1
     assert not [f.name for f in drawn if "interval" in f.caption or "means over seeds" in f.caption]
-    text = page.html(tables, rows, drawn[:1])
+    text = pages.html(tables, rows, drawn[:1])
     assert "thin lines are single seeds" not in text
     assert "(one seed)" in text
     assert "nan" not in text.replace("nano", "").lower().replace("inan", "")
 
 
 def test_nothing_at_all_still_makes_a_page(tmp_path):
-    text = page.write(tmp_path, {}, {}).read_text(encoding="utf-8")
+    text = pages.write(tmp_path, {}, {}).read_text(encoding="utf-8")
     assert "No intervention has rows yet" in text
     assert not list(tmp_path.glob("figures/*"))
 
@@ -387,7 +388,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(
         StudyError, match=r"report\.html could not be written\.\n.*\n.*Choose a folder that can be written"
     ):
-        page.write(tmp_path / "taken", {}, {})
+        pages.write(tmp_path / "taken", {}, {})
 
 
 @given(
@@ -591,7 +592,7 @@ def test_the_budget_says_what_attacks_cost(study):
 
 def test_a_precondition_is_worded_as_a_requirement():
     tables, description = tables_of({"self_only": 0.0})
-    text = page.html(tables, Rows.of(tables, description), [])
+    text = pages.html(tables, Rows.of(tables, description), [])
     assert re.search(
         r"Does not hold: attention is in use\.</strong> Required: in every seed, letting .* Not so in seeds 1, 2\.",
         text,
@@ -705,7 +706,7 @@ def test_columns_of_the_table_have_one_number_of_decimals():
 
 def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
     tables, description = study
-    text = page.html(tables, Rows.of(tables, description), [])
+    text = pages.html(tables, Rows.of(tables, description), [])
     said = text[text.index('id="reproduce"') :]
     assert "trisect study experiment.json --out OUT" in said
     assert "torch 9.9.9, trisect 0.1.0" in said
@@ -727,7 +728,7 @@ def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
         )
     )
     other = {**tables, "runs": marked.drop("index")}
-    text = page.html(other, Rows.of(other, description), [])
+    text = pages.html(other, Rows.of(other, description), [])
     assert text.count("claims have changed since these runs were made") == 2
     assert "f" * 16 in text
     assert claims_hash() in text
@@ -737,7 +738,7 @@ def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
 
 def test_how_to_read_speaks_of_fractions_too(study):
     tables, description = study
-    text = page.html(tables, Rows.of(tables, description), [])
+    text = pages.html(tables, Rows.of(tables, description), [])
     assert "the dashed line is zero: no difference, or, for a learned fraction, nothing learned" in text
     assert "Each part is a difference paired by seed" not in text
 

@@ -21,6 +21,7 @@ from trisect.experiments.study.ledger import fleets
 from trisect.experiments.study.plan import make_plan
 from trisect.lab.folder import Folder
 from trisect.lm import train
+from trisect.report.sheet import Sheet
 
 
 def run(out: Path, experiment: trisect.Design = tiny.EXPERIMENT, workers: int = 0) -> trisect.Study:
@@ -46,7 +47,7 @@ def whole(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _no_page(whole, monkeypatch):
     """The page has tests of its own; drawing it for each study here would take most of the time."""
-    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
 
 
 def test_a_study_leaves_every_row_that_it_promises(whole):

@@ -25,6 +25,7 @@ from trisect.experiments.study.tasks import Task
 from trisect.lab.folder import Folder
 from trisect.lab.live import live
 from trisect.lm import train
+from trisect.report.sheet import Sheet
 
 SMALL = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
 MORE = replace(SMALL, seeds=(1, 2))
@@ -33,7 +34,7 @@ MORE = replace(SMALL, seeds=(1, 2))
 @pytest.fixture(autouse=True)
 def _no_page(monkeypatch):
     """The page has tests of its own."""
-    monkeypatch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
+    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
 
 
 def run(out, tracker, experiment=SMALL):
@@ -44,7 +45,7 @@ def run(out, tracker, experiment=SMALL):
 def whole(tmp_path_factory):
     """The study without a tracker, to be copied and gone on with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.experiments.study.page.write", lambda folder, tables, about: folder / "report.html")
+        patch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
         return run(tmp_path_factory.mktemp("whole") / "study", None)
 
 

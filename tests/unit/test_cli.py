@@ -167,7 +167,7 @@ def test_claims_prints_every_claim_part_margin_and_reason():
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch):
-    monkeypatch.setattr("trisect.door.study", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("trisect.lab.driver.run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     result = call("study", "quick")
     assert result.exit_code == 130
     assert "Call the same command again" in result.stderr

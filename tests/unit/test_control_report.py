@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from tests import pages
 from tests.controlled import SEEDS, everywhere, made
 from tests.synthetic import DECIDING, about, experiment, study_tables
 
@@ -16,7 +17,7 @@ from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import First, Line, figure, first, ordered, section, summary, table, told
 from trisect.experiments.dissect.study_evidence import study_lines
-from trisect.experiments.study import beyond, controls, figures, findings, page, removal, tying
+from trisect.experiments.study import beyond, controls, figures, findings, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import Rows
 from trisect.report import cards
@@ -169,7 +170,7 @@ def test_the_page_holds_its_sections_cards_and_escapes_words(study):
     rows = Rows.of(tables, described)
     odd = rows.controls.with_columns(pl.col("part").str.replace("POS at k@1", "<b>POS</b> at k@1", literal=True))
     few = [one for one in figures.collect(rows) if one.name in ("controls-pos-valid", "tying")]
-    text = page.html(tables, replace(rows, controls=odd), few)
+    text = pages.html(tables, replace(rows, controls=odd), few)
     for anchor in ('id="controls"', 'id="tying"', 'href="#controls"', "What the sources say"):
         assert anchor in text
     assert 'id="future"' not in text

@@ -5,10 +5,11 @@ import re
 
 import polars as pl
 import pytest
+from tests import pages
 from tests.synthetic import about, study_tables
 
 from trisect.core.tables import frame
-from trisect.experiments.study import figures, page
+from trisect.experiments.study import figures
 from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.rows import Rows
 from trisect.measure.curves import TOLERANCE
@@ -106,7 +107,7 @@ def test_numbers_inside_the_page_cannot_end_their_block():
     }
     found = Rows.of(renamed, about(**SMALL))
     figure = next(f for f in figures.collect(found) if f.name == "fig07-baseline")
-    text = page.html(renamed, found, [figure])
+    text = pages.html(renamed, found, [figure])
     assert "</script><b>" not in text
     assert "\\u003c/script>\\u003cb>" in text
 
@@ -129,7 +130,7 @@ def test_the_adaptive_check_is_told_with_where_it_is_worst():
     assert f"agree within {TOLERANCE:g} nats everywhere" in found.sentence
     assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found.sentence
     assert found.rows == (("q@1", ("21", "0.000400", "17")),)
-    text = page.html(
+    text = pages.html(
         tables, Rows.of(tables, about(**SMALL)), [f for f in figures.collect(Rows.of(tables, about(**SMALL))) if f.ramp]
     )
     assert found.sentence in text

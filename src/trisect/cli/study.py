@@ -1,10 +1,10 @@
-"""Studies on the command line: study, plan, report, claims, and texts."""
+"""Beside studies on the command line: dissect, report, claims, and texts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,77 +14,6 @@ from trisect.core.errors import SpecError
 if TYPE_CHECKING:
     from trisect.claims import ListedPart
     from trisect.text.readers import CorpusFacts
-
-
-def _options(function: Any) -> Any:
-    """The options that say what is run, shared by study and plan."""
-    for option in (
-        click.option("--only", help="Some of attack,control,rewind,freeze,tie,probe,erase,edits."),
-        click.option("--sites", multiple=True, help="A site such as k@3, q+k@1-2 or v@all; may stand several times."),
-        click.option("--epochs", type=int, help="Epochs of every run."),
-        click.option("--seeds", help="A number of seeds, or the seeds themselves: 1,2,7 (one seed: 7,)."),
-        click.option("--corpus", help="A corpus folder, a raw folder that a reader knows, or hf:NAME[:CONFIG]."),
-        click.argument("experiment", default="quick", metavar="PRESET_OR_FILE"),
-    ):
-        function = option(function)
-    return function
-
-
-@main.command()
-@_options
-@click.option("--out", help="The study's folder.  [default: studies/NAME]")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
-@click.option(
-    "--precision",
-    default="float32",
-    show_default=True,
-    help="Of training's large products: float32, or on a GPU bfloat16.",
-)
-@click.option("--track", help="Log finished runs to wandb, trackio or tensorboard as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def study(
-    experiment: str,
-    corpus: str | None,
-    seeds: str | None,
-    epochs: int | None,
-    sites: tuple[str, ...],
-    only: str | None,
-    out: str | None,
-    device: str,
-    workers: int | None,
-    precision: str,
-    track: str | None,
-    as_json: bool,
-) -> None:
-    """Train, attack, freeze, tie, rewind, probe, erase; judge; report. Goes on where it stopped when called again.
-
-    \b
-    trisect study quick --seeds 1 --only rewind --out study
-    """
-    from trisect import door
-
-    done = door.study(
-        experiment,
-        out,
-        corpus,
-        read_seeds(seeds),
-        epochs,
-        sites or None,
-        _names(only),
-        device,
-        workers,
-        track=track,
-        precision=precision,
-    )
-    if as_json:
-        runs = dict(done.tables["runs"]["status"].value_counts().iter_rows())
-        verdicts = {
-            row["claim"]: row["verdict"] for row in done.tables["claims"].iter_rows(named=True) if row["part"] is None
-        }
-        click.echo(json.dumps({"report": str(done.report.resolve()), "runs": runs, "verdicts": verdicts}))
-    else:
-        _summary(done)
 
 
 @main.command()
@@ -103,42 +32,6 @@ def dissect(out: str, seeds: str | None, device: str, workers: int | None, as_js
     from trisect.cli.models import say_result
 
     say_result(door.dissect(out, read_seeds(seeds), device, workers), as_json)
-
-
-@main.command()
-@_options
-@click.option("--json", "as_json", is_flag=True, help="Print the plan, with the whole experiment, as JSON.")
-def plan(
-    experiment: str,
-    corpus: str | None,
-    seeds: str | None,
-    epochs: int | None,
-    sites: tuple[str, ...],
-    only: str | None,
-    as_json: bool,
-) -> None:
-    """Show runs, ids, parameters, expected time and disk; run nothing.
-
-    \b
-    trisect plan quick
-    """
-    from trisect import door
-    from trisect.lab.live import clock
-
-    planned = door.plan(experiment, corpus, read_seeds(seeds), epochs, sites or None, _names(only))
-    if as_json:
-        click.echo(json.dumps(planned.data(), indent=1))
-        return
-    for run in planned.runs:
-        click.echo(run.id)
-    text, total = planned.corpus, planned.train_seconds + planned.rewind_seconds
-    splits = ", ".join(f"{name} {len(split.tokens):,}" for name, split in text.splits.items())
-    click.echo(f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types")
-    click.echo(f"runs      {len(planned.runs)}, of {planned.parameters:,} parameters each")
-    click.echo(
-        f"time      roughly {clock(total)} of one core ({clock(planned.train_seconds)} training, {clock(planned.rewind_seconds)} rewinding)"
-    )
-    click.echo(f"disk      {planned.disk_bytes / 1e6:,.0f} MB")
 
 
 @main.command()
@@ -232,15 +125,6 @@ def read_seeds(text: str | None) -> int | list[int] | None:
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [piece.strip() for piece in text.split(",")]
-
-
-def _summary(done: Any) -> None:
-    """A small table of the verdicts, and the path of the page."""
-    wholes = [row for row in done.tables["claims"].iter_rows(named=True) if row["part"] is None]
-    for row in wholes:
-        why = f"  ({row['reason']})" if row["verdict"] == "inconclusive" and row["reason"] else ""
-        click.echo(f"{row['claim']:<6} {row['verdict']:<13} {row['sentence']}{why}")
-    click.echo(f"report  {done.report.resolve()}")
 
 
 def _claim_lines(rows: Sequence[ListedPart]) -> list[str]:

@@ -3,7 +3,7 @@
 from trisect.door.given import texts
 from trisect.door.lessons import chart
 from trisect.door.models import explore, prove
-from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, plan, render, study
+from trisect.door.studies import annotate, check, corpus, dissect, is_study, list_claims, render
 from trisect.lab.subject import load
 
 __all__ = [
@@ -16,9 +16,7 @@ __all__ = [
     "is_study",
     "list_claims",
     "load",
-    "plan",
     "prove",
     "render",
-    "study",
     "texts",
 ]

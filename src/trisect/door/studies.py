@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import StudyError
-from trisect.core.files import inside
-from trisect.core.site import Site
-from trisect.core.spec import Design, Machine
-from trisect.door.given import as_seeds, as_tuple, free_place
-from trisect.experiments.study.plan import Plan, choose, make_plan
-from trisect.experiments.study.run import Study, render_report, run_study
+from trisect.core.spec import Machine
+from trisect.door.given import as_seeds, free_place
+from trisect.experiments.study.result import Study
 from trisect.text.corpus import Corpus
 from trisect.text.readers import open_corpus
 
@@ -20,49 +17,13 @@ if TYPE_CHECKING:
     from trisect.claims import ListedPart
 
 
-def study(
-    experiment: str | Path | Design = "quick",
-    out: str | Path | None = None,
-    corpus: str | Path | None = None,
-    seeds: int | Sequence[int] | None = None,
-    epochs: int | None = None,
-    sites: Sequence[Site | str] | None = None,
-    only: Sequence[str] | None = None,
-    device: str = "auto",
-    workers: int | None = None,
-    quiet: bool = False,
-    track: str | None = None,
-    precision: str = "float32",
-) -> Study:
-    """Run an experiment to its end, or go on with it where it stopped; returns its tables, figures and report.
-
-    `experiment` is a preset ('quick', 'wikitext2-small', 'paper', 'beyond'), a JSON file, or a Design. `out` defaults to
-    studies/NAME. `seeds` is a number of seeds or the seeds themselves, `only` some of attack,
-    control, rewind, freeze, tie, probe, erase.
-    `precision` 'bfloat16' makes training's large products narrower, on a GPU only.
-    `track` also logs every finished run to 'wandb', 'trackio' or 'tensorboard'.
-    Raises TrisectError for anything that cannot be run, before anything is run.
-    """
-    machine = Machine(device, workers, quiet, precision, track)
-    chosen = choose(experiment, corpus, as_seeds(seeds), epochs, as_tuple(sites), as_tuple(only))
-    return run_study(chosen, inside(Path("studies"), chosen[0].name) if out is None else Path(out), machine)
-
-
-def plan(
-    experiment: str | Path | Design = "quick",
-    corpus: str | Path | None = None,
-    seeds: int | Sequence[int] | None = None,
-    epochs: int | None = None,
-    sites: Sequence[Site | str] | None = None,
-    only: Sequence[str] | None = None,
-) -> Plan:
-    """What `study` would run with the same arguments: runs, ids, parameters, expected time and disk. Trains nothing."""
-    return make_plan(*choose(experiment, corpus, as_seeds(seeds), epochs, as_tuple(sites), as_tuple(only)))
-
-
 def render(out: str | Path) -> Study:
     """Make tables, figures and report of a study anew from its finished runs; trains nothing."""
-    return render_report(Path(out))
+    from trisect.experiments.study.run import render_report
+
+    done = render_report(Path(out))
+    assert isinstance(done, Study)
+    return done
 
 
 def check(out: str | Path) -> list[StudyError]:

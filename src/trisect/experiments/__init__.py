@@ -12,6 +12,7 @@ from trisect.experiments.explore.settings import EXPLORE
 from trisect.experiments.norms.settings import NORMS
 from trisect.experiments.recall.settings import ASK, RECALL
 from trisect.experiments.similarity.settings import SIMILARITY
+from trisect.experiments.study.settings import PLAN, STUDY
 from trisect.experiments.theory.settings import THEORY
 from trisect.experiments.translate.settings import TRANSLATE
 from trisect.lab.experiment import Experiment, Utility
@@ -25,7 +26,8 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     RECALL,
     REWIND,
     SIMILARITY,
+    STUDY,
     THEORY,
     TRANSLATE,
 )
-UTILITIES: tuple[Utility[Any], ...] = (ASK,)
+UTILITIES: tuple[Utility[Any], ...] = (ASK, PLAN)

@@ -15,7 +15,7 @@ import polars as pl
 from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.fields import Declared, Group, declared
-from trisect.core.files import read_json, write_json
+from trisect.core.files import inside, read_json, write_json
 from trisect.core.finding import About, Json
 from trisect.core.spec import Machine
 from trisect.core.subject import Subject, Texts
@@ -48,7 +48,7 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
             return conclude(experiment, measured, place, words, time.monotonic() - began)
     with Folder(folder).locked(lambda: work.check(place), lambda: work.own(place)):
         measured = work.measure(bench)
-        words = _command(experiment, settings, subjects, texts)
+        words = measured.command or _command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
 
@@ -119,7 +119,8 @@ def _place(
         return Path(out)
     model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
     model = model.strip("/").split("/")[-1]
-    return Path((experiment.out or experiment.name).format(model=model, name=name))
+    place = Path((experiment.out or experiment.name).format(model=model, name=name))
+    return inside(place.parent, name) if name else place
 
 
 def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, words: str, seconds: float) -> Result[F]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from trisect.core.errors import StudyError
+from trisect.core.fields import seeds_up_to
 from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.finding import Finding
 from trisect.core.spec import Design, Machine
@@ -26,14 +27,10 @@ from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.norms.settings import NORMS, NormsFacts, NormsSettings
 from trisect.experiments.recall.settings import RECALL, RecallFacts, RecallSettings
 from trisect.experiments.similarity.settings import SIMILARITY, SimilarityFacts, SimilaritySettings
-from trisect.experiments.study.findings import with_verdicts
-from trisect.experiments.study.plan import choose
-from trisect.experiments.study.rows import Rows
-from trisect.experiments.study.run import Study, check_study_folder, read_about, run_study
+from trisect.experiments.study.settings import STUDY, DesignSource, StudyFacts, StudyMachine, StudySettings
 from trisect.experiments.theory.settings import THEORY, TheoryFacts, TheorySettings
 from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
 from trisect.lab import driver
-from trisect.lab.driver import run
 from trisect.lab.experiment import Result
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
@@ -79,13 +76,16 @@ def run_dissect(
     the training study, which is `experiment`; `recall` and `translation` are other values for settings of their recipes.
     Raises TrisectError.
     """
-    path, experiments, began = out / "dissect.json", choose(experiment, seeds=seeds), time.monotonic()
+    path, began = out / "dissect.json", time.monotonic()
+    given = seeds_up_to(seeds) if isinstance(seeds, int) else seeds
+    how = StudyMachine(machine.device, machine.workers, machine.precision, machine.track)
+    training = StudySettings(DesignSource(experiment, seeds=given), how)
 
     def check() -> None:
         if not path.exists():
             Folder(out).check_empty("dissection")
         _spent(path)
-        check_study_folder(experiments, out / "training", machine)
+        driver.check(STUDY, training, out / "training", machine.quiet)
         driver.check(RECALL, _recalling(recall, machine), out / "recall")
         driver.check(TRANSLATE, _translating(translation, machine), out / "translation")
 
@@ -93,7 +93,7 @@ def run_dissect(
         before = _spent(path)
         write_json(path, {"seconds": before})
         try:
-            return _dissect(out, experiments, machine, before, recall, translation)
+            return _dissect(out, training, machine, before, recall, translation)
         finally:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 write_json(path, {"seconds": before + time.monotonic() - began})
@@ -132,23 +132,23 @@ class Reads(NamedTuple):
 
 def _dissect(
     out: Path,
-    experiments: tuple[Design, ...],
+    training: StudySettings,
     machine: Machine,
     before: float,
     remembering: Mapping[str, Any],
     translating: Mapping[str, Any],
 ) -> Dissection:
     began = time.monotonic()
-    study = run_study(experiments, out / "training", machine)
-    theory = run(THEORY, TheorySettings(), out / "theory", machine.quiet)
-    recall = run(RECALL, _recalling(remembering, machine), out / "recall", machine.quiet)
-    trained = run(TRANSLATE, _translating(translating, machine), out / "translation", machine.quiet)
+    study = driver.run(STUDY, training, out / "training", machine.quiet)
+    theory = driver.run(THEORY, TheorySettings(), out / "theory", machine.quiet)
+    recall = driver.run(RECALL, _recalling(remembering, machine), out / "recall", machine.quiet)
+    trained = driver.run(TRANSLATE, _translating(translating, machine), out / "translation", machine.quiet)
     pairs = AlignSettings(
         ModelsSource(tuple(trained.paths.values())), SOURCE, TARGET, GOLD, trial=TRIAL, bitext=generated()
     )
-    aligned = run(ALIGN, pairs, out / "alignment", machine.quiet)
+    aligned = driver.run(ALIGN, pairs, out / "alignment", machine.quiet)
     reads = {seed: _read(model, out / "reading" / f"seed-{seed}", machine.quiet) for seed, model in _baselines(study)}
-    first, studied = f"reading/seed-{next(iter(reads))}", with_verdicts(_rows(study))
+    first, studied = f"reading/seed-{next(iter(reads))}", study.findings
     asked = (
         _submodules(study, studied),
         _by_hand(theory, recall),
@@ -165,7 +165,7 @@ def _dissect(
     return Dissection(out, tables, report, tuple(lines), notes, page.findings(asked, lines))
 
 
-def _baselines(study: Study) -> Iterator[tuple[int, Path]]:
+def _baselines(study: Result[StudyFacts]) -> Iterator[tuple[int, Path]]:
     """Seed and folder of every baseline that did not diverge, by seed."""
     runs = study.tables["runs"].filter(edit="none", status="finished").sort("seed")
     if runs.is_empty():
@@ -179,13 +179,13 @@ def _read(model: Path, out: Path, quiet: bool) -> Reads:
     subject, texts = load(model), first_texts(open_texts("embedded", "test"), TEXTS)
     source, read = ModelSource(subject), TextSource(texts)
     return Reads(
-        run(NORMS, NormsSettings(source, read), out / "norms", quiet),
-        run(SIMILARITY, SimilaritySettings(source, read), out / "similarity", quiet),
-        run(ABLATE, AblateSettings(source, read, how=HOW), out / "ablation", quiet),
+        driver.run(NORMS, NormsSettings(source, read), out / "norms", quiet),
+        driver.run(SIMILARITY, SimilaritySettings(source, read), out / "similarity", quiet),
+        driver.run(ABLATE, AblateSettings(source, read, how=HOW), out / "ablation", quiet),
     )
 
 
-def _submodules(study: Study, studied: tuple[Finding, ...]) -> Asked:
+def _submodules(study: Result[StudyFacts], studied: tuple[Finding, ...]) -> Asked:
     claims = study.tables["claims"].filter(source="submodules")
     found = tuple(one for one in studied if one.source != "tying")
     question = "What happens in training when q, k or v of a layer is attacked, rewound or frozen, and does that survive controls?"
@@ -221,7 +221,9 @@ def _norms(norms: Result[NormsFacts], aligned: Result[AlignFacts], first: str) -
     )
 
 
-def _matrices(study: Study, studied: tuple[Finding, ...], similarity: Result[SimilarityFacts], first: str) -> Asked:
+def _matrices(
+    study: Result[StudyFacts], studied: tuple[Finding, ...], similarity: Result[SimilarityFacts], first: str
+) -> Asked:
     question = "Why three matrices: how alike are they, and does a model with fewer learn as well?"
     links = (("similarity", f"{first}/similarity/report.html"), ("tying", "training/report.html"))
     tied = tuple(one for one in studied if one.source == "tying")
@@ -233,10 +235,6 @@ def _unjudged(measure: str, said: tuple[str, ...], claims: pl.DataFrame) -> tupl
     """Sentences of an experiment that does not yet give findings as data, without those on its claims and their parts."""
     ids = (" ", *claims["claim"].unique().to_list())
     return tuple(Finding(measure, line) for line in said if not line.startswith(ids))
-
-
-def _rows(study: Study) -> Rows:
-    return Rows.of(study.tables, read_about(Folder(study.folder)))
 
 
 def _lines(
@@ -261,7 +259,7 @@ def _lines(
     return [line for line in found if line is not None]
 
 
-def _about(study: Study, seconds: float) -> dict[str, Any]:
+def _about(study: Result[StudyFacts], seconds: float) -> dict[str, Any]:
     seeds = sorted(study.tables["runs"]["seed"].unique().to_list())
     return {
         "command": "trisect dissect --seeds " + ",".join(map(str, seeds)) + "," * (len(seeds) == 1),

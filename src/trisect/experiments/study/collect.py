@@ -12,7 +12,7 @@ from trisect import claims
 from trisect.claims.controls import judge_controls
 from trisect.core.edits import read_edit
 from trisect.core.files import read_json
-from trisect.core.tables import STUDY_TABLES, frame, read_table, write_table
+from trisect.core.tables import STUDY_TABLES, frame, read_table
 from trisect.experiments.study.tasks import evaluation_advice
 from trisect.lab.folder import Folder
 from trisect.lab.runs import read_finished
@@ -22,7 +22,7 @@ CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the las
 
 
 def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
-    """Make every table anew from what the study has finished, and write them."""
+    """Every table, made from what the study has finished."""
     ledger = folder.read_ledger()
     done = {run: read_finished(folder, run) for run in ledger["runs"] if folder.run(run).exists()}
     corpus = about["corpus"]["name"]
@@ -36,8 +36,6 @@ def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
     }
     tables["claims"] = claims.judge(tables, about)
     tables["controls"] = judge_controls(tables, about)
-    for name, table in tables.items():
-        write_table(folder.tables, name, table)
     return tables
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
-from trisect.experiments.study import curves, facts, figures, findings
+from trisect.core.finding import About, Finding
+from trisect.experiments.study import curves, facts, figures
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.exactness import exactness
+from trisect.experiments.study.findings import found, with_verdicts
 from trisect.experiments.study.rows import Rows
-from trisect.report import cards, palette, sheet
+from trisect.experiments.study.settings import StudyFacts, described
+from trisect.report import cards, palette
 from trisect.report import format as words
 from trisect.report.blocks import (
     Block,
@@ -36,19 +38,15 @@ from trisect.report.sheet import Section, Sheet
 TITLE = "What do query, key and value each do?"
 
 
-def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
-    """Write `folder/report.html` and `folder/figures/NAME.svg` and `.png`; returns the page's path.
-
-    `tables` holds runs, metrics, sites, claims and controls (schemas of core.tables). The same rows give the same bytes.
-    Raises StudyError when the folder cannot be written.
-    """
-    rows = Rows.of(tables, about)
-    return sheet.write_sheet(folder, make_sheet(tables, rows, figures.collect(rows)))
+def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
+    """The page from the tables runs, metrics, sites, claims and controls."""
+    rows = Rows.of(tables, described(about))
+    return make_sheet(tables, rows, figures.collect(rows))
 
 
-def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> str:
-    """The whole page as one text, with these figures."""
-    return sheet.html(make_sheet(tables, rows, drawn))
+def findings(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> tuple[Finding, ...]:
+    """Every claim's verdict, then what was found, method by method."""
+    return with_verdicts(Rows.of(tables, described(about)))
 
 
 def make_sheet(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> Sheet:
@@ -102,13 +100,13 @@ def _answer(rows: Rows, figure: Figure | None) -> Section:
     blocks: list[Block] = [Paragraph("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
         lead = study_words.lead(rows)
-        found = (Markup("<strong>{}</strong>: {}").format(one.title, one.words) for one in findings.found(rows))
+        said = (Markup("<strong>{}</strong>: {}").format(one.title, one.words) for one in found(rows))
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
         blocks = [Picture(figure, titled=bool(figure.number)), *([Paragraph(lead)] if lead else [])]
-        blocks += [Bullets(tuple(found), look="findings"), Paragraph(rule, "quiet"), _numbers(rows)]
+        blocks += [Bullets(tuple(said), look="findings"), Paragraph(rule, "quiet"), _numbers(rows)]
     return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="The answer")
 
 

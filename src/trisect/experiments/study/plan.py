@@ -16,8 +16,10 @@ from trisect.core.spec import Design, Rewind, Run, plain
 from trisect.experiments.study.estimate import disk_bytes, listening_seconds, rewinding_seconds, training_seconds
 from trisect.experiments.study.ledger import asked_of
 from trisect.experiments.study.presets import find_experiments, is_preset, only
+from trisect.experiments.study.settings import PlanSettings
 from trisect.experiments.study.tasks import Task, is_done
 from trisect.lab.folder import Folder
+from trisect.lab.live import clock
 from trisect.lm.fleet import size
 from trisect.text.corpus import Corpus, sample_steps, steps
 from trisect.text.readers import load_text, whole_place
@@ -35,6 +37,19 @@ class Plan:
     rewind_seconds: float
     disk_bytes: int
 
+    def words(self) -> tuple[str, ...]:
+        """Every run's id, then text, runs, time and disk."""
+        text, total = self.corpus, self.train_seconds + self.rewind_seconds
+        splits = ", ".join(f"{name} {len(split.tokens):,}" for name, split in text.splits.items())
+        parts = f"{clock(self.train_seconds)} training, {clock(self.rewind_seconds)} rewinding"
+        return (
+            *(run.id for run in self.runs),
+            f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types",
+            f"runs      {len(self.runs)}, of {self.parameters:,} parameters each",
+            f"time      roughly {clock(total)} of one core ({parts})",
+            f"disk      {self.disk_bytes / 1e6:,.0f} MB",
+        )
+
     def data(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""
         return {
@@ -49,6 +64,11 @@ class Plan:
             "core_seconds": {"train": self.train_seconds, "rewind": self.rewind_seconds},
             "disk_bytes": self.disk_bytes,
         }
+
+
+def reply(settings: PlanSettings) -> Plan:
+    """The plan of what the settings ask for; raises TrisectError for what cannot be run."""
+    return make_plan(*settings.what.designs())
 
 
 def choose(

@@ -1,94 +1,64 @@
-"""Study: run an experiment to its end, from wherever it stopped, and hold what it found."""
+"""Run a training study to its end, from wherever it stopped, and collect what it found."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import polars as pl
-
-from trisect.core.errors import CorpusError, DamagedFileError, StudyError, TrisectError
+from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import read_json, replace_file, write_json
-from trisect.core.spec import Design, Machine
+from trisect.core.finding import About
+from trisect.core.spec import Machine
 from trisect.engine.devices import choose_device
-from trisect.experiments.study import notebook as study_notebook
-from trisect.experiments.study.collect import collect, read_tables
+from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import extended_ledger, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, make_plan, make_tasks
+from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings, described
 from trisect.experiments.study.tasks import Task, fleet_name, is_done
 from trisect.experiments.study.track import check_tracker, log_path, read_logged, tracking
 from trisect.experiments.study.work import StudyWork
+from trisect.lab.driver import conclude
+from trisect.lab.experiment import Bench, Measured, Result
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
 from trisect.lab.versions import versions
 from trisect.text.corpus import Corpus
 
-if TYPE_CHECKING:
-    import altair as alt
-
-    from trisect.report.notebook import StudyVerdicts
-
 EXPERIMENT = "experiment.json"
 
 
 @dataclass(frozen=True)
-class Study:
-    """A study on disk: its tables by name, its figures by name, and the path of its report."""
+class PreparedStudy:
+    """A study that can be run: everything that it asks for, and where. Interrupted at any moment it goes on from the last
+    finished epoch, and ends with the same tables.
+    """
 
-    folder: Path
+    plan: Plan
+    device: str
+    machine: Machine
 
     @property
-    def report(self) -> Path:
-        """The page; open it in a browser."""
-        return self.folder / "report.html"
+    def name(self) -> str:
+        """That of the design."""
+        return self.plan.experiments[0].name
 
-    @cached_property
-    def tables(self) -> Mapping[str, pl.DataFrame]:
-        """Polars frames: runs, metrics, sites, claims. Raises DamagedFileError where one cannot be read."""
-        return read_tables(Folder(self.folder))
+    def check(self, folder: Path) -> None:
+        """Raise where the folder is not this study's, or what it goes on from is damaged."""
+        _check(Folder(folder), self.plan, self.device, self.machine)
 
-    @cached_property
-    def figures(self) -> Mapping[str, alt.ConcatChart]:
-        """The report's figures as Altair charts; a notebook shows them as SVG, without a network."""
-        from trisect.experiments.study import figures
-        from trisect.report import notebook
+    def own(self, folder: Path) -> list[Path]:
+        """Every folder that the study itself writes into."""
+        return Folder(folder).own()
 
-        drawn = figures.draw(dict(self.tables), _about(Folder(self.folder)))
-        return {name: notebook.chart(chart) for name, chart in drawn.items()}
-
-    @cached_property
-    def verdicts(self) -> StudyVerdicts:
-        """What the study says of each claim, by its name: study.verdicts["A-1"]; in a notebook a card each."""
-        from trisect.report import notebook
-
-        return notebook.verdicts(self.tables["claims"])
-
-    def _repr_html_(self) -> str:
-        from trisect.report import notebook
-
-        try:
-            return study_notebook.study(self.tables, _about(Folder(self.folder)), self.report)
-        except TrisectError as error:
-            return notebook.trouble(error)
-
-
-def run_study(experiments: Sequence[Design], out: Path, machine: Machine) -> Study:
-    """Run all that is not done yet of one or more experiments in `out`, then write tables, figures and report.
-
-    Interrupted at any moment it goes on from the last finished epoch when called again, and ends with the same
-    tables. Raises StudyError when `out` is in use, belongs to another study or precision, or cannot be written.
-    """
-    began, device = time.monotonic(), choose_device(machine)
-    check_tracker(machine.track)
-    plan = make_plan(*experiments)
-    folder = Folder(out)
-    with folder.locked(lambda: _check(folder, plan, device, machine), folder.own):
+    def measure(self, bench: Bench) -> Measured[StudyFacts]:
+        """Run all that is not done yet; raises StudyError where the folder cannot be written."""
+        plan, device, machine, folder = self.plan, self.device, self.machine, Folder(bench.folder)
+        began = time.monotonic()
         ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
         _note(folder, plan, device, ledger, 0.0)
         _keep_corpus(folder, plan)
@@ -102,21 +72,28 @@ def run_study(experiments: Sequence[Design], out: Path, machine: Machine) -> Stu
                 _note(folder, plan, device, ledger, time.monotonic() - began)
             raise
         _note(folder, plan, device, ledger, time.monotonic() - began)
-        return _render(folder)
+        return measured(folder)
 
 
-def render_report(out: Path) -> Study:
-    """Make tables, figures and report anew from what a study has finished; trains nothing."""
-    folder = Folder(out)
-    with folder.locked(lambda: _about(folder)):
-        return _render(folder)
-
-
-def check_study_folder(experiments: Sequence[Design], out: Path, machine: Machine) -> None:
-    """Raise what `run_study` would with the same arguments before it runs anything; changes nothing."""
+def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
+    """The study that the settings ask for; raises TrisectError for what cannot be run."""
     device = choose_device(machine)
     check_tracker(machine.track)
-    _check(Folder(out), make_plan(*experiments), device, machine)
+    return PreparedStudy(make_plan(*settings.what.designs()), device, machine)
+
+
+def measured(folder: Folder) -> Measured[StudyFacts]:
+    """The tables of what a study has finished, with where they are from; trains nothing."""
+    about = read_study_about(folder)
+    tables = collect(folder, described(about))
+    return Measured(tables, about.facts, seconds=about.facts.wall_seconds, packages=(), command=about.command)
+
+
+def render_report(out: Path) -> Result[StudyFacts]:
+    """Make tables, figures and report anew from what a study has finished; trains nothing."""
+    folder = Folder(out)
+    with folder.locked(lambda: read_study_about(folder)):
+        return conclude(STUDY, measured(folder), out, "", 0.0)
 
 
 def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
@@ -195,15 +172,10 @@ def read_about(folder: Folder) -> dict[str, Any]:
     return read_json(path, f"Delete {path} and call 'trisect study' again: finished runs are kept.")
 
 
-def _about(folder: Folder) -> dict[str, Any]:
+def read_study_about(folder: Folder) -> About[StudyFacts]:
+    """Where a study's tables are from: its record, and the statement that its ledger holds; raises StudyError."""
     ledger = folder.read_ledger()
-    return read_about(folder) | {"experiment": ledger["experiment"], "versions": versions()}
-
-
-def _render(folder: Folder) -> Study:
-    from trisect.experiments.study import page
-
-    about = _about(folder)
-    tables = collect(folder, about)
-    page.write(folder.path, tables, about)
-    return Study(folder.path)
+    body = read_about(folder)
+    names = ("corpus", "device", "precision", "wall_seconds")
+    facts = StudyFacts(**{name: body[name] for name in names if name in body}, experiment=ledger["experiment"])
+    return About(STUDY.name, body.get("command", ""), facts.wall_seconds, (), versions(), None, facts)

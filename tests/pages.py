@@ -1,0 +1,25 @@
+"""The page of a study from its tables, with all of its figures or with some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from trisect.experiments.study import figures, page
+from trisect.experiments.study.rows import Rows
+from trisect.report import sheet
+from trisect.report.panels import Figure
+
+
+def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
+    """Write the whole page and its figures; returns the page's path."""
+    rows = Rows.of(tables, about)
+    return sheet.write_sheet(folder, page.make_sheet(tables, rows, figures.collect(rows)))
+
+
+def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> str:
+    """The page as one text, with these figures."""
+    return sheet.html(page.make_sheet(tables, rows, drawn))
