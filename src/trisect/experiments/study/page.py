@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from markupsafe import Markup
@@ -14,8 +14,7 @@ from trisect.experiments.study import curves, facts, figures
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.findings import found, with_verdicts
-from trisect.experiments.study.rows import Rows
-from trisect.experiments.study.settings import StudyFacts, described
+from trisect.experiments.study.rows import Rows, described
 from trisect.report import cards, palette
 from trisect.report import format as words
 from trisect.report.blocks import (
@@ -34,6 +33,9 @@ from trisect.report.blocks import (
 from trisect.report.panels import Figure
 from trisect.report.points import Mean
 from trisect.report.sheet import Section, Sheet
+
+if TYPE_CHECKING:
+    from trisect.experiments.study.settings import StudyFacts
 
 TITLE = "What do query, key and value each do?"
 

@@ -68,7 +68,7 @@ class Study(Result["StudyFacts"]):
     def figures(self) -> Mapping[str, alt.ConcatChart]:
         """The report's figures as Altair charts; a notebook shows them as SVG, without a network."""
         from trisect.experiments.study import figures
-        from trisect.experiments.study.settings import described
+        from trisect.experiments.study.rows import described
         from trisect.report import notebook
 
         drawn = figures.draw(dict(self.tables), described(self.about))
@@ -91,7 +91,7 @@ class Study(Result["StudyFacts"]):
 
     def _repr_html_(self) -> str:
         from trisect.experiments.study import notebook as study_notebook
-        from trisect.experiments.study.settings import described
+        from trisect.experiments.study.rows import described
         from trisect.report import notebook
 
         try:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from trisect.claims.evidence import later
 from trisect.core.tables import frame
 from trisect.report.points import Point, order
+
+if TYPE_CHECKING:
+    from trisect.core.finding import About, Json
+    from trisect.experiments.study.settings import StudyFacts
 
 REWINDS = ("rewind_", "midstage_", "criticality")  # how measures of rewinding begin
 HEADED = r"\.h\d"
@@ -194,3 +198,17 @@ class Rows:
     def attack_epochs(self) -> tuple[int, ...]:
         """For how many epochs attacks were trained: one number, as a rule."""
         return tuple(sorted(self.runs.filter(PLAIN)["epochs"].drop_nulls().unique().to_list()))
+
+
+def described(about: About[StudyFacts]) -> dict[str, Json]:
+    """What is said of a study beside its tables, as JSON-ready data."""
+    facts = about.facts
+    return {
+        "corpus": dict(facts.corpus),
+        "device": facts.device,
+        "precision": facts.precision,
+        "wall_seconds": facts.wall_seconds,
+        "experiment": dict(facts.experiment),
+        "command": about.command,
+        "versions": dict(about.versions),
+    }

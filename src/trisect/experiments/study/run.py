@@ -18,7 +18,8 @@ from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import extended_ledger, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, make_plan, make_tasks
-from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings, described
+from trisect.experiments.study.rows import described
+from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
 from trisect.experiments.study.tasks import Task, fleet_name, is_done
 from trisect.experiments.study.track import check_tracker, log_path, read_logged, tracking
 from trisect.experiments.study.work import StudyWork

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trisect.core.fields import Setting
-from trisect.core.finding import About, Json
+from trisect.core.finding import Json
 from trisect.core.methods import METHODS
 from trisect.core.site import Site
 from trisect.core.spec import Design, Machine
@@ -97,20 +97,6 @@ class StudyFacts:
     precision: str = "float32"
     wall_seconds: float = 0.0
     experiment: Mapping[str, Json] = field(default_factory=dict)
-
-
-def described(about: About[StudyFacts]) -> dict[str, Json]:
-    """What is said of a study beside its tables, as JSON-ready data."""
-    facts = about.facts
-    return {
-        "corpus": dict(facts.corpus),
-        "device": facts.device,
-        "precision": facts.precision,
-        "wall_seconds": facts.wall_seconds,
-        "experiment": dict(facts.experiment),
-        "command": about.command,
-        "versions": dict(about.versions),
-    }
 
 
 STUDY = Experiment(
