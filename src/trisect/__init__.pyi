@@ -20,7 +20,7 @@ from trisect.core.trace import Reading as Reading
 from trisect.core.methods import Rewind as Rewind
 from trisect.core.spec import Run as Run
 from trisect.core.site import Site as Site
-from trisect.experiments.study.run import Study as Study
+from trisect.experiments.study.result import Study as Study
 from trisect.core.spec import Text as Text
 from trisect.core.subject import Texts as Texts
 from trisect.core.methods import Tie as Tie
@@ -35,10 +35,8 @@ from trisect.door import dissect as dissect
 from trisect.door import explore as explore
 from trisect.door import list_claims as list_claims
 from trisect.door import load as load
-from trisect.door import plan as plan
 from trisect.door import prove as prove
 from trisect.door import render as render
-from trisect.door import study as study
 from trisect.door import texts as texts
 from trisect.lab.experiment import Result
 from trisect.experiments.ablate.settings import AblateFacts
@@ -49,9 +47,11 @@ from trisect.experiments.norms.settings import NormsFacts
 from trisect.experiments.recall.settings import RecallFacts
 from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.experiments.similarity.settings import SimilarityFacts
+from trisect.experiments.study.settings import StudyFacts
 from trisect.experiments.theory.settings import TheoryFacts
 from trisect.experiments.translate.settings import TranslateFacts
 from trisect.experiments.recall.ask import Reply
+from trisect.experiments.study.plan import Plan
 
 def ablate(
     model: Any,
@@ -224,6 +224,22 @@ def similarity(
     quiet: bool = False,
 ) -> Result[SimilarityFacts]: ...
 
+def study(
+    experiment: str | Path | Design = 'quick',
+    *,
+    corpus: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    sites: Site | str | Sequence[Site | str] = (),
+    only: str | Sequence[str] | None = None,
+    device: str = 'auto',
+    workers: int | None = None,
+    precision: str = 'float32',
+    track: str | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[StudyFacts]: ...
+
 def theory_page(
     names: str | Sequence[str] = (),
     *,
@@ -256,3 +272,13 @@ def ask(
     *,
     risk: float | None = None,
 ) -> Reply: ...
+
+def plan(
+    experiment: str | Path | Design = 'quick',
+    *,
+    corpus: str | Path | None = None,
+    seeds: int | Sequence[int] | None = None,
+    epochs: int | None = None,
+    sites: Site | str | Sequence[Site | str] = (),
+    only: str | Sequence[str] | None = None,
+) -> Plan: ...
