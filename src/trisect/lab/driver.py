@@ -157,7 +157,7 @@ def _shown(
         page = shows.page(tables, about)
         report = _alone(place, page) if experiment.single else write_page(place, page)
     found = tuple(shows.findings(tables, about))
-    return experiment.result(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
+    return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
 def _alone(place: Path, page: Sheet | Document) -> Path:

@@ -172,7 +172,8 @@ class Experiment(Generic[S, F]):
     and {name} for that of resumable work. `record` is the file that holds About. `source` is the key of the source that
     asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`. A `single`
     one leaves one page and nothing else: `out` is then the page, or a folder to put it in. One
-    that is not `paged` leaves no page. What a run returns is a `result`; `makes` says in one word what its paths are where
+    that is not `paged` leaves no page. What a run returns is the class `result` of its module result, where it has one of its
+    own; `makes` says in one word what its paths are where
     the terminal shows them, such as models.
     """
 
@@ -189,7 +190,7 @@ class Experiment(Generic[S, F]):
     single: bool = False
     paged: bool = True
     makes: str = ""
-    result: type[Result[F]] = Result
+    result: str = ""
 
     @property
     def leaves(self) -> str:
@@ -208,6 +209,12 @@ class Experiment(Generic[S, F]):
     def python(self) -> str:
         """The function's name."""
         return self.function or self.name.replace("-", "_")
+
+    @property
+    def returns(self) -> type[Result[F]]:
+        """What a run returns."""
+        found: Any = getattr(import_module(f"{self.home}.result"), self.result) if self.result else Result
+        return found
 
     def measures(self) -> Measures[S, F]:
         """The module that measures."""

@@ -231,12 +231,6 @@ def _matrices(
     return Asked("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
 
 
-def _unjudged(measure: str, said: tuple[str, ...], claims: pl.DataFrame) -> tuple[Finding, ...]:
-    """Sentences of an experiment that does not yet give findings as data, without those on its claims and their parts."""
-    ids = (" ", *claims["claim"].unique().to_list())
-    return tuple(Finding(measure, line) for line in said if not line.startswith(ids))
-
-
 def _lines(
     studied: tuple[Finding, ...],
     recall: Result[RecallFacts],

@@ -16,7 +16,7 @@ from trisect.core.spec import Design, Rewind, Run, plain
 from trisect.experiments.study.estimate import disk_bytes, listening_seconds, rewinding_seconds, training_seconds
 from trisect.experiments.study.ledger import asked_of
 from trisect.experiments.study.presets import find_experiments, is_preset, only
-from trisect.experiments.study.settings import PlanSettings
+from trisect.experiments.study.settings import DesignSource, PlanSettings
 from trisect.experiments.study.tasks import Task, is_done
 from trisect.lab.folder import Folder
 from trisect.lab.live import clock
@@ -68,7 +68,13 @@ class Plan:
 
 def reply(settings: PlanSettings) -> Plan:
     """The plan of what the settings ask for; raises TrisectError for what cannot be run."""
-    return make_plan(*settings.what.designs())
+    return make_plan(*designs(settings.what))
+
+
+def designs(source: DesignSource) -> tuple[Design, ...]:
+    """The one statement that is meant, or several; raises SpecError or SiteError."""
+    own = source.sites or None
+    return choose(source.experiment, source.corpus, source.seeds, source.epochs, own, source.only)
 
 
 def choose(

@@ -17,7 +17,7 @@ from trisect.core.spec import Machine
 from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import extended_ledger, join_ledger, repeating
-from trisect.experiments.study.plan import Plan, make_plan, make_tasks
+from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
 from trisect.experiments.study.tasks import Task, fleet_name, is_done
@@ -80,7 +80,7 @@ def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
     """The study that the settings ask for; raises TrisectError for what cannot be run."""
     device = choose_device(machine)
     check_tracker(machine.track)
-    return PreparedStudy(make_plan(*settings.what.designs()), device, machine)
+    return PreparedStudy(make_plan(*designs(settings.what)), device, machine)
 
 
 def measured(folder: Folder) -> Measured[StudyFacts]:

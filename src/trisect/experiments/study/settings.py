@@ -12,7 +12,6 @@ from trisect.core.finding import Json
 from trisect.core.methods import METHODS
 from trisect.core.site import Site
 from trisect.core.spec import Design, Machine
-from trisect.experiments.study.result import Study
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
@@ -45,14 +44,6 @@ class DesignSource:
         Setting("A site such as k@3, q+k@1-2 or v@all; may stand several times.", many="words", metavar="SITE"),
     ] = ()
     only: Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)}.", many="commas")] | None = None
-
-    def designs(self) -> tuple[Design, ...]:
-        """The one statement or several; raises SpecError or SiteError."""
-        from trisect.experiments.study.plan import (
-            choose,  # with numpy and the corpus, which a command's help does without
-        )
-
-        return choose(self.experiment, self.corpus, self.seeds, self.epochs, self.sites or None, self.only)
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ STUDY = Experiment(
     source="submodules",
     out="studies/{name}",
     resumable=True,
-    result=Study,
+    result="Study",
 )
 PLAN = Utility(
     "plan",
