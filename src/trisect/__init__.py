@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, Any
 import trisect.lm.edits  # noqa: F401 (makes the kinds of edits known to statements; loads no torch)
 
 if TYPE_CHECKING:
+    from trisect.calls import annotate as annotate
+    from trisect.calls import chart as chart
+    from trisect.calls import check as check
+    from trisect.calls import corpus as corpus
+    from trisect.calls import dissect as dissect
+    from trisect.calls import explore as explore
+    from trisect.calls import list_claims as list_claims
+    from trisect.calls import load as load
+    from trisect.calls import prove as prove
+    from trisect.calls import render as render
+    from trisect.calls import texts as texts
     from trisect.core.edits import Edit as Edit
     from trisect.core.errors import TrisectError as TrisectError
     from trisect.core.methods import Attack as Attack
@@ -27,20 +38,7 @@ if TYPE_CHECKING:
     from trisect.core.subject import Texts as Texts
     from trisect.core.trace import Reading as Reading
     from trisect.core.trace import Trace as Trace
-    from trisect.door import annotate as annotate
-    from trisect.door import chart as chart
-    from trisect.door import check as check
-    from trisect.door import corpus as corpus
-    from trisect.door import dissect as dissect
-    from trisect.door import explore as explore
-    from trisect.door import list_claims as list_claims
-    from trisect.door import load as load
-    from trisect.door import plan as plan
-    from trisect.door import prove as prove
-    from trisect.door import render as render
-    from trisect.door import study as study
-    from trisect.door import texts as texts
-    from trisect.experiments.study.run import Study as Study
+    from trisect.experiments.study.result import Study as Study
     from trisect.text.corpus import Corpus as Corpus
 
 _HOME = {
@@ -49,16 +47,21 @@ _HOME = {
     "Site": "core.site",
     **dict.fromkeys(("Attack", "Control", "Erase", "Freeze", "Probe", "Rewind", "Tie"), "core.methods"),
     **dict.fromkeys(("Design", "Machine", "Model", "Run", "Text", "Training"), "core.spec"),
-    **dict.fromkeys(("annotate", "check", "corpus", "dissect", "list_claims", "render"), "door"),
     **dict.fromkeys(
         (
+            "annotate",
             "chart",
+            "check",
+            "corpus",
+            "dissect",
             "explore",
+            "list_claims",
             "load",
             "prove",
+            "render",
             "texts",
         ),
-        "door",
+        "calls",
     ),
     "Texts": "core.subject",
     **dict.fromkeys(("Reading", "Trace"), "core.trace"),

@@ -27,17 +27,17 @@ from trisect.core.methods import Tie as Tie
 from trisect.core.trace import Trace as Trace
 from trisect.core.spec import Training as Training
 from trisect.core.errors import TrisectError as TrisectError
-from trisect.door import annotate as annotate
-from trisect.door import chart as chart
-from trisect.door import check as check
-from trisect.door import corpus as corpus
-from trisect.door import dissect as dissect
-from trisect.door import explore as explore
-from trisect.door import list_claims as list_claims
-from trisect.door import load as load
-from trisect.door import prove as prove
-from trisect.door import render as render
-from trisect.door import texts as texts
+from trisect.calls import annotate as annotate
+from trisect.calls import chart as chart
+from trisect.calls import check as check
+from trisect.calls import corpus as corpus
+from trisect.calls import dissect as dissect
+from trisect.calls import explore as explore
+from trisect.calls import list_claims as list_claims
+from trisect.calls import load as load
+from trisect.calls import prove as prove
+from trisect.calls import render as render
+from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts

@@ -50,12 +50,13 @@ def check(
     trisect check sentence-transformers/all-MiniLM-L6-v2
     trisect check study
     """
-    from trisect import door
+    from trisect import calls
+    from trisect.lab.folder import is_study
 
-    if door.is_study(model):
+    if is_study(Path(model)):
         _check_study(model)
         return
-    proof = door.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
+    proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
     rows = proof.rows()
     if as_json:
         said = {"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)}
@@ -69,10 +70,10 @@ def check(
 
 
 def _check_study(out: str) -> None:
-    from trisect import door
+    from trisect import calls
     from trisect.experiments.study.check import unfinished
 
-    found = door.check(out)
+    found = calls.check(out)
     for error in found:
         click.echo(f"trisect: {error}", err=True)
     if found:

@@ -28,10 +28,10 @@ def dissect(out: str, seeds: str | None, device: str, workers: int | None, as_js
     \b
     trisect dissect --out study
     """
-    from trisect import door
+    from trisect import calls
     from trisect.cli.models import say_result
 
-    say_result(door.dissect(out, read_seeds(seeds), device, workers), as_json)
+    say_result(calls.dissect(out, read_seeds(seeds), device, workers), as_json)
 
 
 @main.command()
@@ -42,9 +42,9 @@ def report(out: str) -> None:
     \b
     trisect report study
     """
-    from trisect import door
+    from trisect import calls
 
-    click.echo(door.render(out).report.resolve())
+    click.echo(calls.render(out).report.resolve())
 
 
 @main.command()
@@ -55,9 +55,9 @@ def claims(as_json: bool) -> None:
     \b
     trisect claims
     """
-    from trisect import door
+    from trisect import calls
 
-    rows = door.list_claims()
+    rows = calls.list_claims()
     click.echo(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(_claim_lines(rows)))
 
 
@@ -76,10 +76,10 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
     \b
     trisect corpus show embedded
     """
-    from trisect import door
+    from trisect import calls
     from trisect.text.readers import describe
 
-    facts = describe(door.corpus(folder, reader))
+    facts = describe(calls.corpus(folder, reader))
     click.echo(json.dumps(facts, indent=1, ensure_ascii=False) if as_json else "\n".join(_corpus_lines(facts)))
 
 
@@ -101,11 +101,11 @@ def annotate(
     \b
     trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled
     """
-    from trisect import door
+    from trisect import calls
     from trisect.lab.live import bar
 
     with bar("annotate") as progress:
-        made = door.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
+        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
     for note in made.notes:
         click.echo(note, err=True)
     click.echo(out)

@@ -1,20 +1,66 @@
-"""Studies at the door: training studies, their corpora and claims, and all four sources at once."""
+"""Python calls that are no experiments: models, texts, corpora, and the files and claims of studies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import StudyError
 from trisect.core.spec import Machine
-from trisect.door.given import as_seeds, free_place
+from trisect.core.subject import TextOrPair, Texts
 from trisect.experiments.study.result import Study
+from trisect.lab.driver import free_folder
+from trisect.lab.inputs import open_any
+from trisect.lab.subject import load as load
 from trisect.text.corpus import Corpus
 from trisect.text.readers import open_corpus
 
 if TYPE_CHECKING:
     from trisect.claims import ListedPart
+    from trisect.hf.proof import Proof
+
+
+def texts(
+    where: str | Path | Sequence[TextOrPair] | Texts,
+    split: str = "test",
+    reader: str | None = None,
+    limit: int | None = None,
+) -> Texts:
+    """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
+    return open_any(where, split, reader, limit)
+
+
+def chart(result: Any) -> Any:
+    """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
+    from trisect.experiments.theory.figures import chart as draw
+
+    return draw(result)
+
+
+def prove(
+    model: Any,
+    inputs: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> Proof:
+    """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
+    from trisect.hf.load import load as load_pretrained
+
+    return load_pretrained(
+        model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False
+    ).proof
+
+
+def explore(reading: Any, row: int = 0) -> Any:
+    """A view into every head of one row of a Reading, for a notebook."""
+    from trisect.experiments.explore.run import explore as show
+
+    return show(reading, row)
 
 
 def render(out: str | Path) -> Study:
@@ -67,13 +113,6 @@ def annotate(
     return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns)
 
 
-def is_study(where: str | Path) -> bool:
-    """Whether a folder is a study's; anything else is taken for a model."""
-    from trisect.lab.folder import is_study as found
-
-    return found(Path(where))
-
-
 def dissect(
     out: str | Path = "study",
     seeds: int | Sequence[int] | None = None,
@@ -87,4 +126,5 @@ def dissect(
     """
     from trisect.experiments.dissect.run import run_dissect
 
-    return run_dissect(free_place(out), as_seeds(seeds), Machine(device, workers, quiet))
+    chosen = seeds if seeds is None or isinstance(seeds, int) else tuple(seeds)
+    return run_dissect(free_folder(Path(out)), chosen, Machine(device, workers, quiet))
