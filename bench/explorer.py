@@ -14,7 +14,7 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from trisect.experiments.explore.page import html
-from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.report.sheet import Document, write_document
 
 TOKENS, LAYERS, HEADS, WIDTH = 512, 12, 12, 64
@@ -94,7 +94,7 @@ def visit(visits: int = 3) -> tuple[float, list[dict[str, float]]]:
     """The page's size in MB, and the milliseconds of each visit."""
     rng = np.random.default_rng(0)
     words = Words(tuple(f"w{i}" for i in range(TOKENS)), tuple(i in (0, TOKENS - 1) for i in range(TOKENS)))
-    picture = Picture("bench", [layer(n + 1, rng) for n in range(LAYERS)], words)
+    picture = ExplorerPicture("bench", [layer(n + 1, rng) for n in range(LAYERS)], words)
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "/usr/bin/chromium")
     found = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:

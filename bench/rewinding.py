@@ -26,7 +26,7 @@ from trisect.lm.feed import Piece
 from trisect.lm.fleet import initial, layout, spans, views
 from trisect.lm.matmul import one_thread
 from trisect.lm.rewind import blend, evaluate_variants
-from trisect.lm.train import Files, train_fleet
+from trisect.lm.train import RunFiles, train_fleet
 from trisect.measure.curves import GridCurves, adaptive_curves, exact_curves
 from trisect.text.corpus import Corpus, Split
 
@@ -66,7 +66,7 @@ def weights() -> tuple[Tensor, Tensor]:
     corpus = Corpus("copies", tuple(map(str, range(SEEN))), {}, splits, (), "0" * 16)
     run = Run(corpus.fingerprint, MODEL, training, 1)
     with tempfile.TemporaryDirectory() as folder:
-        files = Files(Path(folder) / "checkpoint.safetensors", {0: Path(folder) / "epochs"})
+        files = RunFiles(Path(folder) / "checkpoint.safetensors", {0: Path(folder) / "epochs"})
         learned = train_fleet([run], corpus, files, "cpu", lambda _: None)[0].final
     small = views(initial(MODEL, SEEN, 1)[None], layout(MODEL, SEEN))
     first = initial(MODEL, TYPES, 2)

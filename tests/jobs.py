@@ -10,9 +10,9 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
-from trisect.engine.drive import Order
+from trisect.engine.drive import JobOrder
 from trisect.engine.here import Here
-from trisect.engine.jobs import Desk, job
+from trisect.engine.jobs import JobDesk, job
 from trisect.engine.landing import land
 from trisect.engine.protocol import Done, Event, Files, Job, Ref, Said
 
@@ -35,7 +35,7 @@ class Walk:
 
 
 @job
-def walk(asked: Walk, desk: Desk) -> None:
+def walk(asked: Walk, desk: JobDesk) -> None:
     state, at, x = desk.scratch / f"state/{asked.name}.json", 0, desk.read("start", read_start)
     if state.exists():
         at, x = json.loads(state.read_text())
@@ -84,10 +84,10 @@ class Walking:
     def ready(self) -> bool:
         return all((self.folder / f"ends/{name}.json").exists() for name in self.after)
 
-    def order(self) -> Order:
+    def order(self) -> JobOrder:
         state = f"state/{self.asked.name}.json"
         begins = {state: self.folder / state} if (self.folder / state).exists() else {}
-        return Order(walk, self.asked, self.folder, {"start": self.folder / "start.txt"}, begins)
+        return JobOrder(walk, self.asked, self.folder, {"start": self.folder / "start.txt"}, begins)
 
     def land(self, files: Files) -> None:
         self.landed += files

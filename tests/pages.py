@@ -9,17 +9,17 @@ from typing import Any
 import polars as pl
 
 from trisect.experiments.study import figures, page
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import sheet
 from trisect.report.panels import Figure
 
 
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
     """Write the whole page and its figures; returns the page's path."""
-    rows = Rows.of(tables, about)
+    rows = StudyRows.of(tables, about)
     return sheet.write_sheet(folder, page.make_sheet(tables, rows, figures.collect(rows)))
 
 
-def html(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> str:
+def html(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> str:
     """The page as one text, with these figures."""
     return sheet.html(page.make_sheet(tables, rows, drawn))

@@ -13,7 +13,7 @@ import polars as pl
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study import removal, tying
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report.points import Mean, Point, by_site, interval
 
 ROOT = Path(__file__).parents[1] / "results"
@@ -164,14 +164,14 @@ def controls() -> str:
     place = ROOT / "wikitext2-controls"
     tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
     experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
-    rows = Rows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
+    rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
     runs = tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
     lines = [CONTROLS, made, "", *verdicts(tables["claims"], ("D-2",)), *ties(rows), *attacks(rows)]
     return "\n".join(lines + readings(tables["controls"]) + probes(rows) + erasure(rows)).rstrip() + "\n"
 
 
-def ties(rows: Rows) -> list[str]:
+def ties(rows: StudyRows) -> list[str]:
     """Models with fewer matrices, and those with narrower heads, against the baseline of the same seed."""
     body = [
         [one.name, f"{one.parameters:,}"]
@@ -183,7 +183,7 @@ def ties(rows: Rows) -> list[str]:
     return [whole, "", *table(head, body)]
 
 
-def attacks(rows: Rows) -> list[str]:
+def attacks(rows: StudyRows) -> list[str]:
     """What attacks and their controls do to the losses, site by site."""
     variants = [v for v in ("plain", "control", "bounded", "site") if rows.effects("attack", "valid", "pos", variant=v)]
     found: dict[tuple[str, str], Mapping[str, Mean]] = {
@@ -216,7 +216,7 @@ def readings(found: pl.DataFrame) -> list[str]:
     return table(["claim", "part", "control", "effect less the control's (95 %)", "reading"], body)
 
 
-def probes(rows: Rows) -> list[str]:
+def probes(rows: StudyRows) -> list[str]:
     """What a linear probe finds at the attacked site, beside the baseline's."""
     base = by_site(rows.measure("probe_linear_accuracy", "valid", "pos", removal.baselines(rows)))
     variants = ("plain", "control", "bounded", "site")
@@ -234,7 +234,7 @@ def probes(rows: Rows) -> list[str]:
     return [*table(head, body), note, ""]
 
 
-def erasure(rows: Rows) -> list[str]:
+def erasure(rows: StudyRows) -> list[str]:
     """What the trained baselines lose when part of speech is erased, beside random subspaces."""
     rise, chance = removal.erased(rows, "pos")
     label, random = by_site(rise), by_site(chance)

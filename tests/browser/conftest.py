@@ -12,7 +12,7 @@ from tests.synthetic import about, study_tables
 
 from trisect.claims import judge
 from trisect.experiments.study import figures
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -27,7 +27,7 @@ class Made(NamedTuple):
     """A page's address, and the rows that it was made from."""
 
     address: str
-    rows: Rows
+    rows: StudyRows
     tables: dict[str, pl.DataFrame]
 
 
@@ -44,7 +44,7 @@ def made(tmp_path_factory) -> Made:
     description = about(**shape)
     description["corpus"]["name"] = "a-name-without-any-place-to-break-it-" * 6
     tables["claims"] = judge(tables, description)
-    rows = Rows.of(tables, description)
+    rows = StudyRows.of(tables, description)
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(pages.html(tables, rows, figures.collect(rows)), encoding="utf-8")
     return Made(path.as_uri(), rows, tables)

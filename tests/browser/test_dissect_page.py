@@ -10,10 +10,10 @@ from trisect.core.finding import Finding
 from trisect.experiments.dissect import model_evidence as heard
 from trisect.experiments.dissect import page as dissect
 from trisect.experiments.dissect.evidence import KINDS, Line
-from trisect.experiments.dissect.page import Asked
+from trisect.experiments.dissect.page import SourceFindings
 from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.study.findings import with_verdicts
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report.points import Mean
 from trisect.report.sheet import html
 
@@ -26,7 +26,7 @@ EFFECTS = {"attack-pos-v@1/valid": 0.5, "attack-pos-q@1/valid": 0.1, "rewind-v@2
 @pytest.fixture(scope="module")
 def lines() -> list[Line]:
     tables, about = made(EFFECTS, (1, 2, 3))
-    found = study_lines(with_verdicts(Rows.of(tables, about)), "training/report.html")
+    found = study_lines(with_verdicts(StudyRows.of(tables, about)), "training/report.html")
     alignment = aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7), models=2))["measures"]
     found += [line for line in [heard.alignment_line(alignment, {"C-5": "supported"}, "alignment/report.html")] if line]
     q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))
@@ -43,21 +43,21 @@ def address(lines, tmp_path_factory) -> str:
     tables, _ = made(EFFECTS, (1, 2, 3))
     claims = aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7)))["claims"]
     asked = (
-        Asked(
+        SourceFindings(
             "Attacks",
             "What happens?",
             (Finding("attack", f"{LONG}.", title="Findings"),),
             tables["claims"],
             (("the study", "study.html"),),
         ),
-        Asked(
+        SourceFindings(
             "Norms",
             "Weights alone?",
             (Finding("claim", "said in the table", claim="C-5", verdict="supported"), Finding("aer", "Said after.")),
             claims,
             (),
         ),
-        Asked(
+        SourceFindings(
             "By hand",
             "What can it do?",
             (Finding("laws", "A finding."),),

@@ -152,7 +152,7 @@ def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_pa
     recipe = choose_recipe("small", False, TINY | {"trained_people": 0, "block": 64})
     for model in ("pretrained", "left-out"):
         lessons.take(
-            lessons.Lesson(model, 1), lessons.Place(tmp_path), recipe, people, "cpu", lambda share, words: None
+            lessons.Lesson(model, 1), lessons.RecallFolder(tmp_path), recipe, people, "cpu", lambda share, words: None
         )
     assert len(people.left_out) == 3
     for name in people.left_out:

@@ -22,7 +22,7 @@ from trisect.core.errors import StudyError
 from trisect.core.tables import frame
 from trisect.experiments.study import facts, figures
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, palette, render
 from trisect.report import format as words
 from trisect.report.axes import SharedAxis, around, label_heights, whole_ticks
@@ -192,19 +192,19 @@ def test_the_page_says_how_to_reproduce(study, written):
 
 def test_attention_comes_first_and_is_told_apart(tmp_path):
     tables, description = tables_of({"self_only": 0.0})
-    rows = Rows.of(tables, description)
+    rows = StudyRows.of(tables, description)
     text = pages.html(tables, rows, [])
     assert "every verdict below is inconclusive by rule" in text
     assert "Does not hold: attention is in use." in text
     assert "Holds: the baseline beats the unigram loss." in text
     used, description = tables_of({"self_only": 0.5})
-    assert "Yes, by both checks" in pages.html(used, Rows.of(used, description), [])
+    assert "Yes, by both checks" in pages.html(used, StudyRows.of(used, description), [])
 
 
 def test_sentences_follow_the_rows():
     for site in ("q@1", "k@2", "v@2"):
         tables, description = tables_of({f"attack-pos-{site}/valid": 1.0, "self_only": 0.5})
-        said = {one.title: one for one in study_words.findings(Rows.of(tables, description))}["Attack on POS"]
+        said = {one.title: one for one in study_words.findings(StudyRows.of(tables, description))}["Attack on POS"]
         assert said.words.startswith(f"change of the validation loss against the baseline, highest at {site}, +")
         assert f"Mean over layers (largest change first): {site[0]} +0." in said.words
         assert (said.measure, said.groups, said.unit, said.source) == ("attack", ("pos",), "nats", "submodules")
@@ -215,14 +215,14 @@ def test_sentences_follow_the_rows():
 def test_the_lead_names_the_component_with_the_largest_mean():
     effects = {f"freeze-k@{n}/valid": 0.5 for n in (1, 2)} | {"attack-dep-q@1/valid": 1.0}
     tables, description = tables_of(effects)
-    said = study_words.lead(Rows.of(tables, description))
+    said = study_words.lead(StudyRows.of(tables, description))
     assert re.search(r"the keys in \d \([^)]*Freezing", said)
     assert re.search(r"the queries in \d \([^)]*Attack on DEP", said)
 
 
 def test_an_effect_is_paired_by_seed():
     tables, description = tables_of({"freeze-k@2/valid": 0.25}, seeds=(1, 2, 3))
-    found = by_site(Rows.of(tables, description).effects("freeze", "valid"))
+    found = by_site(StudyRows.of(tables, description).effects("freeze", "valid"))
     assert found["k@2"].n == 3
     assert found["k@2"].mean == pytest.approx(0.25, abs=0.05)  # five standard errors of the planted spread of 0.01
     assert found["k@2"].high is not None
@@ -238,7 +238,7 @@ def test_a_diverged_run_enters_with_its_last_loss_clipped_at_initialisation():
     broken = diverged(
         {**tables, "metrics": tables["metrics"].with_columns(high.otherwise(pl.col("value")).alias("value"))}, run, 1
     )
-    rows = Rows.of(broken, description)
+    rows = StudyRows.of(broken, description)
     base = {p.seed: p.value for p in rows.last("none", "valid", "loss_nats")}
     start = {p.seed: p.value for p in rows.curves("none", "valid") if p.at == 0}
     (point,) = [p for p in rows.effects("attack", "valid", "pos") if p.diverged]
@@ -254,7 +254,7 @@ def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
     mine = (pl.col("run") == run) & (pl.col("name") == "loss_nats") & (pl.col("epoch") == 1)
     blown = pl.when(mine).then(40.0).otherwise(pl.col("value")).alias("value")
     broken = diverged({**tables, "metrics": tables["metrics"].with_columns(blown)}, run, 1)
-    rows = Rows.of(broken, description)
+    rows = StudyRows.of(broken, description)
     held = evidence.gather(broken)
     for edit, label in (("attack", "pos"), ("freeze", None)):
         found = {(p.site, p.seed): p for p in rows.effects(edit, "valid", label)}
@@ -274,7 +274,7 @@ def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
 
 
 def test_nothing_is_said_of_divergence_where_there_was_none(study):
-    assert not [f.name for f in figures.collect(Rows.of(*study)) if "diverged" in f.caption]
+    assert not [f.name for f in figures.collect(StudyRows.of(*study)) if "diverged" in f.caption]
 
 
 def of_sites(values, seeds=(1, 2, 3), spread=0.001):
@@ -313,13 +313,15 @@ def test_components_are_ranked_by_the_size_of_their_change():
 def test_the_lead_counts_no_method_that_does_not_tell_components_apart():
     clear = {f"freeze-{c}@{n}/valid": size for c, size in (("q", -0.9), ("k", 0.3), ("v", 0.1)) for n in (1, 2)}
     tables, description = tables_of(clear, seeds=(1, 2, 3))
-    said = study_words.lead(Rows.of(tables, description))
+    said = study_words.lead(StudyRows.of(tables, description))
     assert said.startswith(
         "Of 6 methods, the largest change or largest mean over layers belongs to the queries in 1 (Freezing)"
     )
     assert re.search(r"5 do not tell the first apart from others: .*Attack on POS \(", said)
     tables, description = tables_of({}, seeds=(1, 2, 3))
-    assert study_words.lead(Rows.of(tables, description)).startswith("No method tells the first apart from others: ")
+    assert study_words.lead(StudyRows.of(tables, description)).startswith(
+        "No method tells the first apart from others: "
+    )
 
 
 def test_missing_parts_are_left_out_and_named(tmp_path):
@@ -357,7 +359,7 @@ def test_text_from_outside_is_escaped(tmp_path):
 
 
 def test_combined_sites_have_places_of_their_own():
-    rows = Rows.of(*combined())
+    rows = StudyRows.of(*combined())
     answer = figures.collect(rows)[0]
     assert [key.name for key in answer.key] == ["q", "v", "q+k", "baseline"]
     assert rows.edited == ("q@1", "v@1-2", "q+k@1-2")
@@ -366,7 +368,7 @@ def test_combined_sites_have_places_of_their_own():
 
 def test_one_seed_has_points_and_no_intervals(tmp_path):
     tables, description = tables_of(seeds=(4,))
-    rows = Rows.of(tables, description)
+    rows = StudyRows.of(tables, description)
     assert all(m.low is None for m in by_site(rows.effects("freeze", "valid")).values())
     drawn = figures.collect(rows)
     assert drawn[0].caption.count("n\u00a0=\u00a01 seed") == 1
@@ -576,23 +578,24 @@ def test_ramps_are_even_and_never_leave_their_ends():
 def test_the_budget_says_what_attacks_cost(study):
     tables, description = study
     assert (
-        study_words.budget(Rows.of(tables, description)) == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
+        study_words.budget(StudyRows.of(tables, description))
+        == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
     )
     short = tables["runs"].with_columns(
         pl.when(pl.col("edit") == "attack").then(2).otherwise(pl.col("epochs")).alias("epochs")
     )
-    rows = Rows.of({**tables, "runs": short}, description)
+    rows = StudyRows.of({**tables, "runs": short}, description)
     assert study_words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
     captions = {f.name: f.caption for f in figures.collect(rows)}
     assert "Attacks are shown with λ = 1, after 2 epochs." in captions["answer"]
-    odd = Rows.of(*combined())
+    odd = StudyRows.of(*combined())
     assert "attacks with λ = 0.3 and 1," in study_words.budget(odd)
     assert "λ = 1 (also run: 0.3), after 2 epochs." in study_words.attacked(odd)
 
 
 def test_a_precondition_is_worded_as_a_requirement():
     tables, description = tables_of({"self_only": 0.0})
-    text = pages.html(tables, Rows.of(tables, description), [])
+    text = pages.html(tables, StudyRows.of(tables, description), [])
     assert re.search(
         r"Does not hold: attention is in use\.</strong> Required: in every seed, letting .* Not so in seeds 1, 2\.",
         text,
@@ -652,7 +655,7 @@ def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_count
     tables, description = tables_of(seeds=(1, 2))
     mine = (pl.col("name") == "adversary_accuracy") & (pl.col("split") == "valid") & (pl.col("epoch") == 3)
     apart = pl.when(mine & pl.col("run").str.contains("-q@1-s1-")).then(0.9).otherwise(pl.col("value")).alias("value")
-    rows = Rows.of({**tables, "metrics": tables["metrics"].with_columns(apart)}, description)
+    rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(apart)}, description)
     figure = next(f for f in figures.collect(rows) if f.name == "adversary")
     assert '"domain": [0.0, 1.0]' in json.dumps(figure.chart().to_dict(validate=False))
     assert figure.caption.endswith(" 4 ends of intervals reach beyond the frame.")  # both ends, both labels
@@ -665,14 +668,14 @@ def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_count
         .alias("value")
     )
     caption = next(
-        f for f in figures.collect(Rows.of({**tables, "sites": sites}, description)) if "fig09" in f.name
+        f for f in figures.collect(StudyRows.of({**tables, "sites": sites}, description)) if "fig09" in f.name
     ).caption
     assert "ends of intervals reach beyond the frame." in caption
 
 
 def test_the_table_tells_what_happens_to_the_accuracy(study):
     tables, description = study
-    rows = Rows.of(tables, description)
+    rows = StudyRows.of(tables, description)
     table = facts.numbers(rows)
     columns = [title for title, unit in table["columns"] if unit == facts.POINTS]
     assert columns == [
@@ -706,7 +709,7 @@ def test_columns_of_the_table_have_one_number_of_decimals():
 
 def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
     tables, description = study
-    text = pages.html(tables, Rows.of(tables, description), [])
+    text = pages.html(tables, StudyRows.of(tables, description), [])
     said = text[text.index('id="reproduce"') :]
     assert "trisect study experiment.json --out OUT" in said
     assert "torch 9.9.9, trisect 0.1.0" in said
@@ -728,7 +731,7 @@ def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
         )
     )
     other = {**tables, "runs": marked.drop("index")}
-    text = pages.html(other, Rows.of(other, description), [])
+    text = pages.html(other, StudyRows.of(other, description), [])
     assert text.count("claims have changed since these runs were made") == 2
     assert "f" * 16 in text
     assert claims_hash() in text
@@ -738,7 +741,7 @@ def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
 
 def test_how_to_read_speaks_of_fractions_too(study):
     tables, description = study
-    text = pages.html(tables, Rows.of(tables, description), [])
+    text = pages.html(tables, StudyRows.of(tables, description), [])
     assert "the dashed line is zero: no difference, or, for a learned fraction, nothing learned" in text
     assert "Each part is a difference paired by seed" not in text
 

@@ -12,7 +12,7 @@ import trisect
 from trisect.core.site import Site
 from trisect.core.subject import Parts, SiteTarget, Texts
 from trisect.core.trace import Address
-from trisect.experiments.ablate.replacements import Read, make_replacement
+from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
@@ -106,7 +106,7 @@ def test_zeroing_a_component_is_zeroing_the_weights_that_make_it(place):
 @pytest.mark.parametrize("layer", [1, 2])
 def test_queries_of_zero_keys_of_zero_and_mean_keys_all_leave_an_even_pattern(layer):
     address = Address("plain", layer)
-    read = Read.of(given_texts(LINES), 0)
+    read = TextsRead.of(given_texts(LINES), 0)
     means = make_replacement(OWN, read, [address], "mean", 4, 0, lambda n: None)(BATCH)
     even = torch.ones(len(BATCH.rows), tiny.MODEL.heads, 12, 12, dtype=torch.float64).tril()
     pattern = OWN.score(BATCH, hold={address: even / even.sum(-1, keepdim=True)}).total
@@ -199,7 +199,7 @@ def test_what_is_borrowed_keeps_its_place_and_a_short_text_begins_again(lengths,
 def test_nobody_borrows_from_a_text_that_is_their_own(texts, seed):
     if len(set(texts)) == 1:
         return
-    read = Read.of(given_texts(texts), seed)
+    read = TextsRead.of(given_texts(texts), seed)
     assert list(read.stream()) == texts
     chosen = [read.other(i, seed) for i in range(len(texts))]
     assert all(a != b for a, b in zip(chosen, texts, strict=True))
@@ -209,7 +209,7 @@ def test_nobody_borrows_from_a_text_that_is_their_own(texts, seed):
 def test_the_texts_that_can_be_borrowed_from_are_drawn_evenly():
     kept = np.zeros(1_000)
     for seed in range(40):
-        kept[[int(str(t)) for t in Read.of(given_texts([str(i) for i in range(1_000)]), seed).pool]] += 1
+        kept[[int(str(t)) for t in TextsRead.of(given_texts([str(i) for i in range(1_000)]), seed).pool]] += 1
     assert kept.sum() == 40 * 256
     # four groups of 250: each expects 2,560 of 10,240 draws, and 5 standard deviations are under 220
     assert np.abs(kept.reshape(4, 250).sum(1) - 2_560).max() < 220

@@ -19,7 +19,7 @@ from trisect.lm.fleet import Dropout, forward, generator, initial, layout, mark,
 from trisect.lm.loss import token_scores
 from trisect.lm.places import blocks_of, push, representation, width_of
 from trisect.lm.rewind import blend, evaluate_variants, parts_of, stages
-from trisect.lm.train import Files, Trainer, train_fleet
+from trisect.lm.train import RunFiles, Trainer, train_fleet
 
 CORPUS = tiny.corpus()
 WORDS = len(CORPUS.vocabulary)
@@ -256,7 +256,7 @@ def test_parts_are_the_matrices_that_rewinding_needs_and_their_lack_is_said():
 def test_a_baseline_keeps_of_every_epoch_the_parts_that_it_is_asked_for(tmp_path):
     training = replace(BASE.training, epochs=1)
     train_fleet(
-        [replace(BASE, training=training)], CORPUS, Files(tmp_path / "c", {0: tmp_path / "all"}, ("in", "down"))
+        [replace(BASE, training=training)], CORPUS, RunFiles(tmp_path / "c", {0: tmp_path / "all"}, ("in", "down"))
     )
     from trisect.lm.snapshots import read_snapshot
 

@@ -19,7 +19,7 @@ from trisect.experiments.dissect.evidence import First, Line, figure, first, ord
 from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.study import beyond, controls, figures, findings, removal, tying
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards
 from trisect.report.panels import Figure
 from trisect.report.points import Mean, Point, by_component, place
@@ -48,7 +48,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def rows(study):
-    return Rows.of(*study)
+    return StudyRows.of(*study)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     tables, described = study
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
-    bare = Rows.of(plain, described)
+    bare = StudyRows.of(plain, described)
     assert findings.found(bare) == tuple(study_words.findings(bare))
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
 
@@ -69,7 +69,7 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
 def test_the_papers_figures_do_not_see_controls_ties_and_probes(study, rows, drawn):
     tables, described = study
     old = {**tables, "runs": tables["runs"].filter(PAPER)}
-    bare = Rows.of({**old, "sites": tables["sites"].filter(pl.col("label").is_null())}, described)
+    bare = StudyRows.of({**old, "sites": tables["sites"].filter(pl.col("label").is_null())}, described)
     assert bare.edited == rows.edited
     assert tuple(study_words.findings(bare)) == tuple(study_words.findings(rows))
     assert bare.effects("attack", "valid", "pos") == rows.effects("attack", "valid", "pos")
@@ -103,7 +103,7 @@ def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed
 def test_captions_name_only_what_was_run(study, drawn):
     tables, described = study
     kept = ~(pl.col("variant").fill_null("plain").is_in(["control", "site"]) | (pl.col("edit") == "narrow"))
-    rows = Rows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
+    rows = StudyRows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
     caption = next(iter(controls.figures(rows))).caption
     assert [c for c, how in controls.HOW.items() if how in caption] == ["bounded"]
     whole, few = drawn["tying"].caption, next(iter(tying.figures(rows))).caption
@@ -114,7 +114,7 @@ def test_captions_name_only_what_was_run(study, drawn):
 def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     tables, described = study
     both = pl.col("variant").replace({"site": "bounded+site"})
-    rows = Rows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
+    rows = StudyRows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
     figure = next(iter(controls.figures(rows)))
     assert [panel.title for panel in figure.panels][-1] == "Bounded, reach of the site alone"
     assert [c for c, how in controls.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
@@ -167,7 +167,7 @@ def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
 
 def test_the_page_holds_its_sections_cards_and_escapes_words(study):
     tables, described = study
-    rows = Rows.of(tables, described)
+    rows = StudyRows.of(tables, described)
     odd = rows.controls.with_columns(pl.col("part").str.replace("POS at k@1", "<b>POS</b> at k@1", literal=True))
     few = [one for one in figures.collect(rows) if one.name in ("controls-pos-valid", "tying")]
     text = pages.html(tables, replace(rows, controls=odd), few)
@@ -232,7 +232,7 @@ def wide():
     effects = {f"freeze-{n}/{split}": 0.1 for n in ("q@1", "k@1", "v@1") for split in ("train", "valid")}
     effects |= everywhere("freeze-q+k@1", 0.5, 0.5) | everywhere("freeze-q@1.h2", 0.3, 0.3)
     tables = study_tables((1, 2, 3), 2, 1, ("pos",), effects, whole=whole_)
-    return Rows.of({**tables, "claims": frame("claims", ())}, about(whole=whole_))
+    return StudyRows.of({**tables, "claims": frame("claims", ())}, about(whole=whole_))
 
 
 def test_single_heads_are_a_map_and_enter_no_mean_over_layers(wide):
@@ -256,7 +256,7 @@ def test_single_heads_are_a_map_and_enter_no_mean_over_layers(wide):
 
 
 def test_heads_alone_are_shown_as_sites():
-    rows_ = Rows.of({"runs": frame("runs", [{"run": "a", "edit": "freeze", "site": "q@1.h1", "seed": 1}])}, {})
+    rows_ = StudyRows.of({"runs": frame("runs", [{"run": "a", "edit": "freeze", "site": "q@1.h1", "seed": 1}])}, {})
     assert rows_.heads is None
     assert rows_.edited == ("q@1.h1",)
 

@@ -8,7 +8,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.controls import control_labels
 from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.train import Files, train_fleet
+from trisect.lm.train import RunFiles, train_fleet
 
 CORPUS = tiny.corpus()
 BASE = next(r for r in tiny.runs() if r.edit is None)
@@ -24,7 +24,7 @@ def attacked(place: str, variant: str) -> Run:
 
 def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alone(tmp_path):
     runs = [attacked("q@1", variant) for variant in ("plain", "control", "bounded", "site")]
-    outcomes = train_fleet(runs, CORPUS, Files(tmp_path / "checkpoint", {}))
+    outcomes = train_fleet(runs, CORPUS, RunFiles(tmp_path / "checkpoint", {}))
     distance = control_labels(CORPUS, "pos", BASE.seed).distance
     for one, outcome in zip(runs, outcomes, strict=True):
         found = [row for row in outcome.rows if row[2] == "control_distance"]
@@ -41,7 +41,7 @@ def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alo
 def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, kind):
     where = {"tie": "q+k+v@all", "identity": "q@all", "narrow": "q+k+v@all"}
     runs = [BASE, run(kind, where[kind], 2 if kind == "narrow" else None)]
-    whole = train_fleet(runs, CORPUS, Files(tmp_path / "a", {}))
+    whole = train_fleet(runs, CORPUS, RunFiles(tmp_path / "a", {}))
 
     class StoppedError(Exception):
         pass
@@ -51,8 +51,8 @@ def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, 
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        train_fleet(runs, CORPUS, Files(tmp_path / "b", {}), progress=stop)
-    again = train_fleet(runs, CORPUS, Files(tmp_path / "b", {}))
+        train_fleet(runs, CORPUS, RunFiles(tmp_path / "b", {}), progress=stop)
+    again = train_fleet(runs, CORPUS, RunFiles(tmp_path / "b", {}))
     for one, other in zip(whole, again, strict=True):
         assert one.rows == other.rows
         assert all(one.final[name].equal(other.final[name]) for name in one.final)

@@ -11,7 +11,7 @@ from tests.jobs import Walk, read_start, walk
 
 from trisect.core.spec import Machine
 from trisect.engine.here import Here
-from trisect.engine.jobs import Desk, statement
+from trisect.engine.jobs import JobDesk, statement
 from trisect.engine.processes import Processes
 from trisect.engine.protocol import Job, Said
 from trisect.engine.start import crew, open_engine
@@ -62,7 +62,7 @@ def test_a_desk_sends_a_file_once_until_it_changes_and_no_half_written_one(tmp_p
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "b").write_text("b")
     sent: list[Said] = []
-    desk = Desk(tmp_path / "work", {"start": tmp_path / "start"}, {}, sent.append)
+    desk = JobDesk(tmp_path / "work", {"start": tmp_path / "start"}, {}, sent.append)
     desk.begin("start")
     assert (desk.scratch / "start/b").stat().st_ino == (tmp_path / "start" / "b").stat().st_ino
     desk.keep()
@@ -80,7 +80,7 @@ def test_a_desk_sends_a_file_once_until_it_changes_and_no_half_written_one(tmp_p
 def test_progress_is_passed_on_now_and_then(tmp_path, monkeypatch):
     now, sent = [10.0], []
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    desk = Desk(tmp_path, {}, {}, sent.append)
+    desk = JobDesk(tmp_path, {}, {}, sent.append)
     for step in range(10):
         now[0] = 10 + step / 8
         desk.say(step / 16, "")
@@ -90,7 +90,7 @@ def test_progress_is_passed_on_now_and_then(tmp_path, monkeypatch):
 def test_a_value_is_made_once_by_each_process(tmp_path):
     (tmp_path / "x").write_text("0.25")
     values = {}
-    first, second = (Desk(tmp_path / str(i), {"x": tmp_path / "x"}, values, lambda said: None) for i in range(2))
+    first, second = (JobDesk(tmp_path / str(i), {"x": tmp_path / "x"}, values, lambda said: None) for i in range(2))
     assert first.read("x", read_start) is second.read("x", read_start)
 
 

@@ -23,7 +23,7 @@ from trisect.core.subject import Batch, Subject
 from trisect.experiments.explore import heads, page, widget
 from trisect.experiments.explore import pack as packing
 from trisect.experiments.explore.pack import LADDER, levels_of, pack, vectors
-from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.pieces import readable
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.measure import norms as measured
@@ -125,14 +125,14 @@ def test_a_text_that_no_page_holds_is_refused():
     layer = Layer("plain", 1, weights, np.zeros((12, 9000, 1)), np.zeros((12, 9000, 1)))
     words = Words(("a",) * 9000, (False,) * 9000)
     with pytest.raises(CorpusError) as error:
-        pack(Picture("big/model", [layer], words))
+        pack(ExplorerPicture("big/model", [layer], words))
     assert str(error.value) == (
         "A text of 9,000 tokens has 972,000,000 attention weights in 'big/model'.\n"
         "  A page holds 250,000,000: 4,564 tokens of this model.\n"
         "  Give a shorter text."
     )
     with pytest.raises(CorpusError, match=r"There is nothing to show\.\n  The reading has no attention weights\."):
-        pack(Picture("m", [], words))
+        pack(ExplorerPicture("m", [], words))
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))

@@ -15,7 +15,7 @@ from tests import recalled
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
 from trisect.experiments.recall import page as recall
-from trisect.experiments.recall.page_numbers import Number, Numbers, probabilities
+from trisect.experiments.recall.page_numbers import Number, RecallNumbers, probabilities
 from trisect.experiments.recall.page_panels import words_for
 from trisect.experiments.recall.settings import RECALL
 from trisect.lab import driver
@@ -63,7 +63,7 @@ def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
 def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(one):
     right_ones, *others = recall.findings(one, recalled.about())
     assert (right_ones.measure, right_ones.source) == ("accuracy", "recall")
-    whole, values = Numbers.of(one), {value.name: value for value in right_ones.values}
+    whole, values = RecallNumbers.of(one), {value.name: value for value in right_ones.values}
     assert list(values) == ["plain", "pretrained", "left-out", "baseline"]
     for model in ("plain", "pretrained", "left-out"):
         right = one["answers"].filter((pl.col("model") == model) & (pl.col("split") == "valid"))["correct"].to_list()
@@ -106,7 +106,7 @@ def test_every_seed_has_its_point_and_stands_in_the_captions(one, several):
     assert "3 seeds, small marks are seeds" in figure.caption
     layers = {layer.name for layer in figure.panels[0].chart.layer}
     assert "seeds" in layers
-    numbers = Numbers.of(several)
+    numbers = RecallNumbers.of(several)
     assert [seed for seed, _ in numbers.shares("pretrained")] == [1, 2, 3]
     of_two = (
         several["answers"]
@@ -173,8 +173,8 @@ def test_it_is_said_what_an_auroc_below_one_half_means(one):
 
 def test_the_model_that_names_were_left_out_for_is_asked_what_it_made_up(one):
     without = recalled.tables(models=("plain", "pretrained"))
-    assert Numbers.of(one).deep == "left-out"
-    assert Numbers.of(without).deep == "pretrained"
+    assert RecallNumbers.of(one).deep == "left-out"
+    assert RecallNumbers.of(without).deep == "pretrained"
     assert "some names" in sections(one)["Names it never saw"].figures[0].caption
     assert "some names" not in sections(without)["Names it never saw"].figures[0].caption
 

@@ -11,7 +11,7 @@ from tests.synthetic import about, study_tables
 from trisect.core.tables import frame
 from trisect.experiments.study import figures
 from trisect.experiments.study.exactness import exactness
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.measure.curves import TOLERANCE
 from trisect.report import chart_data, render
 from trisect.report.chart_data import Measure, Series, mean_of, of_runs
@@ -27,7 +27,7 @@ def series(seed, values, at=(0.0, 1.0), **more):
 
 @pytest.fixture(scope="module")
 def rows():
-    return Rows.of(study_tables(**SMALL), about(**SMALL))
+    return StudyRows.of(study_tables(**SMALL), about(**SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_numbers_inside_the_page_cannot_end_their_block():
         "metrics": tables["metrics"].with_columns(pl.col("run").replace(known)),
         "sites": frame("sites", ()),
     }
-    found = Rows.of(renamed, about(**SMALL))
+    found = StudyRows.of(renamed, about(**SMALL))
     figure = next(f for f in figures.collect(found) if f.name == "fig07-baseline")
     text = pages.html(renamed, found, [figure])
     assert "</script><b>" not in text
@@ -124,14 +124,16 @@ def with_check(checks, **measures):
 
 def test_the_adaptive_check_is_told_with_where_it_is_worst():
     tables = with_check(2e-4, rewind_evaluations=(21.0, None), rewind_nodes=(17.0, None))
-    found = exactness(Rows.of(tables, about(**SMALL)))
+    found = exactness(StudyRows.of(tables, about(**SMALL)))
     assert found is not None
     assert "The losses at 101 values of α come from 21 evaluations per site and seed" in found.sentence
     assert f"agree within {TOLERANCE:g} nats everywhere" in found.sentence
     assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found.sentence
     assert found.rows == (("q@1", ("21", "0.000400", "17")),)
     text = pages.html(
-        tables, Rows.of(tables, about(**SMALL)), [f for f in figures.collect(Rows.of(tables, about(**SMALL))) if f.ramp]
+        tables,
+        StudyRows.of(tables, about(**SMALL)),
+        [f for f in figures.collect(StudyRows.of(tables, about(**SMALL))) if f.ramp],
     )
     assert found.sentence in text
     assert text.index('id="fig08-rewind-heat"') < text.index('id="exactness"')
@@ -140,7 +142,7 @@ def test_the_adaptive_check_is_told_with_where_it_is_worst():
 @pytest.mark.parametrize(("nodes", "spent", "full"), [(17, 17, False), (33, 140, False), (0, 42, True), (0, 134, True)])
 def test_nodes_and_not_evaluations_say_whether_every_value_was_evaluated(nodes, spent, full):
     measures = {"rewind_evaluations": (float(spent), None), "rewind_nodes": (float(nodes), None)}
-    rows = Rows.of(with_check(0.0, **measures), about(**SMALL))
+    rows = StudyRows.of(with_check(0.0, **measures), about(**SMALL))
     found = exactness(rows)
     assert found is not None
     assert ("every α was evaluated there" in found.sentence) is full
@@ -150,7 +152,7 @@ def test_nodes_and_not_evaluations_say_whether_every_value_was_evaluated(nodes, 
 def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
     tables = with_check(2e-4, rewind_evaluations=(17.0, None), rewind_nodes=(17.0, None))
     few = tables["sites"].filter(~((pl.col("measure") == "rewind_loss_nats") & ((pl.col("at") * 10) % 1 > 1e-9)))
-    rows = Rows.of({**tables, "sites": few}, about(**SMALL))
+    rows = StudyRows.of({**tables, "sites": few}, about(**SMALL))
     points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
     found = exactness(rows)
     assert found is not None
@@ -161,15 +163,15 @@ def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
 
 
 def test_where_no_two_grids_agree_it_is_said_and_exact_mode_has_no_check():
-    found = exactness(Rows.of(with_check(0.0, rewind_evaluations=(134.0, None)), about(**SMALL)))
+    found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(134.0, None)), about(**SMALL)))
     assert found is not None
     assert "At q@1 no two agreed in some seed, and every α was evaluated there." in found.sentence
     exact = about(**SMALL)
     exact["experiment"]["rewind"]["mode"] = "exact"
-    found = exactness(Rows.of(with_check(0.0, rewind_evaluations=(101.0, None)), exact))
+    found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(101.0, None)), exact))
     assert found is not None
     assert found.sentence == "Every one of the 101 values of α was evaluated; nothing is interpolated."
-    assert exactness(Rows.of(study_tables(**SMALL), about(**SMALL))) is None
+    assert exactness(StudyRows.of(study_tables(**SMALL), about(**SMALL))) is None
 
 
 def test_intervals_over_sampled_rows_have_their_columns():
@@ -181,7 +183,7 @@ def test_intervals_over_sampled_rows_have_their_columns():
     }
     described = about(**SMALL)
     described["experiment"]["rewind"]["sample_tokens"] = 2000
-    found = exactness(Rows.of(with_check(0.0, rewind_evaluations=(17.0, None), **ends), described))
+    found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(17.0, None), **ends), described))
     assert found is not None
     assert [title for title, _ in found.columns[2:]] == ["Rise at α = 0", "Area"]
     assert found.rows[0][1][2:] == ("+0.100 to +0.300; +0.100 to +0.300", "+0.0100 to +0.0500; +0.0100 to +0.0500")
@@ -192,7 +194,7 @@ def test_the_adversary_is_compared_with_the_commonest_label_where_the_tables_kno
     tables = study_tables(**SMALL)
     base = tables["runs"].filter(pl.col("edit") == "none")["run"][0]
     known = {"subject": base, "measure": "majority_accuracy_pos", "split": "valid", "value": 0.25, "n": 10}
-    more = Rows.of({**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), known])}, about(**SMALL))
+    more = StudyRows.of({**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), known])}, about(**SMALL))
     adversary = next(f for f in figures.collect(more) if f.name == "adversary")
     assert [key.name for key in adversary.key] == ["q", "k", "v", "commonest label"]
     assert [p.strokes.get("level0") is not None for p in adversary.panels] == [True, False]

@@ -16,7 +16,7 @@ PATIENCE = 1.0  # seconds that one call waits for events
 
 
 @dataclass(frozen=True)
-class Order:
+class JobOrder:
     """What one piece of work is as a job, at the time at which it is given out.
 
     `asked` is the statement that `function` takes; `needs` are files and folders that never change, by the name under
@@ -31,7 +31,7 @@ class Order:
     gpus: float = 0
 
 
-class Work(Protocol):
+class DrivenJob(Protocol):
     """A piece of work as the driver sees it."""
 
     @property
@@ -43,7 +43,7 @@ class Work(Protocol):
         """Whether all that it builds on is there; it may change when other work has ended."""
         ...
 
-    def order(self) -> Order:
+    def order(self) -> JobOrder:
         """It as a job, going on from what has landed of it."""
         ...
 
@@ -59,14 +59,14 @@ class Work(Protocol):
 Show = Callable[[int, Any, float, str], None]  # of a progress line's number: the work, the share done, and a few words
 
 
-def drive(works: Iterable[Work], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
+def drive(works: Iterable[DrivenJob], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
     """Have every piece of work done, first ready, first given out; an iterable is read as slots become free.
 
     Raises the first error that a job ended with, and StudyError for a piece of work that was lost LOSSES times; what has
     landed by then stays.
     """
     driver = _Driver(engine, show)
-    source, waiting = iter(works), list[Work]()
+    source, waiting = iter(works), list[DrivenJob]()
     while True:
         while driver.free() > 0:
             work = next((w for w in waiting if w.ready()), None)
@@ -85,7 +85,7 @@ def drive(works: Iterable[Work], engine: Engine, show: Show = lambda line, work,
 
 
 class _Open(NamedTuple):
-    work: Work
+    work: DrivenJob
     line: int  # where its progress is shown
     losses: int
 
@@ -102,7 +102,7 @@ class _Driver:
     def free(self) -> int:
         return self.engine.slots() - len(self.open)
 
-    def give(self, work: Work, losses: int = 0) -> None:
+    def give(self, work: DrivenJob, losses: int = 0) -> None:
         order = work.order()
         for path in order.needs.values():
             if path not in self._put:
@@ -139,7 +139,7 @@ class _Driver:
                 assert_never(event.what)
 
 
-def _given_up(work: Work, lost: Lost) -> StudyError:
+def _given_up(work: DrivenJob, lost: Lost) -> StudyError:
     return StudyError(
         f"{lost.words}, {LOSSES} times at '{work.title}'.",
         f"Its last words: {lost.last}",

@@ -25,7 +25,7 @@ Asked = TypeVar("Asked")
 Value = TypeVar("Value")
 
 
-class Desk:
+class JobDesk:
     """What a job works with: its scratch folder, what was put for it, and a way to report and to send files home."""
 
     def __init__(
@@ -112,9 +112,9 @@ class JobFunction(Generic[Asked]):
 
     name: str
     asked: type[Asked]
-    call: Callable[[Asked, Desk], None]
+    call: Callable[[Asked, JobDesk], None]
 
-    def run(self, statement: str, desk: Desk) -> None:
+    def run(self, statement: str, desk: JobDesk) -> None:
         """Call it with what the JSON text states."""
         given = json.loads(statement)
         self.call(self.asked(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}), desk)
@@ -123,7 +123,7 @@ class JobFunction(Generic[Asked]):
 _declared: dict[str, JobFunction[Any]] = {}
 
 
-def job(function: Callable[[Asked, Desk], None]) -> JobFunction[Asked]:
+def job(function: Callable[[Asked, JobDesk], None]) -> JobFunction[Asked]:
     """Declare that engines may call a function of a flat dataclass of JSON-ready fields (lists arrive as tuples)."""
     name = f"{function.__module__}:{function.__qualname__}"
     asked: Any = next(iter(get_type_hints(function).values()))
@@ -173,7 +173,7 @@ class Node:
                 self.left.remove(old)
         place = self.folder / f"job-{secrets.token_hex(6)}"
         self.left.append(place)
-        desk = Desk(place / "work", refs, self.values, send)
+        desk = JobDesk(place / "work", refs, self.values, send)
         try:
             for name in job.begins:
                 desk.begin(name)
@@ -189,7 +189,7 @@ class Node:
             shutil.rmtree(place / "work", ignore_errors=True)
 
 
-def _call_home(error: TrisectError, desk: Desk, home: str) -> None:
+def _call_home(error: TrisectError, desk: JobDesk, home: str) -> None:
     """Have an error name files as they are called at home."""
     for place, name in [*((second, f"{home}/{name}") for second, name in desk.sent.items()), (desk.scratch, home)]:
         inside = re.compile(re.escape(str(place)) + r"\b")

@@ -23,7 +23,7 @@ Changes = Annotated[
     Mapping[str, Any],
     Setting("Another value for one of its settings.", option="set", many="pairs", metavar="NAME=VALUE"),
 ]
-Batch = Annotated[int, Setting("Texts read at once.", low=1, option="")]
+BatchSize = Annotated[int, Setting("Texts read at once.", low=1, option="")]
 Sites = Annotated[
     tuple[Site | str, ...],
     Setting(

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Protocol
 
 from trisect.core.spec import Machine
-from trisect.engine.drive import Work, drive
+from trisect.engine.drive import DrivenJob, drive
 from trisect.engine.start import SCRATCH, crew, open_engine, sweep
 from trisect.lab.live import Timed, live
 
 
-class Piece(Work, Timed, Protocol):
+class JobPiece(DrivenJob, Timed, Protocol):
     """A piece of work whose expected cost is known."""
 
 
-def run_jobs(works: Sequence[Piece], machine: Machine, device: str, folder: Path) -> None:
+def run_jobs(works: Sequence[JobPiece], machine: Machine, device: str, folder: Path) -> None:
     """Have every piece of work of the experiment in `folder` done; raises as `drive` does."""
     if not works:
         sweep(folder / SCRATCH)

@@ -26,7 +26,7 @@ class Timed(Protocol):
         ...
 
 
-class Told(Protocol):
+class ProgressUpdate(Protocol):
     """Called with the worker, the task, the share of it done, and a few words."""
 
     def __call__(self, worker: int, task: Any, share: float, words: str) -> None:
@@ -35,7 +35,7 @@ class Told(Protocol):
 
 
 @contextmanager
-def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[Told]:
+def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[ProgressUpdate]:
     """Show progress on standard error while the context lasts; yields what is to be told of each step."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:

@@ -17,7 +17,7 @@ from trisect.core.trace import Address
 from trisect.text.labelled import LabelledTexts
 
 
-class Edit(NamedTuple):
+class EditedPass(NamedTuple):
     """One edited pass: components of one layer, all of its heads or some."""
 
     site: Site
@@ -65,13 +65,13 @@ def what_was_read(
     return *mine, texts.name, texts.fingerprint, len(table), int(table[:, 0].sum())
 
 
-def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[Edit, ...]:
+def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[EditedPass, ...]:
     """The edits that the sites stand for: one for each layer, or each head, that a site names; none twice.
 
     Null stands for q, k and v of every layer. Raises SiteError where a site lies outside the model, and where the
     components of one have different heads.
     """
-    edits: dict[str, Edit] = {}
+    edits: dict[str, EditedPass] = {}
     for site in (Site.parse(s) if isinstance(s, str) else s for s in (every_site(shape) if sites is None else sites)):
         targets = shape.resolve(site)
         for address in dict.fromkeys(t.address for t in targets):
@@ -79,7 +79,7 @@ def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tu
             for heads in [site.heads] if per == "layer" else _heads(shape, site, address):
                 edited = tuple(t._replace(heads=heads) for t in here)
                 place = Site(site.components, (address.layer,), heads, site.stack)
-                edits.setdefault(str(place), Edit(place, address, edited))
+                edits.setdefault(str(place), EditedPass(place, address, edited))
     if not edits:
         raise SiteError("No site was given.", shape.words(), "Give sites such as q@all k@all v@all.")
     return tuple(edits.values())

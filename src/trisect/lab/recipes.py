@@ -10,7 +10,7 @@ from trisect.core.errors import SpecError
 from trisect.core.fields import Declared, flat, read
 
 
-class Recipe(Protocol):
+class NamedRecipe(Protocol):
     """A frozen dataclass whose fields carry what they are and their bounds; one without an option is no setting."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -21,7 +21,7 @@ class Recipe(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Recipe)
+R = TypeVar("R", bound=NamedRecipe)
 
 
 def with_settings(recipes: Mapping[str, R], wanted: str, settings: Mapping[str, Any]) -> R:

@@ -15,7 +15,7 @@ from trisect.lab.folder import Folder
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResumePlan:
     """What is trained in a folder: what it was begun with, the seeds of all calls, and the seconds that they worked."""
 
     begun: Mapping[str, Json]
@@ -27,7 +27,7 @@ class Plan:
         return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
 
 
-def join(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> Plan:
+def join(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> ResumePlan:
     """The plan at `path` with these seeds added, or a new one; writes nothing.
 
     `kind` is what the folder holds, in words, such as 'recall experiment'. Raises StudyError where the folder holds something
@@ -36,15 +36,15 @@ def join(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int])
     folder = path.parent
     if not path.exists():
         Folder(folder).check_empty(kind)
-        return Plan(begun, tuple(sorted(set(seeds))))
+        return ResumePlan(begun, tuple(sorted(set(seeds))))
     old = read_json(path, f"Move {folder} away and call the same command again: the plan cannot be made from the rest.")
     if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{folder} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
-    return Plan(begun, tuple(sorted({*old["seeds"], *seeds})), old["wall_seconds"])
+    return ResumePlan(begun, tuple(sorted({*old["seeds"], *seeds})), old["wall_seconds"])
 
 
-def work(path: Path, plan: Plan, left: int, do: Callable[[], object]) -> Plan:
+def work(path: Path, plan: ResumePlan, left: int, do: Callable[[], object]) -> ResumePlan:
     """Do what is left of the plan at `path`, and add the seconds, also those of a call that is interrupted.
 
     `left` says how much that is: a call that finds everything done adds none.

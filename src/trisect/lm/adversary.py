@@ -29,7 +29,7 @@ RATE = 1e-3  # of AdamW
 NAMES = ("adversary_loss_nats", "adversary_accuracy")
 
 
-class Verdicts(NamedTuple):
+class AdversaryScores(NamedTuple):
     """An attacker's cross-entropy in nats and its correctness on each labelled token."""
 
     loss: Float[Tensor, "A N"]
@@ -154,7 +154,7 @@ class Attackers:
             ).view_as(x)
         return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
 
-    def learn(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Verdicts | None:
+    def learn(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> AdversaryScores | None:
         """One step on each attacker's own cross-entropy, representations held still; null without two labelled tokens."""
         known = (y >= 0).nonzero()[:, 0]
         if len(known) < 2:
@@ -164,7 +164,7 @@ class Attackers:
         gradients = torch.autograd.grad(verdicts.loss.mean(1).sum(), list(leaves.values()))
         self.flat.grad = torch.cat([g.flatten(1) for g in gradients], 1)
         self.optimizer.step()
-        return Verdicts(verdicts.loss.detach(), verdicts.correct)
+        return AdversaryScores(verdicts.loss.detach(), verdicts.correct)
 
     def push(
         self,
@@ -201,7 +201,7 @@ class Attackers:
             case other:
                 assert_never(other)
 
-    def judge(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Verdicts:
+    def judge(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> AdversaryScores:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
         known = (y >= 0).nonzero()[:, 0]
         with torch.no_grad():
@@ -249,9 +249,9 @@ def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Fl
     return torch.special.xlogy(prior, prior).sum() - torch.einsum("c,acn->an", prior, F.log_softmax(logits, 1))
 
 
-def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> Verdicts:
+def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> AdversaryScores:
     loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none")
-    return Verdicts(loss, logits.detach().argmax(1) == y)
+    return AdversaryScores(loss, logits.detach().argmax(1) == y)
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,9 @@ from trisect.lm.loss import Scores
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
 WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
 
-Pass = Callable[[Tensor, Tensor], Scores]  # inputs [B T], targets [N] -> scores; the gradient goes to a fixed place
+RecordedPass = Callable[
+    [Tensor, Tensor], Scores
+]  # inputs [B T], targets [N] -> scores; the gradient goes to a fixed place
 
 
 @runtime_checkable
@@ -47,7 +49,13 @@ class Replay:
     """One pass over windows of one shape. `usable` is false where recording failed or the replay is not the same."""
 
     def __init__(
-        self, work: Pass, inputs: Tensor, targets: Tensor, draw: torch.Generator, gradient: Tensor, recorder: Recorder
+        self,
+        work: RecordedPass,
+        inputs: Tensor,
+        targets: Tensor,
+        draw: torch.Generator,
+        gradient: Tensor,
+        recorder: Recorder,
     ) -> None:
         self.inputs, self.targets = inputs.clone(), targets.clone()
         self.usable, self.reason = False, ""

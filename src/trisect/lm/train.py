@@ -54,7 +54,7 @@ class Progress(NamedTuple):
     loss_nats: float | None
 
 
-class Files(NamedTuple):
+class RunFiles(NamedTuple):
     """Where a fleet keeps its checkpoint, and a baseline its site weights of every epoch (a folder).
 
     `parts` are the matrices of each layer that are kept so (see `rewind.parts_of`).
@@ -299,7 +299,7 @@ class _Running:
 def train_fleet(
     runs: Sequence[Run],
     corpus: Corpus,
-    files: Files,
+    files: RunFiles,
     device: str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
     precision: str = "float32",
@@ -356,7 +356,7 @@ def _record(
             rows[slot] += [(epoch, *row) for row in values]
 
 
-def _keep_epoch(trainer: Trainer, files: Files, epoch: int) -> None:
+def _keep_epoch(trainer: Trainer, files: RunFiles, epoch: int) -> None:
     parameters = views(trainer.flat, trainer.places)
     for slot, folder in files.epochs.items():
         own = {n: parameters[n][slot] for n in trainer.places if n.split(".")[-2] in files.parts}

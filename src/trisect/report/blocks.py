@@ -12,7 +12,7 @@ SHORT = 12  # rows of a table that is shown unfolded
 
 
 @dataclass(frozen=True)
-class Paragraph:
+class TextBlock:
     """A paragraph; its `look` is empty, 'quiet' or 'notice', and `id` a place to link to."""
 
     text: str
@@ -109,4 +109,4 @@ class Facts:
     items: tuple[tuple[str, str], ...]
 
 
-Block = Paragraph | Bullets | Requirements | Picture | Table | Strip | Verdicts | Code | Facts
+PageBlock = TextBlock | Bullets | Requirements | Picture | Table | Strip | Verdicts | Code | Facts

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from trisect.core.files import inside, replace_file
 from trisect.report import cards, chart_data, drawing, render, template
 from trisect.report import format as words
-from trisect.report.blocks import SHORT, Block, Paragraph, Picture, Strip, Table, Verdicts
+from trisect.report.blocks import SHORT, PageBlock, Picture, Strip, Table, TextBlock, Verdicts
 from trisect.report.panels import Figure
 
 __all__ = [
@@ -53,7 +53,7 @@ class Section:
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     cards: pl.DataFrame | None = None
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[PageBlock, ...] = ()
     id: str = ""
     short: str = ""
 
@@ -149,17 +149,17 @@ def html(sheet: Sheet) -> str:
     )
 
 
-def _blocks(section: Section, about: str) -> list[Block]:
+def _blocks(section: Section, about: str) -> list[PageBlock]:
     """All that stands in a section, in order."""
-    found: list[Block] = [Paragraph(text) for text in section.words]
+    found: list[PageBlock] = [TextBlock(text) for text in section.words]
     if section.cards is not None and (made := cards.cards(section.cards)):
-        found.append(Paragraph(f"{words.tally(cards.tally(made))} {RULE}"))
-        found += [Paragraph(READING, "quiet"), Verdicts(section.cards, about)]
+        found.append(TextBlock(f"{words.tally(cards.tally(made))} {RULE}"))
+        found += [TextBlock(READING, "quiet"), Verdicts(section.cards, about)]
     found += [Picture(figure) for figure in section.figures]
     return [*found, *section.tables, *section.blocks]
 
 
-def _ready(block: Block, interactive: bool) -> dict[str, Any]:
+def _ready(block: PageBlock, interactive: bool) -> dict[str, Any]:
     """A block for the template, which knows it by its kind."""
     kind = type(block).__name__.lower()
     if isinstance(block, Picture):

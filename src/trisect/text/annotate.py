@@ -19,14 +19,14 @@ from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.extras import there
 from trisect.core.files import is_scratch, read_json, write_json
 from trisect.core.spec import Machine
-from trisect.engine.drive import Order, drive
+from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
 from trisect.engine.start import open_engine
 from trisect.text import arrays, readers
 from trisect.text.corpus import SPLITS, Corpus, Split
 from trisect.text.hub import DatasetTexts
-from trisect.text.tagger import COLUMNS, OUTSIDE, About, Pipeline, Shard, describe, tag
+from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, describe, tag
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
 NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
@@ -71,7 +71,7 @@ def annotate(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trisect-")))
         engine = stack.enter_context(open_engine(crew, scratch / "jobs"))
-        asked, found = Pipeline(str(pipeline), wanted, extra), list[About]()
+        asked, found = Pipeline(str(pipeline), wanted, extra), list[PipelineFacts]()
         drive([_Describing(asked, out, found) for _ in range(crew)], engine)  # by every worker: it takes them a while
         about = found[0]
         statement = _statement(kind, files, placeholder, about)
@@ -152,7 +152,7 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
 
 
 def _statement(
-    kind: readers.Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: About
+    kind: readers.Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: PipelineFacts
 ) -> dict[str, Any]:
     """All that the labels depend on; shards and results of another statement are never taken for ours."""
     return {
@@ -246,20 +246,20 @@ class _Describing:
 
     pipeline: Pipeline
     out: Path
-    found: list[About]
+    found: list[PipelineFacts]
     title: str = "opening the pipeline"
 
     def ready(self) -> bool:
         return True
 
-    def order(self) -> Order:
-        return Order(describe, self.pipeline, self.out)
+    def order(self) -> JobOrder:
+        return JobOrder(describe, self.pipeline, self.out)
 
     def land(self, files: Files) -> None:
         for content in files.values():
             body = json.loads(read_content(content))["body"]
             missing = {column: body["missing"][column] for column in COLUMNS if column in body["missing"]}
-            self.found.append(About(**body | {"columns": tuple(body["columns"]), "missing": missing}))
+            self.found.append(PipelineFacts(**body | {"columns": tuple(body["columns"]), "missing": missing}))
 
     def ended(self) -> None:
         pass
@@ -281,9 +281,9 @@ class _Tagging:
     def ready(self) -> bool:
         return True
 
-    def order(self) -> Order:
+    def order(self) -> JobOrder:
         texts = tuple(self.shard.texts)
-        return Order(tag, Shard(self.pipeline, self.columns, self.shard.path.name, texts), self.shard.path.parent)
+        return JobOrder(tag, Shard(self.pipeline, self.columns, self.shard.path.name, texts), self.shard.path.parent)
 
     def land(self, files: Files) -> None:
         land(files, self.shard.path.parent)
@@ -295,7 +295,7 @@ class _Tagging:
 def _tag(
     engine: Engine,
     pipeline: str,
-    about: About,
+    about: PipelineFacts,
     shards: Iterator[_Shard],
     total: int,
     progress: AnnotationProgress | None,
@@ -347,7 +347,7 @@ def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[s
     return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
 
 
-def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: About) -> tuple[str, ...]:
+def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: PipelineFacts) -> tuple[str, ...]:
     *first, last = (COLUMNS[c] for c in about.columns)
     what = " and ".join([*filter(None, [", ".join(first)]), last])
     pipeline = about.pipeline

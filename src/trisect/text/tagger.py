@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import write_json
-from trisect.engine.jobs import Desk, job
+from trisect.engine.jobs import JobDesk, job
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -34,7 +34,7 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
-class About:
+class PipelineFacts:
     """What there is to say of a pipeline: its exact name, a digest of its files, its columns that are taken, and of those
     that are left out why.
     """
@@ -58,7 +58,7 @@ def open_pipeline(name: str) -> Language:
         raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", known, todo) from error
 
 
-def describe_pipeline(name: str, columns: Sequence[str], extra: Sequence[str] = ()) -> About:
+def describe_pipeline(name: str, columns: Sequence[str], extra: Sequence[str] = ()) -> PipelineFacts:
     """What the pipeline says of itself; raises CorpusError where it does not set one of `columns`. `extra` may be missing."""
     nlp = open_pipeline(name)
     metas = [nlp.get_pipe_meta(pipe) for pipe in nlp.pipe_names]
@@ -79,7 +79,7 @@ def describe_pipeline(name: str, columns: Sequence[str], extra: Sequence[str] = 
     taken = tuple(c for c in COLUMNS if c in columns or (c in extra and able[c]))
     exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
     missing = {c: why[c] for c in extra if c not in taken}
-    return About(exact, _folder_digest(Path(nlp.path or ""), exact), taken, missing)
+    return PipelineFacts(exact, _folder_digest(Path(nlp.path or ""), exact), taken, missing)
 
 
 def _folder_digest(folder: Path, start: str) -> str:
@@ -140,12 +140,12 @@ class Shard:
 
 
 @job
-def describe(asked: Pipeline, desk: Desk) -> None:
+def describe(asked: Pipeline, desk: JobDesk) -> None:
     """Write what `describe_pipeline` finds to about.json."""
     write_json(desk.scratch / "about.json", asdict(describe_pipeline(asked.name, asked.columns, asked.extra)))
 
 
 @job
-def tag(asked: Shard, desk: Desk) -> None:
+def tag(asked: Shard, desk: JobDesk) -> None:
     """Write the labels of a shard's words."""
     write_json(desk.scratch / asked.file, label(open_pipeline(asked.pipeline), asked.texts, asked.columns))

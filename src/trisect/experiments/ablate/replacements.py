@@ -16,11 +16,11 @@ from trisect.core.trace import Address, Side
 from trisect.measure.ablation import Means, borrow, real_parts, zeros
 
 POOL = 256  # texts kept to be borrowed from
-Told = Callable[[int], object]  # of how many texts were read
+ReadProgress = Callable[[int], object]  # of how many texts were read
 
 
 @dataclass
-class Read:
+class TextsRead:
     """The texts as they are read: how many there are, some of them, and which of them are the same."""
 
     texts: Texts
@@ -29,7 +29,7 @@ class Read:
     marks: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, texts: Texts, seed: int) -> Read:
+    def of(cls, texts: Texts, seed: int) -> TextsRead:
         """Count the texts, and keep at most POOL of them, each as likely as any other (Vitter 1985, algorithm R)."""
         draw, pool, count = np.random.default_rng([seed, 1]), [], 0
         for count, text in enumerate(texts.texts(), start=1):
@@ -61,7 +61,7 @@ Replace = Callable[[Batch], Mapping[Address, Parts]]
 
 
 def make_replacement(
-    subject: Subject, read: Read, addresses: Sequence[Address], how: str, size: int, seed: int, told: Told
+    subject: Subject, read: TextsRead, addresses: Sequence[Address], how: str, size: int, seed: int, told: ReadProgress
 ) -> Replace:
     """For a batch, what stands in for q, k and v at each address; 'mean' reads all texts for it first."""
     if how == "zero":
@@ -72,7 +72,9 @@ def make_replacement(
     return lambda batch: _borrowed(subject, read, addresses, batch, seed)
 
 
-def _means(subject: Subject, read: Read, addresses: Sequence[Address], size: int, told: Told) -> dict[Address, Parts]:
+def _means(
+    subject: Subject, read: TextsRead, addresses: Sequence[Address], size: int, told: ReadProgress
+) -> dict[Address, Parts]:
     found = {address: Means() for address in addresses}
     for batch in subject.batches(read.stream(), size, scored=True):
 
@@ -85,7 +87,7 @@ def _means(subject: Subject, read: Read, addresses: Sequence[Address], size: int
 
 
 def _borrowed(
-    subject: Subject, read: Read, addresses: Sequence[Address], batch: Batch, seed: int
+    subject: Subject, read: TextsRead, addresses: Sequence[Address], batch: Batch, seed: int
 ) -> dict[Address, Parts]:
     """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
     donors: dict[int, dict[Address, tuple[Tensor, Tensor, Tensor]]] = {}

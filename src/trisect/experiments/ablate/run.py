@@ -13,10 +13,10 @@ from torch import Tensor
 from trisect.core.subject import Batch, RowScores, Subject, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Address
-from trisect.experiments.ablate.replacements import Read, make_replacement
+from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.lab.passes import Edit, Tally, plan_edits, what_was_read
+from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
 from trisect.measure.ablation import put
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
@@ -33,7 +33,7 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     """
     subject, texts, how, batch = bench.subject, bench.texts, settings.how, settings.batch
     edits = plan_edits(subject.shape, settings.sites, settings.per)
-    addresses, read = tuple(dict.fromkeys(edit.address for edit in edits)), Read.of(texts, settings.seed)
+    addresses, read = tuple(dict.fromkeys(edit.address for edit in edits)), TextsRead.of(texts, settings.seed)
     with bench.progress(f"{how} at {len(edits)} places") as step:
         rounds = read.count * (2 if how == "mean" else 1)
         replace = make_replacement(subject, read, addresses, how, batch, settings.seed, lambda n: step(n, rounds))
@@ -51,7 +51,7 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
 
 
 def _passes(
-    subject: Subject, batch: Batch, edits: Sequence[Edit], sources: Mapping[Address, Any], hold: bool
+    subject: Subject, batch: Batch, edits: Sequence[EditedPass], sources: Mapping[Address, Any], hold: bool
 ) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each edit."""
     with torch.no_grad():
@@ -63,7 +63,7 @@ def _passes(
     return clean, edited
 
 
-def _held(kept: Mapping[Address, Tensor] | None, edit: Edit) -> dict[Address, Tensor] | None:
+def _held(kept: Mapping[Address, Tensor] | None, edit: EditedPass) -> dict[Address, Tensor] | None:
     """The weights that an edit leaves alone: all, less those of its own layer where it is them that it edits."""
     if kept is None:
         return None
@@ -71,7 +71,7 @@ def _held(kept: Mapping[Address, Tensor] | None, edit: Edit) -> dict[Address, Te
 
 
 def _rows(
-    subject: Subject, table: Float[np.ndarray, "N C"], edits: Sequence[Edit], settings: AblateSettings
+    subject: Subject, table: Float[np.ndarray, "N C"], edits: Sequence[EditedPass], settings: AblateSettings
 ) -> list[dict[str, Any]]:
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
     counts, sums = table[:, 0], table[:, 1:]

@@ -8,7 +8,7 @@ from typing import Annotated
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import Batch, ModelSource, Per, Seed, Sites, TextSource
+from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed, Sites, TextSource
 
 HOW = ("zero", "mean", "resample")
 
@@ -37,7 +37,7 @@ class AblateSettings:
             metavar="WHAT",
         ),
     ] = False
-    batch: Batch = 8
+    batch: BatchSize = 8
     seed: Seed = 0
 
 

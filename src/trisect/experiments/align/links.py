@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trisect.hf.sentence_pairs import Crossed
     from trisect.text.bitext import SentencePair
 
-Told: TypeAlias = Callable[[int, int], Any]
+LinkProgress: TypeAlias = Callable[[int, int], Any]
 
 
 class Column(NamedTuple):
@@ -46,7 +46,7 @@ class Linked(NamedTuple):
     best: Mapping[int, Int[np.ndarray, "C J"]]
 
 
-def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, told: Told) -> Linked:
+def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, told: LinkProgress) -> Linked:
     """Read every pair with the gold target before the decoder; memory grows by a whole number a word and column.
 
     Raises ModelError where the model has no cross-attention whose norms can be taken.

@@ -33,7 +33,7 @@ REFERENCES = (
     "Art Owen. The Pigeonhole Bootstrap. The Annals of Applied Statistics 1, 2007.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
-Rows = list[dict[str, Any]]
+AlignmentRows = list[dict[str, Any]]
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
@@ -257,7 +257,9 @@ def _agreement(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
     return Section("How often do weight and norm agree?", (), (), (table,)) if lines else None
 
 
-def _compared(title: str, rows: Rows, alone: Rows, axis: SharedAxis, level: float | None, across: str) -> Panel:
+def _compared(
+    title: str, rows: AlignmentRows, alone: AlignmentRows, axis: SharedAxis, level: float | None, across: str
+) -> Panel:
     """Marks by weight and by norm at every `place`, with intervals; `alone` are single models, beside them."""
     slots = [slot for kind in KINDS for slot in (kind, f"{kind} alone")][: None if alone else 3 : 1 if alone else 2]
     domain, places = list(KINDS), list(dict.fromkeys(r["place"] for r in rows))
@@ -295,13 +297,13 @@ def _keys() -> tuple[LegendEntry, ...]:
     return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
 
 
-def _layers(rows: pl.DataFrame, measure: str) -> Rows:
+def _layers(rows: pl.DataFrame, measure: str) -> AlignmentRows:
     """Rows of whole layers, in their order."""
     kept = rows.filter(pl.col("layer").is_not_null(), pl.col("head").is_null(), measure=measure)
     return kept.sort("layer", "group", "subject").to_dicts()
 
 
-def _placed(rows: Rows, setting: str) -> Rows:
+def _placed(rows: AlignmentRows, setting: str) -> AlignmentRows:
     return [row | {"place": str(row["layer"])} for row in rows if row["group"].startswith(setting)]
 
 

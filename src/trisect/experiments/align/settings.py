@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import Batch, ModelsSource, Seed
+from trisect.lab.inputs import BatchSize, ModelsSource, Seed
 
 DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early
 
@@ -45,7 +45,7 @@ class AlignSettings:
         | None
     ) = None
     limit: Annotated[int, Setting("Read no more than so many pairs.", low=1)] | None = None
-    batch: Batch = 16
+    batch: BatchSize = 16
     draws: Annotated[int, Setting("Draws of the pairs that intervals come from.", low=1, option="")] = DRAWS
     seed: Seed = 0
     bitext: Annotated[Any, Setting("Pairs in memory, read instead of the files.", option="")] | None = None

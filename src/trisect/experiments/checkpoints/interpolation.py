@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from trisect.hf.checkpoints import ParameterSlice, SliceValues
 
 Losses = Float[np.ndarray, " N"]  # summed over each text, in nats
-Row = dict[str, Any]
+InterpolationRow = dict[str, Any]
 
 
-class Place(NamedTuple):
+class RewoundSite(NamedTuple):
     """A site that is rewound, grown to all that its weights serve, and where these weights are."""
 
     site: Site
@@ -84,13 +84,13 @@ class Trials:
 
 def rewind(
     trials: Trials,
-    spots: Sequence[Place],
+    spots: Sequence[RewoundSite],
     read: Callable[[str], list[SliceValues]],
     initial: str,
     stages: Sequence[str],
     how: How,
     step: Callable[[int, int], object],
-) -> tuple[list[Row], list[str]]:
+) -> tuple[list[InterpolationRow], list[str]]:
     """The rows of every site, without their subject, and notes.
 
     `read` gives the values of a revision at every place; of the stages one at a time is held.
@@ -99,7 +99,7 @@ def rewind(
 
     final = [take(trials.module.state_dict(), spot.cuts) for spot in spots]
     total, done = len(spots) * (1 + (len(stages) + 1) * bool(stages)), 0
-    rows: list[Row] = []
+    rows: list[InterpolationRow] = []
     middle: list[list[Losses]] = [[] for _ in spots]
     same: list[Site] = []
     for number, revision in enumerate((initial, *stages)):
@@ -117,7 +117,9 @@ def rewind(
     return rows, notes
 
 
-def _convex(trials: Trials, spot: Place, first: SliceValues, last: SliceValues, how: How) -> list[Row]:
+def _convex(
+    trials: Trials, spot: RewoundSite, first: SliceValues, last: SliceValues, how: How
+) -> list[InterpolationRow]:
     from trisect.hf.checkpoints import blend
 
     sums: dict[float, Losses] = {1.0: trials.final}
@@ -149,7 +151,7 @@ def _convex(trials: Trials, spot: Place, first: SliceValues, last: SliceValues, 
     return _finite([*rows, *(_row(spot, trials, name, value) for name, value in named.items())])
 
 
-def _midstage(trials: Trials, spot: Place, losses: Sequence[Losses], how: How) -> list[Row]:
+def _midstage(trials: Trials, spot: RewoundSite, losses: Sequence[Losses], how: How) -> list[InterpolationRow]:
     """`at` is the number of the revision, from 0 (initial) on."""
     sums = np.stack(losses)
     means = sums.sum(1) / trials.tokens.sum()
@@ -158,13 +160,13 @@ def _midstage(trials: Trials, spot: Place, losses: Sequence[Losses], how: How) -
 
 def _curve(
     kind: str,
-    spot: Place,
+    spot: RewoundSite,
     at: Float[np.ndarray, " A"],
     losses: Float[np.ndarray, " A"],
     sums: Float[np.ndarray, "A N"],
     trials: Trials,
     how: How,
-) -> tuple[list[Row], Float[np.ndarray, "R A"]]:
+) -> tuple[list[InterpolationRow], Float[np.ndarray, "R A"]]:
     """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts."""
     drawn = drawn_ratios(sums.T, trials.tokens, how.seed)
     rises = drawn - drawn[:, -1:]
@@ -180,10 +182,10 @@ def _curve(
     return rows + [_row(spot, trials, f"{kind}_{name}", value) for name, value in ends.items()], drawn
 
 
-def _row(spot: Place, trials: Trials, measure: str, value: float, at: float | None = None) -> Row:
+def _row(spot: RewoundSite, trials: Trials, measure: str, value: float, at: float | None = None) -> InterpolationRow:
     n = int(trials.tokens.sum())
     return {"site": str(spot.site), "measure": measure, "at": at, "value": float(value), "n": n}
 
 
-def _finite(rows: list[Row]) -> list[Row]:
+def _finite(rows: list[InterpolationRow]) -> list[InterpolationRow]:
     return [row for row in rows if np.isfinite(row["value"])]  # missing stays missing

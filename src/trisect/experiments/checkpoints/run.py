@@ -11,7 +11,7 @@ from trisect.core.site import Site
 from trisect.core.subject import Shape, SiteTarget, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Projections
-from trisect.experiments.checkpoints.interpolation import How, Place, Trials, rewind
+from trisect.experiments.checkpoints.interpolation import How, RewoundSite, Trials, rewind
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
 from trisect.lab.experiment import Bench, Measured
 
@@ -90,7 +90,7 @@ def _facts(settings: RewindSettings, trials: Trials, texts: Texts) -> RewindFact
 
 def plan_places(
     shape: Shape, projections: Sequence[Projections], sites: Sequence[Site | str] | None
-) -> tuple[list[Place], list[str]]:
+) -> tuple[list[RewoundSite], list[str]]:
     """The sites with their weights, and notes on those whose weights serve more than was named.
 
     Where layers share weights a site grows to all that they serve, and is rewound once. Raises SiteError.
@@ -115,7 +115,7 @@ def plan_places(
             if origin.parameter is not None and origin.rows is not None:
                 target = SiteTarget(address, component, None)
                 serving[target] = cuts_of(target, known[address])[0]
-    places: dict[Site, Place] = {}
+    places: dict[Site, RewoundSite] = {}
     notes: dict[str, None] = {}
     for site, targets in groups:
         cuts = tuple(dict.fromkeys(cut for t in targets for cut in cuts_of(t, known[t.address])))
@@ -128,7 +128,7 @@ def plan_places(
         for t in targets:
             if (origin := known[t.address].origins[t.component]).how != "rows":
                 notes[f"{t.component} of {t.address} is not a selection of weights alone: {origin.words}."] = None
-        places.setdefault(grown, Place(grown, cuts))
+        places.setdefault(grown, RewoundSite(grown, cuts))
     return list(places.values()), list(notes)
 
 

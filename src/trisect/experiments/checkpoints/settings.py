@@ -9,7 +9,7 @@ from typing import Annotated
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import Batch, Device, Dtype, Pickle, RemoteCode, Seed, Sites, TextSource, Window
+from trisect.lab.inputs import BatchSize, Device, Dtype, Pickle, RemoteCode, Seed, Sites, TextSource, Window
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RewindSettings:
     dtype: Dtype | None = None
     pickle: Pickle = False
     remote_code: RemoteCode = False
-    batch: Batch = 8
+    batch: BatchSize = 8
     seed: Seed = 0
 
 

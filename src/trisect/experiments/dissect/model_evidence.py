@@ -11,7 +11,7 @@ from trisect.experiments.dissect.evidence import COMPONENTS, Line
 from trisect.report import format as words
 from trisect.report.points import Mean, interval
 
-Verdicts = Mapping[str, str]  # claim -> verdict
+VerdictsById = Mapping[str, str]  # claim -> verdict
 
 
 def ablation_line(models: Sequence[pl.DataFrame], how: str, link: str) -> Line | None:
@@ -24,7 +24,7 @@ def ablation_line(models: Sequence[pl.DataFrame], how: str, link: str) -> Line |
     return _line("ablation", "", what, "nats", models, one, link)
 
 
-def norms_line(models: Sequence[pl.DataFrame], verdicts: Verdicts, link: str) -> Line | None:
+def norms_line(models: Sequence[pl.DataFrame], verdicts: VerdictsById, link: str) -> Line | None:
     """How much the weights (q and k) and the norms (v and W_O) of what is mixed vary over tokens."""
 
     def one(table: pl.DataFrame, component: str) -> float | None:
@@ -36,7 +36,7 @@ def norms_line(models: Sequence[pl.DataFrame], verdicts: Verdicts, link: str) ->
     return line and line._replace(ranked=False)
 
 
-def similarity_line(models: Sequence[pl.DataFrame], verdicts: Verdicts, link: str) -> Line | None:
+def similarity_line(models: Sequence[pl.DataFrame], verdicts: VerdictsById, link: str) -> Line | None:
     """Overlap of a component's row space with those of the other two, mean over heads."""
 
     def one(table: pl.DataFrame, component: str) -> float | None:
@@ -48,7 +48,7 @@ def similarity_line(models: Sequence[pl.DataFrame], verdicts: Verdicts, link: st
     return _line("similarity", "matrices", what, "of their dimensions", models, one, link, chosen)
 
 
-def recall_line(findings: Sequence[Finding], verdicts: Verdicts, link: str) -> Line | None:
+def recall_line(findings: Sequence[Finding], verdicts: VerdictsById, link: str) -> Line | None:
     """Share of retrieved answers that are lost when a component of one layer is replaced by its mean."""
     found = next((one for one in findings if one.measure == "survival"), None)
     if found is None:
@@ -62,7 +62,7 @@ def recall_line(findings: Sequence[Finding], verdicts: Verdicts, link: str) -> L
     return Line("recall", "recall", what, "of the answers", q, k, v, "name", False, chosen, said, link, ranked=False)
 
 
-def alignment_line(measures: pl.DataFrame, verdicts: Verdicts, link: str) -> Line | None:
+def alignment_line(measures: pl.DataFrame, verdicts: VerdictsById, link: str) -> Line | None:
     """How right links are by weights (q and k) and by norms (v with them): 1 − AER, so that more is better, as on other lines.
 
     The word is the decoder's input (AWI).
@@ -98,7 +98,7 @@ def alignment_line(measures: pl.DataFrame, verdicts: Verdicts, link: str) -> Lin
     )
 
 
-def _of(verdicts: Verdicts, *claims: str) -> tuple[tuple[str, str], ...]:
+def _of(verdicts: VerdictsById, *claims: str) -> tuple[tuple[str, str], ...]:
     return tuple((claim, verdicts[claim]) for claim in claims if claim in verdicts)
 
 

@@ -39,7 +39,7 @@ EVIDENCE = {
 }
 
 
-class Asked(NamedTuple):
+class SourceFindings(NamedTuple):
     """One source as it was asked: its question, what was found, its claims' rows, and the pages to read on.
 
     `links` are (what, place on disk relative to the page).
@@ -52,12 +52,12 @@ class Asked(NamedTuple):
     links: tuple[tuple[str, str], ...]
 
 
-def write(out: Path, asked: Sequence[Asked], lines: Sequence[Line], about: Mapping[str, Any]) -> Path:
+def write(out: Path, asked: Sequence[SourceFindings], lines: Sequence[Line], about: Mapping[str, Any]) -> Path:
     """Write `out/report.html` and its figure; returns the page's path. The same rows give the same bytes."""
     return write_sheet(out, sheet(asked, lines, about))
 
 
-def sheet(asked: Sequence[Asked], lines: Sequence[Line], about: Mapping[str, Any]) -> Sheet:
+def sheet(asked: Sequence[SourceFindings], lines: Sequence[Line], about: Mapping[str, Any]) -> Sheet:
     """The page as plain data."""
     counted = words.tally(cards.tally(cards.cards(everything))) if len(everything := all_claims(asked)) else ""
     first = Section("In short", tuple(text for text in (together.summary(lines), counted) if text))
@@ -77,13 +77,13 @@ def sheet(asked: Sequence[Asked], lines: Sequence[Line], about: Mapping[str, Any
     )
 
 
-def findings(asked: Sequence[Asked], lines: Sequence[Line]) -> tuple[str, ...]:
+def findings(asked: Sequence[SourceFindings], lines: Sequence[Line]) -> tuple[str, ...]:
     """A few lines for a terminal: every claim's verdict, then what the evidence says together."""
     said = [f"{row['claim']:<5} {row['verdict']:<13} {row['sentence']}" for row in wholes(asked)]
     return (*said, *filter(None, (together.summary(lines),)))
 
 
-def wholes(asked: Sequence[Asked]) -> list[dict[str, Any]]:
+def wholes(asked: Sequence[SourceFindings]) -> list[dict[str, Any]]:
     """The row of every claim as a whole."""
     return [row for row in all_claims(asked).iter_rows(named=True) if row["part"] is None]
 
@@ -98,13 +98,13 @@ def evidence(lines: Sequence[Line]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=EVIDENCE, orient="row")
 
 
-def all_claims(asked: Sequence[Asked]) -> pl.DataFrame:
+def all_claims(asked: Sequence[SourceFindings]) -> pl.DataFrame:
     """The rows of every source's claims, one table."""
     tables = [one.claims for one in asked if one.claims is not None]
     return pl.concat(tables) if tables else frame("claims", ())
 
 
-def _section(one: Asked) -> Section:
+def _section(one: SourceFindings) -> Section:
     places = Markup("Read on: {}.").format(
         Markup(", ").join(Markup('<a href="{}">{}</a>').format(place, name) for name, place in one.links)
     )

@@ -22,7 +22,7 @@ from trisect.experiments.align.settings import ALIGN, AlignFacts, AlignSettings
 from trisect.experiments.dissect import model_evidence as heard
 from trisect.experiments.dissect import page
 from trisect.experiments.dissect.evidence import Line
-from trisect.experiments.dissect.page import Asked
+from trisect.experiments.dissect.page import SourceFindings
 from trisect.experiments.dissect.study_evidence import study_lines
 from trisect.experiments.norms.settings import NORMS, NormsFacts, NormsSettings
 from trisect.experiments.recall.settings import RECALL, RecallFacts, RecallSettings
@@ -185,16 +185,16 @@ def _read(model: Path, out: Path, quiet: bool) -> Reads:
     )
 
 
-def _submodules(study: Result[StudyFacts], studied: tuple[Finding, ...]) -> Asked:
+def _submodules(study: Result[StudyFacts], studied: tuple[Finding, ...]) -> SourceFindings:
     claims = study.tables["claims"].filter(source="submodules")
     found = tuple(one for one in studied if one.source != "tying")
     question = "What happens in training when q, k or v of a layer is attacked, rewound or frozen, and does that survive controls?"
-    return Asked(
+    return SourceFindings(
         "Attack, rewinding, freezing", question, found, claims, (("the training study", "training/report.html"),)
     )
 
 
-def _by_hand(theory: Result[TheoryFacts], recall: Result[RecallFacts]) -> Asked:
+def _by_hand(theory: Result[TheoryFacts], recall: Result[RecallFacts]) -> SourceFindings:
     question = "What can attention do when worked by hand, and what does pretraining add to what a model can answer?"
     table = theory.tables["theory"]
     bounded = table.filter(relation="at most")
@@ -205,14 +205,14 @@ def _by_hand(theory: Result[TheoryFacts], recall: Result[RecallFacts]) -> Asked:
     )
     found = (Finding("laws", said), *(one for one in recall.findings if one.claim is None))
     links = (("constructions to move by hand", "theory/theory.html"), ("recall", "recall/report.html"))
-    return Asked("By hand, and from memory", question, found, recall.tables["claims"], links)
+    return SourceFindings("By hand, and from memory", question, found, recall.tables["claims"], links)
 
 
-def _norms(norms: Result[NormsFacts], aligned: Result[AlignFacts], first: str) -> Asked:
+def _norms(norms: Result[NormsFacts], aligned: Result[AlignFacts], first: str) -> SourceFindings:
     question = "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?"
     links = (("norms", f"{first}/norms/report.html"), ("word alignment", "alignment/report.html"))
     claims = pl.concat([norms.tables["claims"], aligned.tables["claims"]])
-    return Asked(
+    return SourceFindings(
         "Norms",
         question,
         (*norms.findings, *aligned.findings),
@@ -223,12 +223,12 @@ def _norms(norms: Result[NormsFacts], aligned: Result[AlignFacts], first: str) -
 
 def _matrices(
     study: Result[StudyFacts], studied: tuple[Finding, ...], similarity: Result[SimilarityFacts], first: str
-) -> Asked:
+) -> SourceFindings:
     question = "Why three matrices: how alike are they, and does a model with fewer learn as well?"
     links = (("similarity", f"{first}/similarity/report.html"), ("tying", "training/report.html"))
     tied = tuple(one for one in studied if one.source == "tying")
     claims = pl.concat([similarity.tables["claims"], study.tables["claims"].filter(source="tying")])
-    return Asked("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
+    return SourceFindings("Three matrices, or fewer", question, (*similarity.findings, *tied), claims, links)
 
 
 def _lines(

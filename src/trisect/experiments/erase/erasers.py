@@ -14,15 +14,15 @@ from trisect.core.errors import CorpusError
 from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
 from trisect.core.trace import Address
 from trisect.experiments.erase.labels import WordLabels, fitting, ordinary
-from trisect.lab.passes import Edit
+from trisect.lab.passes import EditedPass
 from trisect.measure.erasure import Eraser, LabelMoments
 from trisect.text.labelled import LabelledTexts
 
 
-class Place(NamedTuple):
+class ErasedSite(NamedTuple):
     """An edit's site and a label column: the statistics of both, and once these are read the erasers."""
 
-    edit: Edit
+    edit: EditedPass
     label: str
     erasers: tuple[Eraser, ...] = ()  # LEACE, then the random ones
     fitted: int = 0
@@ -32,13 +32,13 @@ class Place(NamedTuple):
 def fit_erasers(
     marker: WordLabels,
     texts: LabelledTexts,
-    edits: Sequence[Edit],
+    edits: Sequence[EditedPass],
     tokens: int,
     size: int,
     draws: int,
     seed: int,
     told: Callable[[int], object],
-) -> list[Place]:
+) -> list[ErasedSite]:
     """Read the train texts until so many positions are labelled, and make every place's erasers."""
     moments: dict[tuple[int, str], LabelMoments] = {}
     for batch in marker.batches(texts.texts(), size):
@@ -64,7 +64,12 @@ def fit_erasers(
 
 
 def _count(
-    marker: WordLabels, batch: Batch, edit: Edit, i: int, parts: Parts, moments: dict[tuple[int, str], LabelMoments]
+    marker: WordLabels,
+    batch: Batch,
+    edit: EditedPass,
+    i: int,
+    parts: Parts,
+    moments: dict[tuple[int, str], LabelMoments],
 ) -> None:
     """Add one batch to the statistics of an edit's site, for every label column."""
     x = gather(edit, parts)
@@ -77,7 +82,9 @@ def _count(
         moments[i, label].add(x[y >= 0], y[y >= 0])
 
 
-def _place(texts: LabelledTexts, edit: Edit, label: str, moments: LabelMoments, draws: int, seed: int) -> Place:
+def _place(
+    texts: LabelledTexts, edit: EditedPass, label: str, moments: LabelMoments, draws: int, seed: int
+) -> ErasedSite:
     if moments.count < 2:
         known = f"Of the positions that are read {moments.count} carry one."
         raise CorpusError(f"Too few labels '{label}' in {texts.name}.", known, "Use another column or a longer text.")
@@ -85,10 +92,10 @@ def _place(texts: LabelledTexts, edit: Edit, label: str, moments: LabelMoments, 
     key = np.random.default_rng([seed, *f"{edit.site}/{label}".encode()]).integers(2**62)
     draw = torch.Generator().manual_seed(int(key))
     randoms = (moments.random(leace.rank, draw) for _ in range(draws))
-    return Place(edit, label, (leace, *randoms), moments.count, moments.explained())
+    return ErasedSite(edit, label, (leace, *randoms), moments.count, moments.explained())
 
 
-def gather(edit: Edit, parts: Parts) -> Float[Tensor, "B T I"]:
+def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:
     """What a site of one layer holds: its components and heads side by side, a row a position."""
     found = []
     for target in edit.targets:
@@ -98,7 +105,7 @@ def gather(edit: Edit, parts: Parts) -> Float[Tensor, "B T I"]:
     return torch.cat(found, 2)
 
 
-def scatter(edit: Edit, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
+def scatter(edit: EditedPass, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
     """The parts with the site's own replaced by x, which is laid out as `gather` gives it."""
     new, start = parts._asdict(), 0
     for target in edit.targets:
@@ -111,7 +118,7 @@ def scatter(edit: Edit, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
     return Parts(**new)
 
 
-def make_writer(batch: Batch, edit: Edit, eraser: Eraser) -> Writer:
+def make_writer(batch: Batch, edit: EditedPass, eraser: Eraser) -> Writer:
     """What erases at a site wherever neither padding nor a special token stands; the rest stays bit for bit."""
 
     def write(parts: Parts) -> Parts:
@@ -123,7 +130,7 @@ def make_writer(batch: Batch, edit: Edit, eraser: Eraser) -> Writer:
 
 
 @torch.no_grad()
-def passes(subject: Subject, batch: Batch, places: Sequence[Place]) -> tuple[RowScores, list[RowScores]]:
+def passes(subject: Subject, batch: Batch, places: Sequence[ErasedSite]) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each eraser of each place."""
     clean = subject.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]

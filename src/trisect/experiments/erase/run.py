@@ -13,11 +13,11 @@ from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.core.extras import need_extra
 from trisect.core.subject import Subject
 from trisect.core.tables import frame
-from trisect.experiments.erase.erasers import Place, fit_erasers, passes
+from trisect.experiments.erase.erasers import ErasedSite, fit_erasers, passes
 from trisect.experiments.erase.labels import WordLabels
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.lab.passes import Edit, Tally, plan_edits, what_was_read
+from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
 from trisect.stats.tested import finite
@@ -91,7 +91,7 @@ def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
     return {name: i for i, name in enumerate(found)}
 
 
-def refuse_two_sides(edits: Sequence[Edit]) -> None:
+def refuse_two_sides(edits: Sequence[EditedPass]) -> None:
     """Raise SiteError where a site joins queries with keys or values of another text."""
     for edit in edits:
         components = {t.component for t in edit.targets}
@@ -101,7 +101,7 @@ def refuse_two_sides(edits: Sequence[Edit]) -> None:
 
 
 def _rows(
-    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[Place], draws: int, seed: int
+    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean."""
     counts, sums = table[:, 0], table[:, 1:]

@@ -9,7 +9,7 @@ from typing import Annotated
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import Batch, ModelSource, Per, Seed, Sites
+from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed, Sites
 
 WHOSE = ("own", "next")
 FITTED = 20_000
@@ -46,7 +46,7 @@ class EraseSettings:
     tokens: Annotated[
         int, Setting("Labelled positions of the train split that erasers are fitted to, about.", low=2, option="")
     ] = FITTED
-    batch: Batch = 8
+    batch: BatchSize = 8
     seed: Seed = 0
 
 

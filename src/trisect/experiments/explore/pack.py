@@ -10,7 +10,7 @@ import numpy as np
 
 from trisect.core.errors import CorpusError
 from trisect.experiments.explore.heads import KINDS, is_causal, shares, thumbs
-from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.pieces import readable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def vectors(values: np.ndarray, bits: int) -> Vectors:
     return Vectors(np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps)
 
 
-def pack(picture: Picture, room: int = ROOM) -> Packed:
+def pack(picture: ExplorerPicture, room: int = ROOM) -> Packed:
     """The picture in at most `room` bytes, in the finest steps that fit.
 
     Raises CorpusError where the text is too long for any page, or is empty.
@@ -84,7 +84,7 @@ def pack(picture: Picture, room: int = ROOM) -> Packed:
     raise AssertionError
 
 
-def _guess(picture: Picture, levels: int) -> float:
+def _guess(picture: ExplorerPicture, levels: int) -> float:
     """Bytes that the weights will take, from a few heads of three layers."""
     chosen = {0, len(picture.layers) // 2, len(picture.layers) - 1}
     bits = 0.0
@@ -94,7 +94,9 @@ def _guess(picture: Picture, levels: int) -> float:
     return bits / len(chosen) * sum(layer.weights.size for layer in picture.layers)
 
 
-def _packed(picture: Picture, front: tuple[dict[str, Any], bytes], rest: list[np.ndarray], levels: int) -> Packed:
+def _packed(
+    picture: ExplorerPicture, front: tuple[dict[str, Any], bytes], rest: list[np.ndarray], levels: int
+) -> Packed:
     with ThreadPoolExecutor(2) as pool:
         maps = list(pool.map(lambda layer: _deflate(_maps(layer, levels)), picture.layers))
         qk = list(pool.map(_deflate, rest))
@@ -126,7 +128,7 @@ def _vectors(layer: Layer, bits: int) -> np.ndarray:
     return _raw(q.steps.astype("<f4"), k.steps.astype("<f4"), q.ints, k.ints)
 
 
-def _front(picture: Picture) -> tuple[dict[str, Any], bytes]:
+def _front(picture: ExplorerPicture) -> tuple[dict[str, Any], bytes]:
     """The manifest, and the chunk of small pictures."""
     heads = sum(len(layer.weights) for layer in picture.layers)
     side = next((side for most, side in ((200, 64), (800, 40)) if heads <= most), 24)
@@ -156,7 +158,7 @@ def _side(words: Words) -> dict[str, Any]:
     }
 
 
-def _layer(picture: Picture, layer: Layer, side: int) -> tuple[dict[str, Any], np.ndarray]:
+def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str, Any], np.ndarray]:
     queries, keys = picture.sides(layer)
     words = (picture.source, picture.target)[keys]
     assert words is not None

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from trisect.core.finding import About, Finding
 from trisect.experiments.explore.pack import Packed, pack
-from trisect.experiments.explore.picture import Picture
+from trisect.experiments.explore.picture import ExplorerPicture
 from trisect.report import template
 from trisect.report.format import count
 from trisect.report.sheet import Document
@@ -35,7 +35,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> 
     return ()
 
 
-def html(picture: Picture) -> str:
+def html(picture: ExplorerPicture) -> str:
     """The whole page as one text: words first, then the small pictures, the script, and a chunk after another."""
     packed = pack(picture)
     return template.fill(
@@ -66,7 +66,7 @@ def manifest(packed: Packed) -> str:
     return json.dumps(packed.manifest, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def summary(picture: Picture) -> str:
+def summary(picture: ExplorerPicture) -> str:
     """The model and the text in one line."""
     stacks: dict[str, list[int]] = {}
     for layer in picture.layers:

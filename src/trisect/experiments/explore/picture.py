@@ -42,7 +42,7 @@ class Words:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class ExplorerPicture:
     """A text read by a model: its layers in the model's order, and what stands at their positions.
 
     `target` is null where there is one sequence; with two, layers of the stack 'dec' lie within the target and those

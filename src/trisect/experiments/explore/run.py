@@ -9,7 +9,7 @@ import numpy as np
 
 from trisect.core.errors import CorpusError, TrisectError
 from trisect.core.trace import Reading, Side, Trace
-from trisect.experiments.explore.picture import Layer, Picture, Words
+from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Bench, Measured
 
@@ -56,7 +56,7 @@ def explore(reading: Reading, row: int = 0) -> Any:
     return show(take_picture(reading, row))
 
 
-def take_picture(reading: Reading, row: int = 0) -> Picture:
+def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
     """One row of a reading, less its padding, as the explorer takes it. Raises CorpusError for a row that is not there."""
     rows = len(reading.source.tokens)
     if not 0 <= row < rows:
@@ -69,7 +69,7 @@ def take_picture(reading: Reading, row: int = 0) -> Picture:
     notes = reading.notes
     if rows > 1:
         notes = (*notes, f"The reading has {rows} rows; this is row {row}, counted from 0.")
-    return Picture(reading.model, layers, _words(reading.source, row), target, notes, facts)
+    return ExplorerPicture(reading.model, layers, _words(reading.source, row), target, notes, facts)
 
 
 def _words(side: Side, row: int) -> Words:

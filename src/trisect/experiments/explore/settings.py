@@ -11,7 +11,7 @@ from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource
 
 if TYPE_CHECKING:
-    from trisect.experiments.explore.picture import Picture
+    from trisect.experiments.explore.picture import ExplorerPicture
 
 MOST = 2  # texts: a source and a target
 
@@ -36,7 +36,7 @@ class ExploreSettings:
 class ExploreFacts:
     """All that the page shows: there are no tables to make it from."""
 
-    picture: Picture
+    picture: ExplorerPicture
 
 
 EXPLORE = Experiment(

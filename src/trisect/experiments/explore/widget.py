@@ -11,13 +11,13 @@ from markupsafe import Markup
 from trisect.core.extras import there
 from trisect.experiments.explore.pack import pack
 from trisect.experiments.explore.page import HERE, html, manifest, script, style, summary
-from trisect.experiments.explore.picture import Picture
+from trisect.experiments.explore.picture import ExplorerPicture
 
 
 class Framed:
     """The explorer's page in a frame: what a notebook shows when anywidget is not installed."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: ExplorerPicture) -> None:
         self._picture = picture
 
     def __repr__(self) -> str:
@@ -28,7 +28,7 @@ class Framed:
         return str(Markup(frame).format(html(self._picture)))
 
 
-def show(picture: Picture) -> Any:
+def show(picture: ExplorerPicture) -> Any:
     """The explorer for a notebook: a widget of anywidget's (`trisect[notebook]`), else an object with HTML.
 
     Raises CorpusError where the text is too long to be shown.

@@ -64,7 +64,7 @@ LENGTHS = {
     "residual": "that sum, with the position's own x added where it looks at itself",
     "full": "that sum with x added, behind the layer norm",
 }
-Rows = list[dict[str, Any]]
+NormRows = list[dict[str, Any]]
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
@@ -287,10 +287,10 @@ def _ends(row: Mapping[str, Any], percent: bool = False, signed: bool = False) -
     return " to ".join(ends)
 
 
-def _stacked(title: str, rows: Rows) -> Panel:
+def _stacked(title: str, rows: NormRows) -> Panel:
     """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
     order = list(NAMES)
-    bars: Rows = []
+    bars: NormRows = []
     for layer in sorted({row["layer"] for row in rows}):
         low = 0.0
         for row in sorted((r for r in rows if r["layer"] == layer), key=lambda r: order.index(r["group"])):
@@ -307,7 +307,7 @@ def _stacked(title: str, rows: Rows) -> Panel:
     return Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {said}.", (), {})
 
 
-def _scatter(title: str, rows: Rows, every: Rows, layers: Sequence[int]) -> Panel:
+def _scatter(title: str, rows: NormRows, every: NormRows, layers: Sequence[int]) -> Panel:
     """Mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of `every` panel."""
     share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
     points = [row | {"colour": palette.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
@@ -322,7 +322,7 @@ def _scatter(title: str, rows: Rows, every: Rows, layers: Sequence[int]) -> Pane
     return Panel(title, lay(title, chart, width=WIDTH - 20), said, (), {})
 
 
-def _ratios(title: str, rows: Rows) -> Panel:
+def _ratios(title: str, rows: NormRows) -> Panel:
     domain = list(KINDS)
     colour = alt.Color("group:N", scale=alt.Scale(domain=domain, range=[m.colour for m in KINDS.values()]), title=None)
     shape = alt.Shape("group:N", scale=alt.Scale(domain=domain, range=[m.shape for m in KINDS.values()]), title=None)

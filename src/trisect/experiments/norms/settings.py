@@ -7,7 +7,7 @@ from typing import Annotated
 
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import Batch, ModelSource, Seed, TextSource
+from trisect.lab.inputs import BatchSize, ModelSource, Seed, TextSource
 
 BLOCKS = ("attention", "residual", "full")
 
@@ -26,7 +26,7 @@ class NormsSettings:
             metavar="BLOCK",
         ),
     ] = "attention"
-    batch: Batch = 8
+    batch: BatchSize = 8
     seed: Seed = 0
 
 

@@ -23,7 +23,7 @@ NEIGHBOURS: dict[str, Any] = {
     "place": TEXT,
 }
 
-Seeds: TypeAlias = list[pl.DataFrame]  # one model's answers, a table for each of its seeds
+AnswerSeeds: TypeAlias = list[pl.DataFrame]  # one model's answers, a table for each of its seeds
 NameWeights: TypeAlias = Float[np.ndarray, "R N"]  # how often each answer counts in every draw of names
 # a seed's answers and their weights in every draw -> numbers [R] or [R C]
 OfAnswers: TypeAlias = Callable[[pl.DataFrame, NameWeights], Float[np.ndarray, "R ..."]]
@@ -93,12 +93,12 @@ def commonest_place(answers: pl.DataFrame) -> str | None:
     return one.group_by("gold").len().sort(["len", "gold"], descending=[True, False])["gold"][0]
 
 
-def count_names(seeds: Seeds) -> int:
+def count_names(seeds: AnswerSeeds) -> int:
     """How many names the answers are about."""
     return pl.concat(seeds)["name"].n_unique()
 
 
-def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Seeds:
+def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
     """Answers about names that the model met nowhere and that have a neighbour of the kind, with its place: `neighbour`."""
     # an invented name may be somebody of the text after all
     rows = mine.filter(pl.col("category") == "neither").unique(["seed", "name"], keep="first", maintain_order=True)
@@ -116,7 +116,7 @@ def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Seeds
     return [seed for seed in found if len(seed)]
 
 
-def valid(mine: pl.DataFrame) -> Seeds:
+def valid(mine: pl.DataFrame) -> AnswerSeeds:
     """Answers to the valid questions whose place is known."""
     return by_seed(mine.filter(pl.col("split") == "valid").drop_nulls("correct"))
 
@@ -131,7 +131,7 @@ def held_out(mine: pl.DataFrame) -> pl.DataFrame:
     return known if met.is_empty() else met
 
 
-def by_seed(answers: pl.DataFrame) -> Seeds:
+def by_seed(answers: pl.DataFrame) -> AnswerSeeds:
     """The answers of every seed in a fixed order."""
     return [answers.filter(pl.col("seed") == seed).sort("split", "question") for seed in sorted(set(answers["seed"]))]
 

@@ -77,7 +77,7 @@ class Threshold(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reply:
+class RecallReply:
     """What a model says to one question; `answer` is null where it abstains, and `guess` is what it would have said.
 
     `probability` is that of the whole guess. `threshold` is null where nothing is held back. `seen` says in which text the
@@ -114,12 +114,12 @@ class Reply:
         return asdict(self)
 
 
-def reply(settings: AskSettings) -> Reply:
+def reply(settings: AskSettings) -> RecallReply:
     """What the model of these settings says to their question; raises TrisectError as `ask` does."""
     return ask(settings.model, settings.question, settings.risk)
 
 
-def ask(model: str | Path, question: str, risk: float | None = None, answerer: Answering | None = None) -> Reply:
+def ask(model: str | Path, question: str, risk: float | None = None, answerer: Answering | None = None) -> RecallReply:
     """Put a question such as 'Where was NAME born?' to the model in a folder that `trisect recall` wrote.
 
     It abstains where the probability of its answer is below the threshold that was set on held-out questions for `risk`, a
@@ -139,7 +139,7 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
     seen = SEEN[bool(pretrained), bool(tuned)]
     held = rule is not None and (rule.threshold is None or probability < rule.threshold)
     known = {other: row for other, row in names.items() if (row[0] or row[1]) and other != name}
-    return Reply(
+    return RecallReply(
         question.strip(),
         name,
         None if held else found.text,

@@ -12,7 +12,16 @@ import polars as pl
 from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.recall.page_confidence import confidence
 from trisect.experiments.recall.page_guesses import examples, survival, unseen
-from trisect.experiments.recall.page_numbers import BASELINE, CATEGORIES, MODELS, SHORT, STAGES, Curve, Number, Numbers
+from trisect.experiments.recall.page_numbers import (
+    BASELINE,
+    CATEGORIES,
+    MODELS,
+    SHORT,
+    STAGES,
+    Number,
+    RecallCurve,
+    RecallNumbers,
+)
 from trisect.experiments.recall.page_panels import (
     OTHERS,
     Share,
@@ -51,7 +60,7 @@ REFERENCES = (
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
     """The page; what was not measured leaves no section, and the same rows give the same bytes."""
-    numbers, facts = Numbers.of(tables), about.facts
+    numbers, facts = RecallNumbers.of(tables), about.facts
     sections = [
         _accuracy(numbers, facts),
         Section("What the claims say here", _scope(numbers), cards=numbers.claims) if len(numbers.claims) else None,
@@ -73,7 +82,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
     """How many are right with and without pretraining, what survives without q, k or v, and every claim with its parts."""
-    numbers = Numbers.of(tables)
+    numbers = RecallNumbers.of(tables)
     rows = numbers.claims.to_dicts()
     judged: list[Finding] = []
     for whole in verdict_findings(numbers.claims):
@@ -107,7 +116,7 @@ def _part(row: Mapping[str, Any]) -> Finding:
     )
 
 
-def _survival(numbers: Numbers) -> Finding | None:
+def _survival(numbers: RecallNumbers) -> Finding | None:
     """What stays of retrieved answers without q, k or v of one layer; null where it was not measured."""
     rows = [] if numbers.deep is None else numbers.rows("survival", subject=numbers.deep, group=RETRIEVED)
     found = {c: [row for row in rows if row["component"] == c and row["layer"] is not None] for c in "qkv"}
@@ -140,7 +149,7 @@ def _numbered(sections: Sequence[Section]) -> Iterable[Section]:
         yield replace(section, figures=tuple(figures))
 
 
-def _scope(numbers: Numbers) -> tuple[str, ...]:
+def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
     several = len(numbers.seeds) > 1
     drawn = "names and seeds" if several else "names"
     tail = "" if several else " There is one seed, so that they speak of these trained models alone."
@@ -155,7 +164,7 @@ def _scope(numbers: Numbers) -> tuple[str, ...]:
     )
 
 
-def _right(numbers: Numbers) -> Finding:
+def _right(numbers: RecallNumbers) -> Finding:
     """The shares of right answers in one sentence."""
     found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     said = [f"{MODELS.get(m, m)} {words_for(number, percent=True)}" for m, number in found.items()]
@@ -175,7 +184,7 @@ def _right(numbers: Numbers) -> Finding:
     )
 
 
-def _accuracy(numbers: Numbers, facts: RecallFacts) -> Section:
+def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     said = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it makes up. Fine-tuning shows how such questions are answered; the texts that tell of the people held out "
@@ -192,13 +201,13 @@ def _accuracy(numbers: Numbers, facts: RecallFacts) -> Section:
     return Section("Does pretraining let it answer?", said, figures, tuple(tables))
 
 
-def _share(numbers: Numbers, model: str, category: str | None, column: str) -> Share:
+def _share(numbers: RecallNumbers, model: str, category: str | None, column: str) -> Share:
     seeds = tuple(share for _, share in numbers.shares(model, category))
     return Share(column, model, numbers.number("accuracy", model, category), seeds)
 
 
 def _right_figure(
-    numbers: Numbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Reference], part: str
+    numbers: RecallNumbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Reference], part: str
 ) -> Figure:
     """Right answers by model, beside what others reached, and by where the model met the name."""
     others = {
@@ -229,7 +238,7 @@ def _right_figure(
     return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
 
 
-def _by_category(numbers: Numbers) -> Iterable[Table]:
+def _by_category(numbers: RecallNumbers) -> Iterable[Table]:
     """Right answers by where the model met the name, with the number of names."""
     rows = [
         (f"{category}: {SHORT.get(model, model)}", share_words(found.value), ends_words(found), words.count(found.n))
@@ -259,7 +268,7 @@ def _versions(shares: Sequence[float]) -> str:
     return " or ".join(map(share_words, shares)) or "–"
 
 
-def _learning(numbers: Numbers) -> Section | None:
+def _learning(numbers: RecallNumbers) -> Section | None:
     curves = [c for c in numbers.curves() if c.name == "loss_nats" and c.split == "train"]
     stages = [(stage, mine) for stage in STAGES if (mine := [c for c in curves if c.stage == stage])]
     if not stages:
@@ -276,13 +285,13 @@ def _learning(numbers: Numbers) -> Section | None:
     return Section("How it was learned", (), (Figure("recall-loss", "", "Losses", caption, tuple(panels), key),))
 
 
-def _ends(curves: Sequence[Curve]) -> str:
+def _ends(curves: Sequence[RecallCurve]) -> str:
     """The mean loss of the last epoch, by model."""
     last = {m: [c.values[-1] for c in curves if c.model == m] for m in dict.fromkeys(c.model for c in curves)}
     return words.listed([f"{words.number(fmean(values))} ({SHORT.get(m, m)})" for m, values in last.items()])
 
 
-def _facts(numbers: Numbers, facts: RecallFacts) -> tuple[tuple[str, str], ...]:
+def _facts(numbers: RecallNumbers, facts: RecallFacts) -> tuple[tuple[str, str], ...]:
     found = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),

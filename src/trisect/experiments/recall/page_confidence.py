@@ -12,7 +12,7 @@ from trisect.experiments.recall.page_numbers import (
     MODELS,
     SCORES,
     SHORT,
-    Numbers,
+    RecallNumbers,
     cumulative,
     probabilities,
     roc,
@@ -34,7 +34,7 @@ from trisect.report.panels import Figure, LegendEntry
 from trisect.report.sheet import Section, Table
 
 
-def confidence(numbers: Numbers) -> Section | None:
+def confidence(numbers: RecallNumbers) -> Section | None:
     """Calibration, confidence by category, ranking, and risk against coverage; null without a pretrained model."""
     deep = numbers.deep
     if deep is None:
@@ -56,7 +56,7 @@ def confidence(numbers: Numbers) -> Section | None:
     return Section("Retrieved or made up?", said, tuple(figures), tables)
 
 
-def _reliability(numbers: Numbers, models: Sequence[str]) -> Iterable[Figure]:
+def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Iterable[Figure]:
     panels, total, errors = [], 0, []
     for model in models:
         rows = sorted(
@@ -81,7 +81,7 @@ def _reliability(numbers: Numbers, models: Sequence[str]) -> Iterable[Figure]:
         yield Figure("recall-reliability", "", "Is a probability what it says?", caption, tuple(panels))
 
 
-def _distribution(numbers: Numbers, deep: str) -> Iterable[Figure]:
+def _distribution(numbers: RecallNumbers, deep: str) -> Iterable[Figure]:
     answers = numbers.of_model(deep)
     found = {c: probabilities(of) for c in CATEGORIES if len(of := answers.filter(pl.col("category") == c))}
     if not found:
@@ -98,7 +98,7 @@ def _distribution(numbers: Numbers, deep: str) -> Iterable[Figure]:
     yield Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys({c: c for c in found}))
 
 
-def _ranking(numbers: Numbers, deep: str) -> Iterable[Figure]:
+def _ranking(numbers: RecallNumbers, deep: str) -> Iterable[Figure]:
     answers = numbers.of_model(deep, "valid").drop_nulls("correct")
     marks = [look(c) for c in CATEGORIES]
     paths, key = [], []
@@ -120,7 +120,7 @@ def _ranking(numbers: Numbers, deep: str) -> Iterable[Figure]:
     yield Figure("recall-ranking", "", "Does confidence tell right from wrong?", caption, (panel,), tuple(key))
 
 
-def _risk(numbers: Numbers, models: Sequence[str]) -> Iterable[Figure]:
+def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Iterable[Figure]:
     paths, areas, count = [], [], 0
     for model in models:
         rows = sorted((r for r in numbers.rows("risk", subject=model) if r["at"] is not None), key=lambda r: r["at"])
@@ -141,7 +141,7 @@ def _risk(numbers: Numbers, models: Sequence[str]) -> Iterable[Figure]:
         yield Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys(named))
 
 
-def _auroc(numbers: Numbers, models: Sequence[str]) -> Table | None:
+def _auroc(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
     named = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
     rows = []
     for score, name in named.items():
@@ -153,7 +153,7 @@ def _auroc(numbers: Numbers, models: Sequence[str]) -> Table | None:
     return Table(columns, tuple(rows), caption) if rows else None
 
 
-def _thresholds(numbers: Numbers, models: Sequence[str]) -> Table | None:
+def _thresholds(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
     rows = []
     for model in models:
         covered = {r["at"]: r["value"] for r in numbers.rows("threshold_coverage", subject=model)}

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from trisect.core.files import digest
-from trisect.experiments.recall.page_numbers import MODELS, SHORT, UNSEEN, Numbers, number_of, probabilities
+from trisect.experiments.recall.page_numbers import MODELS, SHORT, UNSEEN, RecallNumbers, number_of, probabilities
 from trisect.experiments.recall.page_panels import (
     UNIT,
     Share,
@@ -32,7 +32,7 @@ KINDS = ("retrieved", "wrong", "taught", "made up")
 TITLE = "Where do q, k and v come in?"
 
 
-def unseen(numbers: Numbers) -> Section | None:
+def unseen(numbers: RecallNumbers) -> Section | None:
     """How often a guess is the place of the nearest known name, against chance; null where it was not measured."""
     deep = numbers.deep
     rows = sorted(numbers.rows("match", subject=deep) if deep else [], key=lambda row: _rank(str(row["group"])))
@@ -71,7 +71,7 @@ def _rank(kind: str) -> int:
     return list(NEAR).index(kind) if kind in NEAR else len(NEAR)
 
 
-def survival(numbers: Numbers) -> Section | None:
+def survival(numbers: RecallNumbers) -> Section | None:
     """What survives where a layer's q, k or v are replaced; null where it was not measured."""
     found = {measure: numbers.rows(measure) for measure in SURVIVAL}
     figures = [
@@ -127,7 +127,7 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     return [Bar(r["component"], str(r["layer"]), r["value"], r["low"], r["high"]) for r in rows]
 
 
-def examples(numbers: Numbers) -> Section | None:
+def examples(numbers: RecallNumbers) -> Section | None:
     """A few answers of each kind, mixed; what they were stands in a table of its own."""
     deep = numbers.deep
     if deep is None:

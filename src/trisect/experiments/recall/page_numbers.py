@@ -39,7 +39,7 @@ class Number(NamedTuple):
     n: int | None = None
 
 
-class Curve(NamedTuple):
+class RecallCurve(NamedTuple):
     """A loss by epoch of one training: of which model, in which stage, with which seed, on which split."""
 
     model: str
@@ -52,7 +52,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class RecallNumbers:
     """The tables answers, measures, metrics and claims."""
 
     answers: pl.DataFrame
@@ -61,7 +61,7 @@ class Numbers:
     claims: pl.DataFrame
 
     @classmethod
-    def of(cls, tables: Mapping[str, pl.DataFrame]) -> Numbers:
+    def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
         """Take the tables; a missing one is an empty one, and numbers that are none are left out."""
         known = {n: tables[n] if n in tables else frame(n, ()) for n in ("answers", "measures", "metrics", "claims")}
         for name in ("measures", "metrics"):
@@ -118,7 +118,7 @@ class Numbers:
         known = found.drop_nulls("correct").group_by("seed").agg(pl.col("correct").mean().alias("share"))
         return [(seed, share) for seed, share in known.sort("seed").select("seed", "share").iter_rows()]
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[RecallCurve]:
         """Every loss or accuracy by epoch; a run is spelt MODEL/STAGE/SEED."""
         found = []
         for key, rows in self.metrics.sort("run", "split", "name", "epoch").group_by(
@@ -129,7 +129,7 @@ class Numbers:
             stage, _, seed = rest.partition("/")
             if stage in STAGES and seed.isdigit():
                 epochs, values = tuple(rows["epoch"].to_list()), tuple(rows["value"].to_list())
-                found.append(Curve(model, stage, int(seed), split, name, epochs, values))
+                found.append(RecallCurve(model, stage, int(seed), split, name, epochs, values))
         rank = list(MODELS)
         return sorted(found, key=lambda c: (rank.index(c.model) if c.model in rank else len(rank), c.seed))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from trisect.experiments.recall.page_numbers import Curve, Number
+from trisect.experiments.recall.page_numbers import Number, RecallCurve
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis, around
@@ -175,7 +175,7 @@ def path_panel(
     return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})
 
 
-def loss_panel(title: str, curves: Sequence[Curve], names: Mapping[str, str]) -> Panel:
+def loss_panel(title: str, curves: Sequence[RecallCurve], names: Mapping[str, str]) -> Panel:
     """Losses by epoch of one stage: every seed thin, their mean bold, each model in its look."""
     measure = Measure("loss", "nats")
     lines = []

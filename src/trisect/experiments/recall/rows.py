@@ -182,7 +182,7 @@ def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[s
         yield own | {"measure": "threshold_coverage", "value": float(np.mean([one.coverage for one in found]))}
 
 
-def _honest(row: dict[str, Any], seeds: picked.Seeds) -> dict[str, Any]:
+def _honest(row: dict[str, Any], seeds: picked.AnswerSeeds) -> dict[str, Any]:
     """A row without its interval where no answer is right or none is wrong, so that no draw can differ in that."""
     kinds = set(np.concatenate([picked.right(answers) for answers in seeds]).tolist())
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
@@ -211,7 +211,7 @@ def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBo
         yield own | {"measure": "match_p", "value": p if np.isfinite(p) else None, "n": found.units}
 
 
-def _agreement(seeds: picked.Seeds) -> Float[np.ndarray, "N N"]:
+def _agreement(seeds: picked.AnswerSeeds) -> Float[np.ndarray, "N N"]:
     """Agreements of the names that every seed has a neighbour for, summed over seeds."""
     shared = set.intersection(*(set(answers["name"].to_list()) for answers in seeds))
     kept = [answers.filter(pl.col("name").is_in(list(shared))).sort("name") for answers in seeds]

@@ -23,20 +23,20 @@ from trisect.experiments.recall.settings import (
     RECALL,
     RECIPES,
     RecallFacts,
+    RecallRecipe,
     RecallSettings,
-    Recipe,
     Reference,
     choose_recipe,
 )
 from trisect.experiments.recall.survival import survival_measures
-from trisect.experiments.recall.training import MODELS, STAGES, Lesson, Place
+from trisect.experiments.recall.training import MODELS, STAGES, Lesson, RecallFolder
 from trisect.experiments.recall.work import LessonWork
 from trisect.hf.small.gpt import is_model
 from trisect.lab.driver import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
-from trisect.lab.resume import Plan, join, work
+from trisect.lab.resume import ResumePlan, join, work
 from trisect.measure.recall import threshold
 from trisect.text.birth_places import QUESTION, People, open_people
 from trisect.text.corruption import check_block
@@ -76,7 +76,7 @@ class RecallWork:
     """Models to be trained and asked; interrupted, a call goes on where it stopped, and with more seeds it is extended."""
 
     settings: RecallSettings
-    recipe: Recipe
+    recipe: RecallRecipe
     people: People
     device: str
     name: str = ""
@@ -87,11 +87,11 @@ class RecallWork:
 
     def own(self, folder: Path) -> Iterable[Path]:
         """Every folder that a recall writes into."""
-        return Place(folder).own()
+        return RecallFolder(folder).own()
 
     def measure(self, bench: Bench) -> Measured[RecallFacts]:
         """Train what is not trained yet, and ask every question (science B2 to B4)."""
-        place, plan = Place(bench.folder), self._plan(bench.folder)
+        place, plan = RecallFolder(bench.folder), self._plan(bench.folder)
         write_json(place.plan, plan.data())
         write_json(place.people, asdict(self.people))
         lessons = [Lesson(m, s) for s in plan.seeds for m in MODELS if m != "left-out" or self.people.left_out]
@@ -101,11 +101,11 @@ class RecallWork:
         plan = work(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
         return self._found(place, plan, lessons)
 
-    def _plan(self, folder: Path) -> Plan:
+    def _plan(self, folder: Path) -> ResumePlan:
         begun = {"recipe": self.recipe.data(), "people": self.people.fingerprint, "device": self.device}
-        return join(Place(folder).plan, KIND, begun, self.settings.seeds)
+        return join(RecallFolder(folder).plan, KIND, begun, self.settings.seeds)
 
-    def _found(self, place: Place, plan: Plan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
+    def _found(self, place: RecallFolder, plan: ResumePlan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
         """The tables, from what every model answered."""
         people, recipe = self.people, self.recipe
         read = {one: read_json(place.answers(one), _again(place.answers(one))) for one in lessons}
@@ -137,7 +137,7 @@ class RecallWork:
         )
 
 
-def recall_facts(recipe: Recipe, people: People, examples: bool) -> RecallFacts:
+def recall_facts(recipe: RecallRecipe, people: People, examples: bool) -> RecallFacts:
     """What is noted beside the tables."""
     return RecallFacts(
         f"{people.name}, fingerprint {people.fingerprint}",
@@ -148,7 +148,7 @@ def recall_facts(recipe: Recipe, people: People, examples: bool) -> RecallFacts:
     )
 
 
-def open_world(data: str | Path, recipe: Recipe) -> People:
+def open_world(data: str | Path, recipe: RecallRecipe) -> People:
     """The generated people, or those of a folder, with as many names left out and invented as the recipe says."""
     if str(data) == EMBEDDED_DATA:
         if recipe.left_out:
@@ -174,7 +174,7 @@ def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> dict[str
     return {"question": QUESTION, "names": names, "thresholds": rows}
 
 
-def _losses(place: Place, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
+def _losses(place: RecallFolder, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
     rows = []
     for one in lessons:
         for stage in STAGES:

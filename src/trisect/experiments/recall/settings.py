@@ -99,7 +99,7 @@ ASK = Utility(
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RecallRecipe:
     """What is trained, and how. Defaults are the assignment's.
 
     The learning rate rises over `warmup_tokens`, then falls as a cosine to the share `floor`, over `decay_epochs` × the
@@ -172,7 +172,7 @@ class Recipe:
         return asdict(self)
 
 
-COURSE = Recipe()
+COURSE = RecallRecipe()
 SMALL = replace(
     COURSE,
     name="small",
@@ -213,7 +213,7 @@ EMBEDDED = replace(
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, COURSE)}
 
 
-def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, Any] | None = None) -> Recipe:
+def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, Any] | None = None) -> RecallRecipe:
     """A recipe by name, with some settings changed; null is 'embedded' for the generated world and 'small' else.
 
     Raises SpecError for a recipe, a setting or a value that there is not.

@@ -19,7 +19,7 @@ MEASURES = {"mean": "survival", "zero": "survival_zero"}
 RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "made up")
 
 
-class Answering(Protocol):
+class EditedAnswering(Protocol):
     """What is asked here of a model that answers (hf.answers.Answerer)."""
 
     @property
@@ -53,7 +53,7 @@ def group_of(row: Mapping[str, Any]) -> str | None:
     return TAUGHT if row["correct"] else None
 
 
-def survived(answerer: Answering, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def survived(answerer: EditedAnswering, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
 
     `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all

@@ -13,9 +13,9 @@ import numpy as np
 from torch import nn
 
 from trisect.core.files import inside, read_json, write_json
-from trisect.engine.jobs import Desk, Emit, job
+from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.recall.answers import neighbours
-from trisect.experiments.recall.settings import Recipe
+from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.recall.survival import survived
 from trisect.hf.small.answers import Answerer
 from trisect.hf.small.gpt import ids_of, is_model, load_weights, make_model, make_tokenizer, save
@@ -59,7 +59,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Place:
+class RecallFolder:
     """Where the files of a recall experiment lie."""
 
     path: Path
@@ -102,7 +102,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecallJob:
     """A lesson as a worker reads it."""
 
     model: str
@@ -112,7 +112,7 @@ class Asked:
 
 
 @job
-def teach(asked: Asked, desk: Desk) -> None:
+def teach(asked: RecallJob, desk: JobDesk) -> None:
     """Do a lesson; its files lie in the scratch folder as they lie in the experiment's."""
 
     def emit(share: float, words: str) -> None:
@@ -121,14 +121,21 @@ def teach(asked: Asked, desk: Desk) -> None:
 
     people = desk.read("people", _open_people)
     with one_thread(), fast_products():
-        take(Lesson(asked.model, asked.seed), Place(desk.scratch), Recipe(**asked.recipe), people, asked.device, emit)
+        take(
+            Lesson(asked.model, asked.seed),
+            RecallFolder(desk.scratch),
+            RecallRecipe(**asked.recipe),
+            people,
+            asked.device,
+            emit,
+        )
 
 
 def _open_people(path: Path) -> People:
     return read_people(read_json(path, "Call 'trisect recall' again: it writes the file again."))
 
 
-def take(lesson: Lesson, place: Place, recipe: Recipe, people: People, device: str, emit: Emit) -> None:
+def take(lesson: Lesson, place: RecallFolder, recipe: RecallRecipe, people: People, device: str, emit: Emit) -> None:
     """Do of a lesson what is not done yet: pretrain, fine-tune, answer. What is done is on the disk, whole."""
     world = lesson.world(people)
     if not is_model(place.model(lesson)):
@@ -142,7 +149,7 @@ def take(lesson: Lesson, place: Place, recipe: Recipe, people: People, device: s
 
 
 def _train(
-    lesson: Lesson, place: Place, recipe: Recipe, people: People, world: People, device: str, emit: Emit
+    lesson: Lesson, place: RecallFolder, recipe: RecallRecipe, people: People, world: People, device: str, emit: Emit
 ) -> None:
     """From random weights to a fine-tuned model in its folder."""
     tokenizer = make_tokenizer(people.characters(), recipe.block)
@@ -173,7 +180,9 @@ def _train(
     place.state(lesson, "fine-tuning").unlink(missing_ok=True)
 
 
-def _practise(practice: Practice, model: nn.Module, place: Place, lesson: Lesson, stage: str, emit: Emit) -> None:
+def _practise(
+    practice: Practice, model: nn.Module, place: RecallFolder, lesson: Lesson, stage: str, emit: Emit
+) -> None:
     """One training, with its losses kept beside the models."""
     epochs = practice.schedule.epochs * practice.schedule.cycles
     share = (0.0, 0.9) if stage == "pretraining" else (0.9 if lesson.model != "plain" else 0.0, 1 - ANSWERING)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trisect.engine.drive import Order
+from trisect.engine.drive import JobOrder
 from trisect.engine.landing import land
 from trisect.engine.protocol import Files
-from trisect.experiments.recall.settings import Recipe
-from trisect.experiments.recall.training import STAGES, Asked, Lesson, Place, teach
+from trisect.experiments.recall.settings import RecallRecipe
+from trisect.experiments.recall.training import STAGES, Lesson, RecallFolder, RecallJob, teach
 from trisect.hf.small.gpt import is_model
 
 ORDER = ("models/*/config.json", "answers/*")  # what says that a model, and then a lesson, is finished comes last
@@ -19,8 +19,8 @@ class LessonWork:
     """One lesson; lessons wait for nothing."""
 
     lesson: Lesson
-    place: Place
-    recipe: Recipe
+    place: RecallFolder
+    recipe: RecallRecipe
     device: str
 
     @property
@@ -37,16 +37,16 @@ class LessonWork:
         """Always."""
         return True
 
-    def order(self) -> Order:
+    def order(self) -> JobOrder:
         """It goes on from the model that is trained, else from what pretraining left and the training under way."""
         model, base = self.place.model(self.lesson), self.place.base(self.lesson)
         states = [self.place.state(self.lesson, stage) for stage in STAGES]
         there = (
             [model] if is_model(model) else [*([base] if is_model(base) else []), *(s for s in states if s.exists())]
         )
-        return Order(
+        return JobOrder(
             teach,
-            Asked(self.lesson.model, self.lesson.seed, self.recipe.data(), self.device),
+            RecallJob(self.lesson.model, self.lesson.seed, self.recipe.data(), self.device),
             self.place.path,
             needs={"people": self.place.people},
             begins={str(path.relative_to(self.place.path)): path for path in there},

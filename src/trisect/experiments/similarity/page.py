@@ -61,14 +61,14 @@ class Head(NamedTuple):
         return 1 if self.z > 0 else -1
 
 
-class Numbers(NamedTuple):
+class SimilarityNumbers(NamedTuple):
     """The table `measures`, found by measure, component and group."""
 
     heads: Mapping[tuple[str, str, str | None], list[Head]]
     nulls: Mapping[tuple[str, str, str | None], float]
 
     @classmethod
-    def of(cls, measures: pl.DataFrame) -> Numbers:
+    def of(cls, measures: pl.DataFrame) -> SimilarityNumbers:
         """Read the rows once."""
         found: dict[tuple[Any, ...], float | None] = {}
         nulls: dict[tuple[str, str, str | None], list[float]] = {}
@@ -99,7 +99,7 @@ class Numbers(NamedTuple):
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
     """The page from the tables measures and claims."""
-    numbers, facts = Numbers.of(tables["measures"]), about.facts
+    numbers, facts = SimilarityNumbers.of(tables["measures"]), about.facts
     texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
     lede = f"The query, key and value matrices of every head of {facts.subject}{texts}. This speaks of this one model."
     sections = [
@@ -119,7 +119,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
     """How alike each pair is, how symmetric the score, and every verdict with its reason."""
-    numbers = Numbers.of(tables["measures"])
+    numbers = SimilarityNumbers.of(tables["measures"])
     found = [_overlap(numbers, pair) for pair in PAIRS if numbers.get("overlap", pair)]
     if numbers.get("symmetric_share", "q-k"):
         said = f"Symmetric share of the score: {_against_null(numbers, 'symmetric_share', 'q-k')} on average."
@@ -135,20 +135,20 @@ def _finding(measure: str, said: str, values: tuple[Estimate, ...], sides: tuple
     )
 
 
-def _estimates(numbers: Numbers, measure: str, pair: str) -> tuple[Estimate, ...]:
+def _estimates(numbers: SimilarityNumbers, measure: str, pair: str) -> tuple[Estimate, ...]:
     """The mean over heads, and beside it that of random matrices where there is one."""
     heads, null = numbers.get(measure, pair), numbers.null(measure, pair)
     mean = Estimate(pair, _mean(heads), n=len(heads))
     return (mean,) if null is None else (mean, Estimate("random", null))
 
 
-def _sides(numbers: Numbers, measure: str, pair: str) -> tuple[int, int]:
+def _sides(numbers: SimilarityNumbers, measure: str, pair: str) -> tuple[int, int]:
     """How many heads lie above random matrices, and how many below."""
     heads = numbers.get(measure, pair)
     return sum(h.side == 1 for h in heads), sum(h.side == -1 for h in heads)
 
 
-def _alike(numbers: Numbers) -> Section:
+def _alike(numbers: SimilarityNumbers) -> Section:
     said = [
         "A head's matrix reads a part of its input, as many directions as the head is wide. The overlap of two matrices is the "
         "mean squared cosine of the principal angles between what they read: 1 where they read the same, 0 where one reads "
@@ -166,12 +166,12 @@ _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 
 
-def _overlap(numbers: Numbers, pair: str) -> Finding:
+def _overlap(numbers: SimilarityNumbers, pair: str) -> Finding:
     values, sides = _estimates(numbers, "overlap", pair), _sides(numbers, "overlap", pair)
     return _finding("overlap", f"Overlap of {_overlaps(numbers, pair)}", values, sides, pair)
 
 
-def _overlaps(numbers: Numbers, pair: str) -> str:
+def _overlaps(numbers: SimilarityNumbers, pair: str) -> str:
     heads = numbers.get("overlap", pair)
     null = numbers.null("overlap", pair)
     said = f"{_dash(pair)}: {words.number(_mean(heads))} on average over {words.several(len(heads), 'head')}"
@@ -191,7 +191,7 @@ def _rule(facts: SimilarityFacts) -> str:
     )
 
 
-def _score(numbers: Numbers, facts: SimilarityFacts) -> Section:
+def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
     shares = numbers.get("symmetric_share", "q-k")
     said, figures = [], []
     if shares:
@@ -239,7 +239,7 @@ def _score(numbers: Numbers, facts: SimilarityFacts) -> Section:
     return Section("Is the score a similarity?", tuple(said), tuple(figures))
 
 
-def _on_texts(numbers: Numbers, facts: SimilarityFacts) -> list[str]:
+def _on_texts(numbers: SimilarityNumbers, facts: SimilarityFacts) -> list[str]:
     found = {
         m: numbers.get(m, "q-k", CORPUS)
         for m in ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
@@ -259,7 +259,7 @@ def _on_texts(numbers: Numbers, facts: SimilarityFacts) -> list[str]:
     return [said]
 
 
-def _ranks(numbers: Numbers) -> Section:
+def _ranks(numbers: SimilarityNumbers) -> Section:
     said = (
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
@@ -278,7 +278,7 @@ def _ranks(numbers: Numbers) -> Section:
     return Section("How many directions does a head use?", (said, f"{'; '.join(lines)}."), tuple(figures))
 
 
-def _described(numbers: Numbers, facts: SimilarityFacts) -> Section:
+def _described(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
     said = (
         "The cosine of two flattened matrices and linear CKA change when a head is rewritten in another basis, so that no verdict "
         "rests on them. They say how alike the weights and the representations are as this model happens to hold them."
@@ -293,7 +293,7 @@ def _described(numbers: Numbers, facts: SimilarityFacts) -> Section:
     return Section("Described, not judged", (said,), tuple(figures))
 
 
-def _elsewhere(numbers: Numbers) -> Iterable[Section]:
+def _elsewhere(numbers: SimilarityNumbers) -> Iterable[Section]:
     """How attention to another sequence differs from attention to its own; nothing where there is none."""
     if not numbers.get("overlap", "q-k", ELSEWHERE):
         return
@@ -321,7 +321,7 @@ def _elsewhere(numbers: Numbers) -> Iterable[Section]:
     yield Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
 
 
-def _compared(numbers: Numbers, facts: SimilarityFacts) -> Section:
+def _compared(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
     rows = []
     for (measure, component, group), heads in numbers.heads.items():
         null = numbers.null(measure, component, group)
@@ -347,7 +347,7 @@ def _compared(numbers: Numbers, facts: SimilarityFacts) -> Section:
 
 
 def _grids(
-    numbers: Numbers,
+    numbers: SimilarityNumbers,
     measure: str,
     components: Sequence[str],
     unit: str,
@@ -375,7 +375,7 @@ def _grids(
     yield grid(name, number, title, f"{caption} {count} a panel.", values, unit, diverging, None, marked)
 
 
-def _against_null(numbers: Numbers, measure: str, component: str) -> str:
+def _against_null(numbers: SimilarityNumbers, measure: str, component: str) -> str:
     said, null = words.number(_mean(numbers.get(measure, component))), numbers.null(measure, component)
     return said if null is None else f"{said} (random: {words.number(null)})"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import Batch, ModelSource, Seed, TextSource
+from trisect.lab.inputs import BatchSize, ModelSource, Seed, TextSource
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 
@@ -26,7 +26,7 @@ class SimilaritySettings:
             known=f"With fewer than {FEWEST:,} no head could survive the correction for many heads.",
         ),
     ] = FEWEST
-    batch: Batch = 8
+    batch: BatchSize = 8
     seed: Seed = 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.axes import around
 from trisect.report.chart_data import Measure
@@ -33,7 +33,7 @@ def together(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def combinations(rows: Rows) -> Iterable[Figure]:
+def combinations(rows: StudyRows) -> Iterable[Figure]:
     """Sites of several parts against the sum of their single effects, for every method that has both."""
     found: dict[str, list[Point]] = {}
     for label in rows.labels:
@@ -74,7 +74,7 @@ def _tally(found: dict[str, list[Point]]) -> str:
     return "; ".join(said) + " (95 % intervals, not corrected for how many)."
 
 
-def heads(rows: Rows) -> Iterable[Figure]:
+def heads(rows: StudyRows) -> Iterable[Figure]:
     """Maps of layers by heads, one for each method that was done to single heads."""
     single = rows.heads
     if single is None:
@@ -89,7 +89,7 @@ def heads(rows: Rows) -> Iterable[Figure]:
     yield from _map(rows, "heads-rewind", "Rewinding area, by head", points, "mean rise of the train loss")
 
 
-def _map(rows: Rows, name: str, title: str, points: Sequence[Point], noun: str) -> Iterable[Figure]:
+def _map(rows: StudyRows, name: str, title: str, points: Sequence[Point], noun: str) -> Iterable[Figure]:
     cells: dict[str, list[tuple[int, int, float]]] = {}
     clear: dict[str, set[tuple[int, int]]] = {}
     for site, mean in sorted(by_site(points).items(), key=lambda item: order(item[0])):

@@ -10,7 +10,7 @@ from trisect.claims.controls import CONTROLS
 from trisect.core.finding import Estimate, Finding
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.axes import around
 from trisect.report.chart_data import Measure
@@ -33,7 +33,7 @@ WITH = {
 }
 
 
-def findings(rows: Rows) -> Iterator[Finding]:
+def findings(rows: StudyRows) -> Iterator[Finding]:
     """What is left of attacks when each control is taken off, by label; then which claims survive each control."""
     for label in rows.controlled:
         for control, points in _differences(_beside(rows, label, "valid")).items():
@@ -62,7 +62,7 @@ def _left(label: str, control: str, points: Sequence[Point]) -> Finding:
     )
 
 
-def figures(rows: Rows) -> Iterable[Figure]:
+def figures(rows: StudyRows) -> Iterable[Figure]:
     """The sites that have controls, attacked plainly and with each control, on both splits."""
     for label in rows.controlled:
         for split in ("valid", "train"):
@@ -71,7 +71,7 @@ def figures(rows: Rows) -> Iterable[Figure]:
                 yield _figure(rows, label, split, found)
 
 
-def _beside(rows: Rows, label: str, split: str) -> dict[str, list[Point]]:
+def _beside(rows: StudyRows, label: str, split: str) -> dict[str, list[Point]]:
     """Effects by the panel's title: the plain attack at the sites that have a control, and every control."""
     controls = {NAMES[c]: rows.effects("attack", split, label, variant=c) for c in CONTROLS}
     controls = {name: points for name, points in controls.items() if points}
@@ -80,7 +80,7 @@ def _beside(rows: Rows, label: str, split: str) -> dict[str, list[Point]]:
     return ({"Attack": plain} if plain else {}) | controls
 
 
-def _figure(rows: Rows, label: str, split: str, found: Mapping[str, Sequence[Point]]) -> Figure:
+def _figure(rows: StudyRows, label: str, split: str, found: Mapping[str, Sequence[Point]]) -> Figure:
     every = [p for points in found.values() for p in points]
     axis = around([p.value for p in with_means(every)], f"nats, {split}", zero=True, bend=True)
     noun = f"change of {SPLIT[split]} loss"
@@ -126,7 +126,7 @@ def _less(found: Mapping[str, Sequence[Point]]) -> str:
     )
 
 
-def _distance(rows: Rows, label: str) -> str:
+def _distance(rows: StudyRows, label: str) -> str:
     """How far the control labels' distribution over tokens is from the labels' own."""
     test = rows.chosen("attack", label, variant="control") & (pl.col("name") == "control_distance")
     found = rows.metrics.filter(test)["value"].to_list()

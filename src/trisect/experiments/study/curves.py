@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis, around
@@ -33,14 +33,14 @@ class Curves(NamedTuple):
     axis: SharedAxis
 
 
-def depth_share(rows: Rows) -> Callable[[str], float]:
+def depth_share(rows: StudyRows) -> Callable[[str], float]:
     """How deep a site lies, from 0 (layer 1) to 1 (the deepest layer of the study)."""
     depths = [place(s).depth for s in rows.edited]
     deepest = max([d for d in depths if d != math.inf], default=1.0)
     return lambda site: 0.5 if place(site).depth == math.inf else (place(site).depth - 1) / max(1.0, deepest - 1)
 
 
-def arranged(rows: Rows, curves: Curves, meet: bool = False) -> tuple[FigureView, FigureView]:
+def arranged(rows: StudyRows, curves: Curves, meet: bool = False) -> tuple[FigureView, FigureView]:
     """The same curves with a panel per component, and with a panel per layer."""
     share = depth_share(rows)
     sites = sorted({s.site for s in curves.edited}, key=order)
@@ -81,7 +81,7 @@ def keys(lines: Iterable[CurveLine]) -> tuple[LegendEntry, ...]:
     return tuple({line.name: line.key for line in lines}.values())
 
 
-def _against(rows: Rows, edit: str, split: str, labels: Sequence[str | None]) -> list[tuple[list[Point], Curves]]:
+def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None]) -> list[tuple[list[Point], Curves]]:
     """Loss curves of one experiment with each label beside the baseline's, on one axis; those without rows are left out."""
     measure = Measure(f"{SPLIT[split]} loss", LOSS)
     kept = [points for label in labels if (points := rows.curves(edit, split, label=label))]
@@ -94,7 +94,7 @@ def _against(rows: Rows, edit: str, split: str, labels: Sequence[str | None]) ->
     return [(points, Curves(tuple(of_runs(points, measure)), other, axis)) for points in kept]
 
 
-def _caption(rows: Rows, edit: str, split: str, label: str | None, points: Sequence[Point], curves: Curves) -> str:
+def _caption(rows: StudyRows, edit: str, split: str, label: str | None, points: Sequence[Point], curves: Curves) -> str:
     """The end of a caption: extremes, how many seeds and runs, what diverged and what is cut."""
     runs = {(p.site, p.seed) for p in points}
     gone = {(p.site, p.seed) for p in points if p.diverged}
@@ -108,7 +108,7 @@ def _caption(rows: Rows, edit: str, split: str, label: str | None, points: Seque
     return tail + (CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else "")
 
 
-def attacks(rows: Rows) -> Iterable[Figure]:
+def attacks(rows: StudyRows) -> Iterable[Figure]:
     """Figures 3 to 6, and the like for other labels; the first label's can be seen beside the others'."""
     first_label = next(iter(rows.labels), None)
     for label in rows.labels:
@@ -136,7 +136,7 @@ def attacks(rows: Rows) -> Iterable[Figure]:
             )
 
 
-def _by_label(rows: Rows, split: str) -> list[FigureView]:
+def _by_label(rows: StudyRows, split: str) -> list[FigureView]:
     """A panel per component and label, all on one axis."""
     found = _against(rows, "attack", split, rows.labels)
     views = [arranged(rows, curves)[0] for _, curves in found]
@@ -151,7 +151,7 @@ def _titled(panel: Panel, title: str) -> Panel:
     return panel._replace(title=title, chart=chart, alt=f"{title}{panel.alt.removeprefix(panel.title)}")
 
 
-def freezing(rows: Rows) -> Iterable[Figure]:
+def freezing(rows: StudyRows) -> Iterable[Figure]:
     """Figures 11 and 12."""
     for number, split in ((11, "train"), (12, "valid")):
         for points, curves in _against(rows, "freeze", split, [None]):
@@ -170,7 +170,7 @@ def freezing(rows: Rows) -> Iterable[Figure]:
             )
 
 
-def baseline(rows: Rows) -> Iterable[Figure]:
+def baseline(rows: StudyRows) -> Iterable[Figure]:
     """Figure 7, with the loss of word frequencies alone."""
     looks = (
         ("train", "train", palette.INK, ()),
@@ -215,7 +215,7 @@ def baseline(rows: Rows) -> Iterable[Figure]:
         )
 
 
-def midstage(rows: Rows) -> Iterable[Figure]:
+def midstage(rows: StudyRows) -> Iterable[Figure]:
     """Figure 10."""
     points = rows.measure("midstage_loss_nats", "train")
     if not points:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from trisect.core.edits import kind_of
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.axes import around
 from trisect.report.chart_data import Measure
@@ -16,7 +16,7 @@ from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Point
 
 
-def figures(rows: Rows) -> Iterable[Figure]:
+def figures(rows: StudyRows) -> Iterable[Figure]:
     """A figure for each kind, both losses of each of its settings, as differences to the baseline of the same seed."""
     found = [kind for kind in rows.runs["edit"].unique(maintain_order=True) if kind != "none"]
     for kind in (kind for kind in found if not kind_of(kind).own_page):

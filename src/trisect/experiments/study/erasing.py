@@ -27,7 +27,7 @@ from trisect.text.corpus import Corpus
 VALID = 20_000  # tokens of validation on which losses are compared, about
 BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind
 
-Parameters = dict[str, Tensor]
+ModelParameters = dict[str, Tensor]
 
 
 def erase(
@@ -75,7 +75,7 @@ def erase(
 
 @torch.no_grad()
 def fit(
-    parameters: Parameters, model: Model, pieces: list[Piece], site: Site, label: str, classes: int
+    parameters: ModelParameters, model: Model, pieces: list[Piece], site: Site, label: str, classes: int
 ) -> LabelMoments:
     """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
     whole = {n: v[None] for n, v in parameters.items()}
@@ -93,7 +93,7 @@ def _rows(site: Site, model: Model) -> Tensor:
     return torch.cat([torch.arange(start, start + model.width) for start in starts])
 
 
-def apply(parameters: Parameters, site: Site, eraser: Eraser, model: Model) -> None:
+def apply(parameters: ModelParameters, site: Site, eraser: Eraser, model: Model) -> None:
     """Put the erasure into a layer's in-projection."""
     rows, names = _rows(site, model), [f"layers.{(site.layers or (1,))[0]}.in.{kind}" for kind in ("weight", "bias")]
     made = eraser.through(*(parameters[name][rows] for name in names))
@@ -102,7 +102,7 @@ def apply(parameters: Parameters, site: Site, eraser: Eraser, model: Model) -> N
 
 
 def _rises(
-    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[Parameters]
+    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Each changed model's rise of the loss and the ends of its 95 % interval over rows; and the number of tokens."""
     variants = Variants([*changed, final], torch.eye(len(changed) + 1, dtype=torch.float64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.measure.curves import NODES, TOLERANCE
 from trisect.report.format import count, listed, number, several
 from trisect.report.points import Point, order
@@ -20,7 +20,7 @@ class Exactness(NamedTuple):
     rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def exactness(rows: Rows) -> Exactness | None:
+def exactness(rows: StudyRows) -> Exactness | None:
     """What the tables say about the curves of figure 8, on the train split; null without such rows."""
     spent = rows.measure("rewind_evaluations", "train")
     if not spent:
@@ -71,7 +71,7 @@ def _sentence(spent: list[Point], checks: list[Point], nodes: list[Point], point
     return said
 
 
-def _bands(rows: Rows) -> list[tuple[str, dict[str, str]]]:
+def _bands(rows: StudyRows) -> list[tuple[str, dict[str, str]]]:
     """Intervals over sampled rows by site: of the rise at α = 0 and of the area; only those that have rows."""
     found = []
     for title, stem, unit in (("Rise at α = 0", "rewind_rise", "_nats"), ("Area", "rewind_area", "")):

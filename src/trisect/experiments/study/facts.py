@@ -9,14 +9,14 @@ from typing import Any
 from trisect.claims import claims_hash
 from trisect.core.methods import METHODS
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.points import Mean, Point, by_site, order
 
 POINTS = "percentage points, valid"
 
 
-def numbers(rows: Rows) -> dict[str, Any]:
+def numbers(rows: StudyRows) -> dict[str, Any]:
     """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
     items: list[tuple[str, str, bool, list[Point]]] = []
     for one in study_words.methods(rows):
@@ -43,7 +43,7 @@ def numbers(rows: Rows) -> dict[str, Any]:
     }
 
 
-def _accuracies(rows: Rows) -> list[tuple[str, list[Point]]]:
+def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
     """Changes of the validation accuracy in percentage points: what attacks, freezing and α = 0 do to it."""
     found = [
         (
@@ -57,7 +57,7 @@ def _accuracies(rows: Rows) -> list[tuple[str, list[Point]]]:
     return [(title, [p._replace(value=100 * p.value) for p in points]) for title, points in found if points]
 
 
-def study(rows: Rows) -> dict[str, Any]:
+def study(rows: StudyRows) -> dict[str, Any]:
     """What the head, the cards and the last section say about the study."""
     experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
     model, splits = experiment.get("model") or {}, corpus.get("splits") or {}
@@ -119,7 +119,7 @@ def _products(precision: str) -> str:
     return "" if precision == "float32" else f", with {precision} products in training"
 
 
-def _versions(rows: Rows) -> list[str]:
+def _versions(rows: StudyRows) -> list[str]:
     """Every distinct set of versions that made runs, in words; those of the study's description where runs name none."""
     found = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
     found = [versions for versions in found if versions] or [rows.about.get("versions") or {}]

@@ -11,7 +11,7 @@ import polars as pl
 from trisect.experiments.study import beyond, controls, curves, edits, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import LOSS, SHARE
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.axes import SharedAxis, around
 from trisect.report.chart_data import Measure
@@ -32,19 +32,19 @@ def draw(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> dict[s
 
     `tables` holds runs, metrics, sites and claims by the schemas of core.tables; `about` is the study's description.
     """
-    return {figure.name: figure.chart() for figure in collect(Rows.of(tables, about))}
+    return {figure.name: figure.chart() for figure in collect(StudyRows.of(tables, about))}
 
 
-def collect(rows: Rows) -> list[Figure]:
+def collect(rows: StudyRows) -> list[Figure]:
     """Every figure that the rows can fill, in the order of the page."""
-    makers: list[Callable[[Rows], Iterable[Figure]]] = [
+    makers: list[Callable[[StudyRows], Iterable[Figure]]] = [
         _answer, curves.attacks, curves.baseline, _heat, _criticality, curves.midstage, curves.freezing, _adversary, _strengths,
         beyond.combinations, beyond.heads, controls.figures, removal.figures, tying.figures, edits.figures,
     ]  # fmt: skip
     return [figure for maker in makers for figure in maker(rows)]
 
 
-def _answer(rows: Rows) -> Iterable[Figure]:
+def _answer(rows: StudyRows) -> Iterable[Figure]:
     items = study_words.methods(rows)
     if not items:
         return
@@ -81,7 +81,7 @@ def _levels(kind: str) -> tuple[Level, ...]:
     return () if kind == "criticality" else (ZERO,)
 
 
-def _heat(rows: Rows) -> Iterable[Figure]:
+def _heat(rows: StudyRows) -> Iterable[Figure]:
     points = rows.measure("rewind_loss_nats", "train")
     if not points:
         return
@@ -111,7 +111,7 @@ def _heat(rows: Rows) -> Iterable[Figure]:
     yield Figure("fig08-rewind-heat", "Figure 8", "Convex rewinding", caption, panels, (), (low, high, LOSS), at="α")
 
 
-def _criticality(rows: Rows) -> Iterable[Figure]:
+def _criticality(rows: StudyRows) -> Iterable[Figure]:
     last, first = rows.measure("criticality", "train"), rows.measure("criticality_first", "train")
     if not last:
         return
@@ -154,7 +154,7 @@ def _criticality(rows: Rows) -> Iterable[Figure]:
     )
 
 
-def _adversary(rows: Rows) -> Iterable[Figure]:
+def _adversary(rows: StudyRows) -> Iterable[Figure]:
     found = [(label, rows.last("attack", "valid", "adversary_accuracy", label)) for label in rows.labels]
     found = [(label, points) for label, points in found if points]
     if not found:
@@ -187,7 +187,7 @@ def _adversary(rows: Rows) -> Iterable[Figure]:
     )
 
 
-def _majority(rows: Rows, label: str) -> tuple[Level, ...]:
+def _majority(rows: StudyRows, label: str) -> tuple[Level, ...]:
     """How often the commonest label is right on the validation split, as a level to compare with; empty without rows."""
     found = rows.measure(f"majority_accuracy_{label}", "valid")
     if not found and len(rows.labels) == 1:
@@ -195,7 +195,7 @@ def _majority(rows: Rows, label: str) -> tuple[Level, ...]:
     return (Level("commonest label", interval([p.value for p in found]).mean),) if found else ()
 
 
-def _strengths(rows: Rows) -> Iterable[Figure]:
+def _strengths(rows: StudyRows) -> Iterable[Figure]:
     if len(rows.strengths) < 2:
         return
     for label in rows.labels:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from trisect.core.finding import Finding
 from trisect.experiments.study import controls, removal, tying
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report.provenance import verdict_findings
 
 
-def found(rows: Rows) -> tuple[Finding, ...]:
+def found(rows: StudyRows) -> tuple[Finding, ...]:
     """Attacks, criticality, rewinding and freezing; then what controls, probes, erasure and ties say, where there are such."""
     return (
         *study_words.findings(rows),
@@ -19,6 +19,6 @@ def found(rows: Rows) -> tuple[Finding, ...]:
     )
 
 
-def with_verdicts(rows: Rows) -> tuple[Finding, ...]:
+def with_verdicts(rows: StudyRows) -> tuple[Finding, ...]:
     """Every claim's verdict, then what was found."""
     return (*verdict_findings(rows.claims), *found(rows))

@@ -126,7 +126,7 @@ def fleets(runs: Sequence[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
     return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
 
 
-class Asked(NamedTuple):
+class AskedEvaluation(NamedTuple):
     """An evaluation of one run: its kind, the site (empty: every site) and the label column, where there is one."""
 
     run: str
@@ -135,28 +135,28 @@ class Asked(NamedTuple):
     label: str = ""
 
 
-def asked_of(experiment: Design, run: Run) -> list[Asked]:
+def asked_of(experiment: Design, run: Run) -> list[AskedEvaluation]:
     """Every evaluation that a resolved experiment asks of one of its runs."""
     probe, erase, rewind = experiment.probe, experiment.erase, experiment.rewind
     if run.edit is not None:
         mine = probe.labels if probe else ()
-        return [Asked(run.id, "probe", label=label) for label in mine if label == run.edit.column]
-    asked = [Asked(run.id, "cut", str(Site(("attn",), None)))]
+        return [AskedEvaluation(run.id, "probe", label=label) for label in mine if label == run.edit.column]
+    asked = [AskedEvaluation(run.id, "cut", str(Site(("attn",), None)))]
     kinds = (("rewind", "midstage") if rewind.midstage else ("rewind",)) if rewind else ()
-    asked += [Asked(run.id, kind, str(site)) for kind in kinds for site in (rewind.sites if rewind else ())]
-    asked += [Asked(run.id, "probe", label=label) for label in (probe.labels if probe else ())]
+    asked += [AskedEvaluation(run.id, kind, str(site)) for kind in kinds for site in (rewind.sites if rewind else ())]
+    asked += [AskedEvaluation(run.id, "probe", label=label) for label in (probe.labels if probe else ())]
     if erase:
-        asked += [Asked(run.id, "erase", str(site), label) for label in erase.labels for site in erase.sites]
+        asked += [AskedEvaluation(run.id, "erase", str(site), label) for label in erase.labels for site in erase.sites]
     return asked
 
 
-def evaluations(experiment: Design, corpus: str) -> set[Asked]:
+def evaluations(experiment: Design, corpus: str) -> set[AskedEvaluation]:
     """Every evaluation that the experiment asks."""
     fitted = experiment.resolved()
     return {asked for run in fitted.runs(corpus) for asked in asked_of(fitted, run)}
 
 
-def _evaluated(asked: Sequence[Any], corpus: str) -> set[Asked]:
+def _evaluated(asked: Sequence[Any], corpus: str) -> set[AskedEvaluation]:
     return {each for one in asked for each in evaluations(read_experiment(one, LEDGER), corpus)}
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from trisect.claims import preconditions
 from trisect.experiments.study import facts
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards
 from trisect.report import format as words
 from trisect.report.notebook import ROW, _framed
@@ -19,7 +19,7 @@ from trisect.report.notebook import ROW, _framed
 
 def study(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], report: Path) -> str:
     """A study in short: experiment, text, model, runs, the checks before any verdict, verdicts, and where its page is."""
-    rows = Rows.of(tables, about)
+    rows = StudyRows.of(tables, about)
     said, name = facts.study(rows), (about.get("experiment") or {}).get("name", "study")
     checks = [
         Markup("{}: {} ({}){}").format(

@@ -14,20 +14,20 @@ from trisect.experiments.study import curves, facts, figures
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.findings import found, with_verdicts
-from trisect.experiments.study.rows import Rows, described
+from trisect.experiments.study.rows import StudyRows, described
 from trisect.report import cards, palette
 from trisect.report import format as words
 from trisect.report.blocks import (
-    Block,
     Bullets,
     Code,
     Facts,
-    Paragraph,
+    PageBlock,
     Picture,
     Requirement,
     Requirements,
     Strip,
     Table,
+    TextBlock,
     Verdicts,
 )
 from trisect.report.panels import Figure
@@ -42,16 +42,16 @@ TITLE = "What do query, key and value each do?"
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
     """The page from the tables runs, metrics, sites, claims and controls."""
-    rows = Rows.of(tables, described(about))
+    rows = StudyRows.of(tables, described(about))
     return make_sheet(tables, rows, figures.collect(rows))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> tuple[Finding, ...]:
     """Every claim's verdict, then what was found, method by method."""
-    return with_verdicts(Rows.of(tables, described(about)))
+    return with_verdicts(StudyRows.of(tables, described(about)))
 
 
-def make_sheet(tables: Mapping[str, pl.DataFrame], rows: Rows, drawn: Sequence[Figure]) -> Sheet:
+def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> Sheet:
     """The page as plain data, with these figures."""
     said, name = facts.study(rows), (rows.about.get("experiment") or {}).get("name", "study")
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
@@ -97,9 +97,9 @@ def _check(check: Check) -> Requirement:
     return Requirement(check.ok, check.name, check.sentence, f"Mean difference: {said}; margin {check.margin:g} nats.")
 
 
-def _answer(rows: Rows, figure: Figure | None) -> Section:
+def _answer(rows: StudyRows, figure: Figure | None) -> Section:
     """All methods in one picture, in sentences, and as a table."""
-    blocks: list[Block] = [Paragraph("No intervention has rows yet, so there is nothing to draw.")]
+    blocks: list[PageBlock] = [TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
         lead = study_words.lead(rows)
         said = (Markup("<strong>{}</strong>: {}").format(one.title, one.words) for one in found(rows))
@@ -107,12 +107,12 @@ def _answer(rows: Rows, figure: Figure | None) -> Section:
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
-        blocks = [Picture(figure, titled=bool(figure.number)), *([Paragraph(lead)] if lead else [])]
-        blocks += [Bullets(tuple(said), look="findings"), Paragraph(rule, "quiet"), _numbers(rows)]
+        blocks = [Picture(figure, titled=bool(figure.number)), *([TextBlock(lead)] if lead else [])]
+        blocks += [Bullets(tuple(said), look="findings"), TextBlock(rule, "quiet"), _numbers(rows)]
     return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="The answer")
 
 
-def _numbers(rows: Rows) -> Table:
+def _numbers(rows: StudyRows) -> Table:
     """The picture as a table."""
     found = facts.numbers(rows)
     cells = ((site, *(_small(*pair) for pair in cells)) for site, cells in found["rows"])
@@ -135,7 +135,7 @@ HOW_TO_READ = (
 )
 
 
-def _verdicts(rows: Rows, said: Mapping[str, Any]) -> Iterable[Section]:
+def _verdicts(rows: StudyRows, said: Mapping[str, Any]) -> Iterable[Section]:
     """The claims as cards; nothing without them."""
     found = cards.cards(rows.claims, rows.controls)
     if not found:
@@ -151,15 +151,15 @@ def _verdicts(rows: Rows, said: Mapping[str, Any]) -> Iterable[Section]:
         f"are by {said['today']}."
     )
     blocks = (
-        *([Paragraph(changed, "notice")] if said["changed"] else []),
+        *([TextBlock(changed, "notice")] if said["changed"] else []),
         Strip(rows.claims),
-        Paragraph(HOW_TO_READ, "quiet", "how-to-read"),
+        TextBlock(HOW_TO_READ, "quiet", "how-to-read"),
         Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
     )
     yield Section(f"What the {who}, and what was found here", (rule,), blocks=blocks, id="verdicts", short="Verdicts")
 
 
-def _figures(rows: Rows, drawn: Sequence[Figure], many: bool) -> Section:
+def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:
     """The paper's figures, with the check of figure 8 below it."""
     thin = "thin lines are single seeds, bold lines their mean, and " if many else ""
     text = (
@@ -181,7 +181,7 @@ def _figures(rows: Rows, drawn: Sequence[Figure], many: bool) -> Section:
     return Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures")
 
 
-def _reproduce(rows: Rows, said: Mapping[str, Any]) -> Section:
+def _reproduce(rows: StudyRows, said: Mapping[str, Any]) -> Section:
     """The command, what made the runs, and the whole statement of the study."""
     command = rows.about.get("command")
     start = Markup(
@@ -196,13 +196,13 @@ def _reproduce(rows: Rows, said: Mapping[str, Any]) -> Section:
     blocks = (
         *([Code(command)] if command else []),
         Facts(_facts(rows, said)),
-        Paragraph(places),
+        TextBlock(places),
         *([Bullets(notes, "Notes about the corpus")] if notes else []),
     )
     return Section("How to reproduce", (start,), blocks=blocks, id="reproduce")
 
 
-def _facts(rows: Rows, said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _facts(rows: StudyRows, said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     corpus, code = rows.about.get("corpus") or {}, Markup("<code>{}</code>")
     changed = Markup(
         ". <strong>The claims have changed since these runs were made</strong>: today their hash is <code>{}</code>"
@@ -267,7 +267,7 @@ def _group(name: str) -> str:
     return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
 
 
-def _dark_ramp(rows: Rows) -> str:
+def _dark_ramp(rows: StudyRows) -> str:
     """Style rules that give each layer's colour its lighter twin on a dark background."""
     share = curves.depth_share(rows)
     pairs = {palette.layer_colour(share(s)): palette.layer_colour(share(s), dark=True) for s in rows.edited}

@@ -10,7 +10,7 @@ import polars as pl
 
 from trisect.core.finding import Finding
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import around
@@ -33,7 +33,7 @@ GUESSING = Level("guessing", 0.0)
 SAME = 1e-6  # nats: rounding of a mean over thousands of tokens
 
 
-def figures(rows: Rows) -> Iterable[Figure]:
+def figures(rows: StudyRows) -> Iterable[Figure]:
     """For each label: probes at the attacked sites, where the information went, and erasure."""
     labels = rows.sites["label"].drop_nulls().unique().sort().to_list()
     for label in sorted(labels, key=lambda name: ({"pos": 0, "dep": 1}.get(name, 2), name)):
@@ -43,19 +43,19 @@ def figures(rows: Rows) -> Iterable[Figure]:
         yield from _erasure(rows, label)
 
 
-def baselines(rows: Rows) -> list[str]:
+def baselines(rows: StudyRows) -> list[str]:
     """The runs that nothing was done to."""
     return rows.runs.filter(pl.col("edit") == "none")["run"].to_list()
 
 
-def own(rows: Rows, label: str, measure: str, variant: str = "plain") -> list[Point]:
+def own(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
     """A probe's number at the very site that was attacked, after the attack."""
     attacked = rows.runs.filter(rows.chosen("attack", label, variant=variant)).select("run", "site").rows()
     found = {(p.run, p.site): p for p in rows.measure(measure, "valid", label, [run for run, _ in attacked])}
     return [found[key] for key in attacked if key in found]
 
 
-def removed(rows: Rows, label: str, measure: str, variant: str = "plain") -> list[Point]:
+def removed(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
     """What an attack took from a probe at its own site: the baseline's number less the attacked run's, paired by seed."""
     before = {(p.seed, p.site): p.value for p in rows.measure(measure, "valid", label, baselines(rows))}
     return [
@@ -65,7 +65,7 @@ def removed(rows: Rows, label: str, measure: str, variant: str = "plain") -> lis
     ]
 
 
-def _own(rows: Rows, label: str, kind: str, name: str) -> Iterable[Figure]:
+def _own(rows: StudyRows, label: str, kind: str, name: str) -> Iterable[Figure]:
     """Bits or accuracy of one kind of probe: the baseline's sites, and the sites that were attacked."""
     measure = f"probe_{kind}_{name}"
     found = {"Baseline": rows.measure(measure, "valid", label, baselines(rows))}
@@ -96,7 +96,7 @@ def _own(rows: Rows, label: str, kind: str, name: str) -> Iterable[Figure]:
     yield Figure(figure, "Beyond the paper", title, caption, panels, component_key(every, GUESSING))
 
 
-def _elsewhere(rows: Rows, label: str) -> Iterable[Figure]:
+def _elsewhere(rows: StudyRows, label: str) -> Iterable[Figure]:
     """The change of every site's bits by the attacked site: blue-violet where it fell, orange where it rose."""
     panels = []
     changes = {kind: _changes(rows, label, f"probe_{kind}_bits") for kind in PROBES}
@@ -118,7 +118,7 @@ def _elsewhere(rows: Rows, label: str) -> Iterable[Figure]:
     yield Figure(name, "Beyond the paper", title, caption, tuple(panels), (), ramp, stops=palette.DIVERGING)
 
 
-def _changes(rows: Rows, label: str, measure: str) -> dict[tuple[str, str], list[float]]:
+def _changes(rows: StudyRows, label: str, measure: str) -> dict[tuple[str, str], list[float]]:
     """Attacked site, probed site -> one change a seed."""
     before = {(p.seed, p.site): p.value for p in rows.measure(measure, "valid", label, baselines(rows))}
     attacked = dict(rows.runs.filter(rows.chosen("attack", label)).select("run", "site").rows())
@@ -168,7 +168,7 @@ def down_order(site: str) -> tuple[object, ...]:
     return several, rank, group, single, depth, layers
 
 
-def erased(rows: Rows, label: str) -> tuple[list[Point], list[Point]]:
+def erased(rows: StudyRows, label: str) -> tuple[list[Point], list[Point]]:
     """Rise of the validation loss by erasing a label at a site, and by the random subspaces, their mean over draws."""
     rise = rows.measure("erase_rise_nats", "valid", label)
     draws: dict[tuple[str, int, str], list[float]] = {}
@@ -178,7 +178,7 @@ def erased(rows: Rows, label: str) -> tuple[list[Point], list[Point]]:
     return rise, chance
 
 
-def beyond_chance(rows: Rows, label: str) -> list[Point]:
+def beyond_chance(rows: StudyRows, label: str) -> list[Point]:
     """Rise by erasing the label less the mean rise by random subspaces of equal rank, by seed.
 
     A site where the label takes every direction is left out: any subspace is then the same, and nothing can be beyond it.
@@ -190,7 +190,7 @@ def beyond_chance(rows: Rows, label: str) -> list[Point]:
     return [p._replace(value=p.value - known[p.site, p.run]) for p in kept]
 
 
-def _taken_whole(rows: Rows, label: str) -> set[tuple[str, str]]:
+def _taken_whole(rows: StudyRows, label: str) -> set[tuple[str, str]]:
     """(site, run) where several random subspaces do the very same: there was no direction to choose."""
     draws: dict[tuple[str, str], list[float]] = {}
     for p in rows.measure("erase_random_rise_nats", "valid", label):
@@ -198,7 +198,7 @@ def _taken_whole(rows: Rows, label: str) -> set[tuple[str, str]]:
     return {key for key, values in draws.items() if len(values) > 1 and max(values) - min(values) < SAME}
 
 
-def _erasure(rows: Rows, label: str) -> Iterable[Figure]:
+def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     rise, chance = erased(rows, label)
     if not rise:
         return
@@ -224,7 +224,7 @@ def _erasure(rows: Rows, label: str) -> Iterable[Figure]:
     yield Figure(f"erasure-{words.slug(label)}", "Beyond the paper", title, caption, panels, component_key(rise, ZERO))
 
 
-def findings(rows: Rows) -> Iterator[Finding]:
+def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
     for label in rows.labels:
         noun = study_words.label_name(label)

@@ -27,7 +27,7 @@ def _label_order(label: str) -> tuple[int, str]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StudyRows:
     """The tables of a study with its `about`, asked in the figures' own terms.
 
     Sites of single heads are apart, in `heads`, unless there are no others; a run's `variant` is `plain` unless it is a control.
@@ -39,10 +39,10 @@ class Rows:
     claims: pl.DataFrame
     about: Mapping[str, Any]
     controls: pl.DataFrame = field(default_factory=lambda: frame("controls", ()))
-    heads: Rows | None = None
+    heads: StudyRows | None = None
 
     @classmethod
-    def of(cls, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Rows:
+    def of(cls, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> StudyRows:
         """Take the tables; a missing one is an empty one, and values that are no numbers are left out."""
         kept = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims", "controls")}
         for name in ("metrics", "sites"):
@@ -54,7 +54,7 @@ class Rows:
         kept["sites"] = later(kept["sites"], "label").join(seeds, on="subject")
         return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"])._split()
 
-    def _split(self) -> Rows:
+    def _split(self) -> StudyRows:
         """The same rows with those of single heads apart, where there are both."""
         headed = pl.col("site").str.contains(HEADED).fill_null(False)
         edited = self.runs["site"].drop_nulls()

@@ -15,7 +15,7 @@ from trisect.claims import claims_hash
 from trisect.core.files import digest, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
-from trisect.engine.jobs import Desk, job
+from trisect.engine.jobs import JobDesk, job
 from trisect.experiments.study.erasing import erase
 from trisect.experiments.study.probing import probe
 from trisect.experiments.study.rewinding import curve_data, rewind
@@ -27,7 +27,7 @@ from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.matmul import fast_products, one_thread
 from trisect.lm.rewind import parts_of, self_only_loss
 from trisect.lm.snapshots import write_snapshot
-from trisect.lm.train import Files, Progress, train_fleet
+from trisect.lm.train import Progress, RunFiles, train_fleet
 from trisect.text.corpus import Corpus, unigram_loss
 
 
@@ -72,7 +72,7 @@ def is_done(task: Task, folder: Folder) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyJob:
     """A task as a worker reads it: the statements of its runs by id, and what the study's ledger says of such tasks.
 
     `rewound` are the sites that the study rewinds: of their matrices the weights of every epoch are kept. `how` is the
@@ -91,7 +91,7 @@ class Asked:
 
 
 @job
-def execute(asked: Asked, desk: Desk) -> None:
+def execute(asked: StudyJob, desk: JobDesk) -> None:
     """Do one task; its files lie in the scratch folder as they lie in the study's."""
     folder, corpus = Folder(desk.scratch), desk.read("corpus", Corpus.load)
     runs = [read_run(asked.statements[i]) for i in asked.runs]
@@ -106,7 +106,7 @@ def execute(asked: Asked, desk: Desk) -> None:
             write_json(folder.evaluation(runs[0].id, asked.kind, asked.site, asked.label), body)
 
 
-def _train(asked: Asked, folder: Folder, runs: list[Run], corpus: Corpus, desk: Desk) -> None:
+def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, desk: JobDesk) -> None:
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
     parts = tuple(dict.fromkeys(("in", *parts_of([Site.parse(s) for s in asked.rewound], runs[0].model))))
     checkpoint, epoch = folder.checkpoint(fleet_name(asked.runs)), [0]
@@ -120,7 +120,7 @@ def _train(asked: Asked, folder: Folder, runs: list[Run], corpus: Corpus, desk: 
     outcomes = train_fleet(
         runs,
         corpus,
-        Files(checkpoint, kept, parts),
+        RunFiles(checkpoint, kept, parts),
         asked.device,
         progress,
         asked.precision,
@@ -145,7 +145,7 @@ def _train(asked: Asked, folder: Folder, runs: list[Run], corpus: Corpus, desk: 
     checkpoint.unlink(missing_ok=True)  # nobody goes on from it
 
 
-def _evaluate(task: Asked, folder: Folder, run: Run, corpus: Corpus) -> dict[str, Any]:
+def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> dict[str, Any]:
     if read_finished(folder, run.id)["status"] == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
     bare = weights(folder, run.id, "final.safetensors", task.device)
@@ -164,7 +164,7 @@ def _evaluate(task: Asked, folder: Folder, run: Run, corpus: Corpus) -> dict[str
     return rewind(run, site, bare, stored, convex, pieces, how)
 
 
-def _labelled(task: Asked, run: Run, final: dict[str, Tensor], how: Any, corpus: Corpus) -> dict[str, Any]:
+def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], how: Any, corpus: Corpus) -> dict[str, Any]:
     """Rows of the table `sites` about one run: probes of a label at every site, or a label erased at one."""
     if task.kind == "probe":
         sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]

@@ -11,7 +11,7 @@ import polars as pl
 from trisect.core.finding import Estimate, Finding
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.papers.tying import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
@@ -52,7 +52,7 @@ def named(edit: str, site: str) -> str:
     return {"tie": "=".join(parts), "identity": f"{parts[0]} the identity", "narrow": "narrower heads"}[edit]
 
 
-def fewer(rows: Rows) -> list[Fewer]:
+def fewer(rows: StudyRows) -> list[Fewer]:
     """Every kind of model with fewer parameters that the study has, by layers, then as it stands in EDITS."""
     runs = rows.runs.filter(pl.col("edit").is_in(EDITS) & pl.col("parameters").is_not_null())
     ids: dict[tuple[str, str, int], set[str]] = {}
@@ -80,7 +80,7 @@ def _layers(site: str) -> str:
     return place(site).layers
 
 
-def parameters(rows: Rows) -> int | None:
+def parameters(rows: StudyRows) -> int | None:
     """How many parameters the baseline has."""
     found = rows.runs.filter(pl.col("edit") == "none")["parameters"].drop_nulls()
     return None if found.is_empty() else int(found[0])
@@ -99,7 +99,7 @@ def less(one: Sequence[Point], other: Sequence[Point]) -> Mean | None:
     return interval(both) if both else None
 
 
-def figures(rows: Rows) -> Iterable[Figure]:
+def figures(rows: StudyRows) -> Iterable[Figure]:
     """Changes against parameters where several layers are tied, and by layer where single ones are."""
     found = fewer(rows)
     whole = [f for f in found if not place(f.site).single]
@@ -108,7 +108,7 @@ def figures(rows: Rows) -> Iterable[Figure]:
     yield from _by_layer(rows, [f for f in found if place(f.site).single and f.edit == "tie"])
 
 
-def _against(rows: Rows, found: Sequence[Fewer]) -> Figure:
+def _against(rows: StudyRows, found: Sequence[Fewer]) -> Figure:
     full = parameters(rows)
     shown: list[tuple[SharedAxis, Sequence[Point]]] = []
     panels = []
@@ -196,7 +196,7 @@ def _panel(title: str, found: Sequence[tuple[Fewer, Sequence[Point]]], axis: Sha
     return Panel(title, chart, f"{title}: change against parameters, in {axis.unit}. {said}.", tuple(series), drawn)
 
 
-def _by_layer(rows: Rows, found: Sequence[Fewer]) -> Iterable[Figure]:
+def _by_layer(rows: StudyRows, found: Sequence[Fewer]) -> Iterable[Figure]:
     panels, shown = [], []
     for split, of in (("valid", [f.loss for f in found]), ("train", [f.train for f in found])):
         points = [p for one in of for p in one]
@@ -215,7 +215,7 @@ def _by_layer(rows: Rows, found: Sequence[Fewer]) -> Iterable[Figure]:
     yield Figure("tying-layers", "Beyond the paper", "Fewer matrices in one layer", caption, tuple(panels), key)
 
 
-def findings(rows: Rows) -> Iterator[Finding]:
+def findings(rows: StudyRows) -> Iterator[Finding]:
     """What fewer matrices cost, by component and by model; nothing without them."""
     found = fewer(rows)
     if shared := _shared(rows):
@@ -236,7 +236,7 @@ def findings(rows: Rows) -> Iterator[Finding]:
         )
 
 
-def _shared(rows: Rows) -> dict[str, Mean]:
+def _shared(rows: StudyRows) -> dict[str, Mean]:
     """By component the mean over the pairs tied in every layer that hold it, within each seed, then over seeds."""
     pairs: dict[str, dict[int, list[float]]] = {c: {} for c in ("q", "k", "v")}
     for point in rows.effects("tie", "valid"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trisect.core.finding import Estimate, Finding
-from trisect.experiments.study.rows import Rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.papers.submodules import SOURCE
 from trisect.report import points as of_means
 from trisect.report.format import COMPONENT, FEW, listed, number, several, spoken
@@ -20,7 +20,7 @@ OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 KNOWN_LABELS = {"pos": "POS", "dep": "DEP"}
 
 
-def seeds(rows: Rows) -> str:
+def seeds(rows: StudyRows) -> str:
     """`n = 3 seeds`, for a caption."""
     return f"n\u00a0=\u00a0{several(len(rows.seeds), 'seed')}"
 
@@ -90,7 +90,7 @@ class Method(NamedTuple):
     label: str = ""
 
 
-def methods(rows: Rows) -> list[Method]:
+def methods(rows: StudyRows) -> list[Method]:
     """What the answer's panels show, for each method that the study has."""
     found = []
     for label in rows.labels:
@@ -120,7 +120,7 @@ LEADS = {
 SIGNED = ("attack", "freeze")
 
 
-def findings(rows: Rows) -> Iterator[Finding]:
+def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
     for method in methods(rows):
         signed = method.kind in SIGNED
@@ -175,7 +175,7 @@ def order_of(means: Mapping[str, Mean], signed: bool = True) -> str:
     return " ≈ ".join([rank[0], *rivals]) + (f" > {rest}" if rest else "")
 
 
-def lead(rows: Rows) -> str:
+def lead(rows: StudyRows) -> str:
     """Which component has the largest mean over layers, and in how many methods; empty where there is nothing to rank.
 
     A method whose intervals overlap, or whose means tie, is counted for none.
@@ -218,7 +218,7 @@ def lead(rows: Rows) -> str:
     return " ".join(said)
 
 
-def budget(rows: Rows) -> str:
+def budget(rows: StudyRows) -> str:
     """What was spent: epochs, optimizer and rate, the attacks' own epochs and strengths, seeds."""
     training = (rows.about.get("experiment") or {}).get("training") or {}
     epochs = training.get("epochs", 0)
@@ -232,7 +232,7 @@ def budget(rows: Rows) -> str:
     return ", ".join([*said, several(len(rows.seeds), "seed")])
 
 
-def attacked(rows: Rows) -> str:
+def attacked(rows: StudyRows) -> str:
     """With which strength, and for how long, the attacks that the answer shows were made; empty without attacks."""
     if rows.strength is None:
         return ""
@@ -254,7 +254,7 @@ def from_diverged(points: Sequence[Point]) -> str:
     )
 
 
-def left_out(rows: Rows) -> list[str]:
+def left_out(rows: StudyRows) -> list[str]:
     """What the paper has and this study has not, in words."""
     gone = []
     for label in ("pos", "dep"):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trisect.engine.drive import Order
+from trisect.engine.drive import JobOrder
 from trisect.engine.landing import land
 from trisect.engine.protocol import Files
-from trisect.experiments.study.tasks import Asked, Task, execute, fleet_name
+from trisect.experiments.study.tasks import StudyJob, Task, execute, fleet_name
 from trisect.lab.folder import Folder
 
 ORDER = (
@@ -46,11 +46,11 @@ class StudyWork:
         """An evaluation waits until its run is trained."""
         return self.task.kind == "train" or self.task.runs[0] not in self.untrained
 
-    def order(self) -> Order:
+    def order(self) -> JobOrder:
         """Training goes on from the fleet's checkpoint; an evaluation reads what a finished run left."""
         train = self.task.kind == "train"
         paths = self._checkpoint() if train else [self.folder.run(self.task.runs[0]).parent]
-        return Order(
+        return JobOrder(
             execute,
             self._asked(),
             self.folder.path,
@@ -63,9 +63,9 @@ class StudyWork:
         """What jobs call a file or a folder of the study."""
         return path.relative_to(self.folder.path).as_posix()
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> StudyJob:
         task, base, rewinding = self.task, self.ledger["base"], self.ledger["experiment"]["rewind"]
-        return Asked(
+        return StudyJob(
             task.kind,
             task.runs,
             task.site,

@@ -24,7 +24,7 @@ ONE, TWO = "one head", "two heads"
 NUMBERS = {ONE: palette.Mark("#7B4EA3", "square"), TWO: palette.Mark("#E69F00", "circle")}
 APART = "q_1·k_a < 0"
 LEGEND = alt.Legend(orient="bottom", title=None)
-Rows = list[dict[str, Any]]
+TheoryRows = list[dict[str, Any]]
 
 
 def chart(result: Construction) -> notebook.Chart:
@@ -147,7 +147,7 @@ def _samples(result: Construction) -> Panel:
     bins, apart = _bins(result.odds), np.zeros(len(result.odds.samples), dtype=bool)
     if result.apart is not None:
         apart[result.apart.samples] = True
-    bars: Rows = []
+    bars: TheoryRows = []
     below = np.zeros(BINS)
     for name, chosen in ((APART, apart), (COMPUTED, ~apart)):
         above = below + np.histogram(bins.samples[chosen], bins.edges)[0] / len(apart)

@@ -20,14 +20,14 @@ from trisect.experiments.translate.settings import (
     TranslationRecipe,
     choose_translation,
 )
-from trisect.experiments.translate.training import Apprentice, Place, metric_rows, translation_rows
+from trisect.experiments.translate.training import Apprentice, TranslationFolder, metric_rows, translation_rows
 from trisect.experiments.translate.work import ApprenticeWork
 from trisect.hf.small.gpt import is_model
 from trisect.lab.driver import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
-from trisect.lab.resume import Plan, join, work
+from trisect.lab.resume import ResumePlan, join, work
 from trisect.text.alignment_files import SIDES, write_lines, write_links
 from trisect.text.bitext import Bitext, SentencePair, bitext_data, open_bitext
 from trisect.text.generated_bitext import generated
@@ -86,11 +86,11 @@ class TranslateWork:
 
     def own(self, folder: Path) -> Iterable[Path]:
         """Every folder that a translation writes into."""
-        return Place(folder).own()
+        return TranslationFolder(folder).own()
 
     def measure(self, bench: Bench) -> Measured[TranslateFacts]:
         """Train what is not trained yet, and score it on the pairs that it did not learn from; models lie in seed-N."""
-        place, plan, bitext = Place(bench.folder), self._plan(bench.folder), self.bitext
+        place, plan, bitext = TranslationFolder(bench.folder), self._plan(bench.folder), self.bitext
         write_json(place.plan, plan.data())
         write_json(place.bitext, bitext_data(bitext))
         team = [Apprentice(seed) for seed in plan.seeds]
@@ -114,11 +114,11 @@ class TranslateWork:
             command=command_of(TRANSLATE, self._whole(plan)),
         )
 
-    def _plan(self, folder: Path) -> Plan:
+    def _plan(self, folder: Path) -> ResumePlan:
         begun = {"recipe": self.recipe.data(), "bitext": self.bitext.fingerprint, "device": self.device}
-        return join(Place(folder).plan, KIND, begun, self.settings.seeds)
+        return join(TranslationFolder(folder).plan, KIND, begun, self.settings.seeds)
 
-    def _whole(self, plan: Plan) -> TranslateSettings:
+    def _whole(self, plan: ResumePlan) -> TranslateSettings:
         """The settings that repeat all calls; folders and files go by their own names, not by where they lie."""
         given = self.settings
         data, source, target = (
@@ -129,7 +129,7 @@ class TranslateWork:
         return TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different)
 
 
-def _done(one: Apprentice, place: Place) -> bool:
+def _done(one: Apprentice, place: TranslationFolder) -> bool:
     return is_model(place.model(one)) and place.losses(one).exists() and place.scores(one).exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.core.files import inside, read_json, read_json_list, write_json
-from trisect.engine.jobs import Desk, Emit, job
+from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
 from trisect.hf.small.gpt import is_model, save
 from trisect.hf.small.training import Practice
@@ -41,7 +41,7 @@ class Apprentice:
 
 
 @dataclass(frozen=True)
-class Place:
+class TranslationFolder:
     """Where the files of a translation experiment lie."""
 
     path: Path
@@ -79,7 +79,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TranslationJob:
     """A model to be trained, as a worker reads it."""
 
     seed: int
@@ -88,7 +88,7 @@ class Asked:
 
 
 @job
-def teach(asked: Asked, desk: Desk) -> None:
+def teach(asked: TranslationJob, desk: JobDesk) -> None:
     """Train and score a model; its files lie in the scratch folder as they lie in the experiment's."""
 
     def emit(share: float, words: str) -> None:
@@ -97,14 +97,16 @@ def teach(asked: Asked, desk: Desk) -> None:
 
     bitext, recipe = desk.read("bitext", _open_bitext), TranslationRecipe(**asked.recipe)
     with one_thread(), fast_products():
-        take(Apprentice(asked.seed), Place(desk.scratch), recipe, bitext, asked.device, emit)
+        take(Apprentice(asked.seed), TranslationFolder(desk.scratch), recipe, bitext, asked.device, emit)
 
 
 def _open_bitext(path: Path) -> Bitext:
     return read_bitext(read_json(path, "Call the same command again: it writes the file again."))
 
 
-def take(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:
+def take(
+    one: Apprentice, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit
+) -> None:
     """Do of a model what is not done yet: train, score. What is done is on the disk, whole."""
     if not (is_model(place.model(one)) and place.losses(one).exists()):
         _train(one, place, recipe, bitext, device, emit)
@@ -127,7 +129,7 @@ def take(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitex
         write_json(place.scores(one), {"scores": rows, "translations": texts})
 
 
-def metric_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]]:
+def metric_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[dict[str, Any]]:
     """Rows of the table `metrics` of one model: its loss in training, smoothed, by epoch, and its scores after the last."""
     losses = read_json_list(place.losses(one), todo)
     kept = {"run": f"translation/{one.seed}", "epoch": len(losses)}
@@ -138,13 +140,15 @@ def metric_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]
     return rows + [{**kept, **row} for row in read_json(place.scores(one), todo)["scores"]]
 
 
-def translation_rows(one: Apprentice, place: Place, todo: str) -> list[dict[str, Any]]:
+def translation_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[dict[str, Any]]:
     """Rows of the table `translations` of one model: pairs that it did not learn from, with what it makes of the source."""
     shown = read_json(place.scores(one), todo)["translations"]
     return [{"run": f"translation/{one.seed}", "pair": i, **row} for i, row in enumerate(shown, start=1)]
 
 
-def _train(one: Apprentice, place: Place, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit) -> None:
+def _train(
+    one: Apprentice, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit
+) -> None:
     """From random weights to a model in its folder; the tokenizer is the same for every seed."""
     pairs = bitext.training_pairs(recipe.longest)
     tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trisect.engine.drive import Order
+from trisect.engine.drive import JobOrder
 from trisect.engine.landing import land
 from trisect.engine.protocol import Files
 from trisect.experiments.translate.settings import TranslationRecipe
-from trisect.experiments.translate.training import Apprentice, Asked, Place, teach
+from trisect.experiments.translate.training import Apprentice, TranslationFolder, TranslationJob, teach
 from trisect.hf.small.gpt import is_model
 
 ORDER = ("*/config.json", "scores/*")  # what says that a model is finished comes after all else of it
@@ -19,7 +19,7 @@ class ApprenticeWork:
     """One model; models wait for nothing."""
 
     one: Apprentice
-    place: Place
+    place: TranslationFolder
     recipe: TranslationRecipe
     device: str
 
@@ -37,14 +37,14 @@ class ApprenticeWork:
         """Always."""
         return True
 
-    def order(self) -> Order:
+    def order(self) -> JobOrder:
         """It goes on from the model that is trained, else from the training under way."""
         trained = [self.place.model(self.one), self.place.losses(self.one)]
         state = self.place.state(self.one)
         there = trained if is_model(trained[0]) and trained[1].exists() else [state] if state.exists() else []
-        return Order(
+        return JobOrder(
             teach,
-            Asked(self.one.seed, self.recipe.data(), self.device),
+            TranslationJob(self.one.seed, self.recipe.data(), self.device),
             self.place.path,
             needs={"bitext": self.place.bitext},
             begins={str(path.relative_to(self.place.path)): path for path in there},
