@@ -119,8 +119,10 @@ def _place(
         return Path(out)
     model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
     model = model.strip("/").split("/")[-1]
-    place = Path((experiment.out or experiment.name).format(model=model, name=name))
-    return inside(place.parent, name) if name else place
+    where = experiment.out or experiment.name
+    if where.endswith("/{name}"):
+        return inside(Path(where.removesuffix("/{name}").format(model=model)), name)
+    return Path(where.format(model=model, name=name))
 
 
 def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, words: str, seconds: float) -> Result[F]:
