@@ -167,7 +167,7 @@ def _checked(one: Declared, value: Any) -> Any:
     if isinstance(value, str | Path) or not isinstance(value, Sequence):
         value = (value,)
     if one.setting.many == "words":
-        value = [item for v in value for item in (v.split() if isinstance(v, str) else [v])]
+        value = [item for v in value for item in ((v.split() or [v]) if isinstance(v, str) else [v])]
     found = tuple(_one(one, item) for item in value)
     if one.setting.count is not None and len(found) != one.setting.count:
         known = f"It takes {one.setting.count}: {one.setting.metavar or one.setting.help}"
