@@ -43,7 +43,7 @@ class DesignSource:
         tuple[Site | str, ...],
         Setting("A site such as k@3, q+k@1-2 or v@all; may stand several times.", many="words", metavar="SITE"),
     ] = ()
-    only: Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)}.", many="commas")] | None = None
+    only: Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)},edits.", many="commas")] | None = None
 
 
 @dataclass(frozen=True)
