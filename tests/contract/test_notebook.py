@@ -139,7 +139,7 @@ def test_a_corpus_shows_its_size_not_its_words():
 
 
 def test_a_chart_shows_itself_as_svg_and_is_still_a_chart(tables):
-    made = figures.collect(figures.Rows.of(tables, about((1, 2, 3, 4, 5, 6))))[0].chart()
+    made = figures.collect(figures.StudyRows.of(tables, about((1, 2, 3, 4, 5, 6))))[0].chart()
     shown = notebook.chart(made)
     svg = shown._repr_mimebundle_()["image/svg+xml"]
     assert_alone(svg.replace("&", "&amp;"))
@@ -150,7 +150,7 @@ def test_a_chart_shows_itself_as_svg_and_is_still_a_chart(tables):
 
 def test_two_charts_on_one_page_share_no_ids(tables):
     def drawn(tables):
-        found = {f.name: f for f in figures.collect(figures.Rows.of(tables, about((1, 2, 3, 4, 5, 6))))}
+        found = {f.name: f for f in figures.collect(figures.StudyRows.of(tables, about((1, 2, 3, 4, 5, 6))))}
         return notebook.chart(found["fig08-rewind-heat"].chart())._repr_mimebundle_()["image/svg+xml"]
 
     other = {**tables, "sites": tables["sites"].with_columns(value=pl.col("value") * 2)}

@@ -6,6 +6,7 @@ import hashlib
 import re
 from base64 import b64decode
 from dataclasses import replace
+from typing import get_args
 
 import altair as alt
 import numpy as np
@@ -16,6 +17,18 @@ from tests.unit.test_sampled_claims import claim, drawn, part, source
 from trisect.claims import judge_sampled
 from trisect.core.errors import StudyError
 from trisect.report import template
+from trisect.report.blocks import (
+    Bullets,
+    Code,
+    Facts,
+    PageBlock,
+    Picture,
+    Requirement,
+    Requirements,
+    Strip,
+    TextBlock,
+    Verdicts,
+)
 from trisect.report.panels import Figure, LegendEntry, Panel
 from trisect.report.sheet import SHORT, Document, Section, Sheet, Table, html, write_page, write_sheet
 
@@ -112,3 +125,29 @@ def test_a_template_has_style_script_and_the_hash_of_that_script(tmp_path):
     assert said[3:] == ["&lt;i&gt;", "1\u202f234"]
     with pytest.raises(UndefinedError):
         template.fill(tmp_path / "page.html", "")
+
+
+def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
+    table = Table(("name", "n"), (("rows", "7"),), "A table of its own", label="seven")
+    blocks = (
+        TextBlock("A paragraph", "quiet", "place"),
+        Bullets(("One point",), "Points"),
+        Requirements((Requirement(False, "A need", "It must be.", "0.1"),)),
+        table,
+        Code("trisect study"),
+        Facts((("Seeds", "1 and 2"),)),
+    )
+    page = html(Sheet("Title", "kicker", "lede", (Section("Part", ("First words",), blocks=blocks),)))
+    said = [
+        "First words",
+        "A paragraph",
+        "One point",
+        "Does not hold: A need",
+        "A table of its own",
+        "trisect study",
+        "1 and 2",
+    ]
+    places = [page.index(text) for text in said]
+    assert places == sorted(places)
+    assert '<p class="quiet" id="place">A paragraph</p>' in page
+    assert {type(block) for block in blocks} | {Picture, Strip, Verdicts} == set(get_args(PageBlock))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import polars as pl
 from markupsafe import Markup
@@ -14,7 +14,19 @@ from markupsafe import Markup
 from trisect.core.files import inside, replace_file
 from trisect.report import cards, chart_data, drawing, render, template
 from trisect.report import format as words
-from trisect.report.blocks import SHORT, PageBlock, Picture, Strip, Table, TextBlock, Verdicts
+from trisect.report.blocks import (
+    SHORT,
+    Bullets,
+    Code,
+    Facts,
+    PageBlock,
+    Picture,
+    Requirements,
+    Strip,
+    Table,
+    TextBlock,
+    Verdicts,
+)
 from trisect.report.panels import Figure
 
 __all__ = [
@@ -161,14 +173,27 @@ def _blocks(section: Section, about: str) -> list[PageBlock]:
 
 def _ready(block: PageBlock, interactive: bool) -> dict[str, Any]:
     """A block for the template, which knows it by its kind."""
-    kind = type(block).__name__.lower()
-    if isinstance(block, Picture):
-        return {"kind": kind, "figure": _figure(block.figure, interactive), "titled": block.titled}
-    if isinstance(block, Verdicts):
-        return {"kind": kind, "cards": cards.cards(block.claims, block.controls), "about": block.about}
-    if isinstance(block, Strip):
-        return {"kind": kind, "cards": cards.cards(block.claims)}
-    return {"kind": kind, "block": block}
+    match block:
+        case Picture():
+            return {"kind": "picture", "figure": _figure(block.figure, interactive), "titled": block.titled}
+        case Verdicts():
+            return {"kind": "verdicts", "cards": cards.cards(block.claims, block.controls), "about": block.about}
+        case Strip():
+            return {"kind": "strip", "cards": cards.cards(block.claims)}
+        case TextBlock():
+            return {"kind": "text", "block": block}
+        case Bullets():
+            return {"kind": "bullets", "block": block}
+        case Requirements():
+            return {"kind": "requirements", "block": block}
+        case Table():
+            return {"kind": "table", "block": block}
+        case Code():
+            return {"kind": "code", "block": block}
+        case Facts():
+            return {"kind": "facts", "block": block}
+        case _:
+            assert_never(block)
 
 
 def _figure(figure: Figure, interactive: bool) -> dict[str, Any]:
