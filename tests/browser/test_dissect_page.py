@@ -7,7 +7,7 @@ from tests import aligned
 from tests.controlled import made
 
 from trisect.core.finding import Finding
-from trisect.experiments.dissect import model_evidence as heard
+from trisect.experiments.dissect import model_evidence
 from trisect.experiments.dissect import page as dissect
 from trisect.experiments.dissect.evidence import KINDS, Line
 from trisect.experiments.dissect.page import SourceFindings
@@ -28,7 +28,7 @@ def lines() -> list[Line]:
     tables, about = made(EFFECTS, (1, 2, 3))
     found = study_lines(with_verdicts(StudyRows.of(tables, about)), "training/report.html")
     alignment = aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7), models=2))["measures"]
-    found += [line for line in [heard.alignment_line(alignment, {"C-5": "supported"}, "alignment/report.html")] if line]
+    found += [line for line in [model_evidence.alignment_line(alignment, {"C-5": "supported"}, "alignment/report.html")] if line]
     q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))
     missing = set(KINDS) - {line.kind for line in found}
     assert missing <= {"ablation", "norms", "similarity", "recall"}

@@ -1,4 +1,4 @@
-"""Models on the command line: check, the proof that one is read rightly."""
+"""The command check: verify that a model is read as it computes, or that a study is whole."""
 
 from __future__ import annotations
 

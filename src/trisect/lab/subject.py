@@ -1,4 +1,4 @@
-"""Subject: the door to every model that can be read — a pretrained one, or one that a study trained."""
+"""Load a model to be read: a pretrained one, or one that a study trained."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Edited:
             self.tied += member.tied
         self._share()
 
-    def bury(self, slot: int) -> None:
+    def hold_diverged(self, slot: int) -> None:
         """Hold a whole member at what it is now."""
         self.held.append(Held(slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
 

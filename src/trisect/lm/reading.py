@@ -1,4 +1,4 @@
-"""Reading: one of our own models as a Subject, so that it goes through the same measures as any pretrained one."""
+"""Read a language model that a study trained, with the measures of any pretrained one."""
 
 from __future__ import annotations
 

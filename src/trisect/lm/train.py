@@ -189,7 +189,7 @@ class Trainer:
         self.edited.gather(flat)
         norms = torch.linalg.vector_norm(flat, dim=1)
         for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
-            self.bury(slot)
+            self.hold_diverged(slot)
             flat[slot] = 0.0
             norms[slot] = 0.0
         share = (self.training.clip / (norms + 1e-6)).clamp(max=1.0)
@@ -202,11 +202,11 @@ class Trainer:
         self.edited.restore()
         self.steps_done += 1
 
-    def bury(self, slot: int) -> None:
+    def hold_diverged(self, slot: int) -> None:
         """Hold a member that diverged at its last weights, from the step under way."""
         if slot not in self.dead:
             self.dead[slot] = self.steps_done + 1
-            self.edited.bury(slot)
+            self.edited.hold_diverged(slot)
 
     def start_rows(self) -> Found:
         """(split, name, value) by slot, of what is noted once before training."""
@@ -243,7 +243,7 @@ class Trainer:
             objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         self.steps_done = note["steps"]
         for slot, step in note["dead"]:
-            self.bury(slot)
+            self.hold_diverged(slot)
             self.dead[slot] = step
         return note["note"]
 
@@ -351,7 +351,7 @@ def _record(
     """Add the rows of members that are alive; one with a row that is no number has diverged, and missing stays missing."""
     for slot, values in found.items():
         if any(not math.isfinite(value) for _, _, value in values):
-            trainer.bury(slot)
+            trainer.hold_diverged(slot)
         if slot not in trainer.dead:
             rows[slot] += [(epoch, *row) for row in values]
 

@@ -1,4 +1,4 @@
-"""Replacements: what an ablation puts in place of q, k and v — nothing, the texts' mean, or another text's own."""
+"""What an ablation replaces q, k and v by: zero, the texts' mean, or another text's own."""
 
 from __future__ import annotations
 

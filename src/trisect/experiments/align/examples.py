@@ -1,4 +1,4 @@
-"""Pairs: which sentence pairs a page of alignments shows, by a rule, and their links."""
+"""Choose the sentence pairs that an alignment page shows, by a rule, with their links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linking: the word links that every layer and head of an encoder–decoder gives for sentence pairs, by weight and by norm."""
+"""Link words: the alignment that every layer and head gives for sentence pairs, by weight and by norm."""
 
 from __future__ import annotations
 

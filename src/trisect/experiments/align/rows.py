@@ -1,4 +1,4 @@
-"""Rows of an alignment: error rates, what norms change, best layers and lengths, with sentence pairs and models drawn anew."""
+"""Rows of an alignment: error rates, what norms change, best layers and lengths, with sentence pairs and models resampled."""
 
 from __future__ import annotations
 

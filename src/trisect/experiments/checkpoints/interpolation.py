@@ -1,4 +1,4 @@
-"""Blending: one site's weights at several revisions put into a model, and what its loss on some texts makes of it."""
+"""Interpolate one site's weights between revisions of a model, and evaluate its loss on texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Together: q, k and v by every kind of evidence, as one table, one picture and one sentence."""
+"""The table of evidence: q, k and v by every method, as one table, one picture and one sentence."""
 
 from __future__ import annotations
 

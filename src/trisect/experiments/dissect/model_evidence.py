@@ -1,4 +1,4 @@
-"""Heard: lines of evidence on q, k and v from what was read of trained models: ablation, norms, similarity, recall, alignment."""
+"""Evidence on q, k and v from trained models: ablation, norms, similarity, recall, alignment."""
 
 from __future__ import annotations
 

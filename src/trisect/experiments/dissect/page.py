@@ -1,4 +1,4 @@
-"""Dissect's page: source by source what was asked and found, then q, k and v by every kind of evidence together."""
+"""The page of all four sources: what was asked and found, then q, k and v by every kind of evidence."""
 
 from __future__ import annotations
 

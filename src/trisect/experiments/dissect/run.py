@@ -1,4 +1,4 @@
-"""Dissect: all four sources at one small size — trained, read and judged — and the one page that answers with everything."""
+"""Run all four sources at one small size: train, read and judge, and write the one page."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from trisect.core.finding import Finding
 from trisect.core.spec import Design, Machine
 from trisect.experiments.ablate.settings import ABLATE, AblateFacts, AblateSettings
 from trisect.experiments.align.settings import ALIGN, AlignFacts, AlignSettings
-from trisect.experiments.dissect import model_evidence as heard
-from trisect.experiments.dissect import page
+from trisect.experiments.dissect import model_evidence, page
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.page import SourceFindings
 from trisect.experiments.dissect.study_evidence import study_lines
@@ -242,13 +241,15 @@ def _lines(
     """Every line of evidence that there are numbers for."""
     found = [
         *study_lines(studied, "training/report.html"),
-        heard.ablation_line([r.ablation.tables["measures"] for r in reads], HOW, f"{first}/ablation/report.html"),
-        heard.norms_line([r.norms.tables["measures"] for r in reads], verdicts, f"{first}/norms/report.html"),
-        heard.similarity_line(
+        model_evidence.ablation_line(
+            [r.ablation.tables["measures"] for r in reads], HOW, f"{first}/ablation/report.html"
+        ),
+        model_evidence.norms_line([r.norms.tables["measures"] for r in reads], verdicts, f"{first}/norms/report.html"),
+        model_evidence.similarity_line(
             [r.similarity.tables["measures"] for r in reads], verdicts, f"{first}/similarity/report.html"
         ),
-        heard.recall_line(recall.findings, verdicts, "recall/report.html"),
-        heard.alignment_line(aligned.tables["measures"], verdicts, "alignment/report.html"),
+        model_evidence.recall_line(recall.findings, verdicts, "recall/report.html"),
+        model_evidence.alignment_line(aligned.tables["measures"], verdicts, "alignment/report.html"),
     ]
     return [line for line in found if line is not None]
 

@@ -1,4 +1,4 @@
-"""Erasers of a given model: fitted where its attention reads words, and put in the way of q, k or v at those words."""
+"""Fit LEACE erasers at a model's q, k or v, and apply them at words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms of a given model over texts: read, tallied and forgotten batch by batch, then rows, verdicts and a page."""
+"""Measure norms of a model's attention over texts, in constant memory: rows, and the statistics of claims."""
 
 from __future__ import annotations
 

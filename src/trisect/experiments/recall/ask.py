@@ -1,4 +1,4 @@
-"""Ask: one question about a birth place put to a trained model, with how sure it is and what it can have read."""
+"""Ask a trained recall model one question: its answer, how sure it is, and what it can have read."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def measure_rows(
     redrawn, rows = AnswerBootstrap(seed, draws), []
     for model in sorted(set(answers["model"])):
         mine = answers.filter(pl.col("model") == model)
-        for part in (_accuracies, _believed, _told_apart, _abstaining):
+        for part in (_accuracies, _calibration, _discrimination, _abstaining):
             rows += [{"subject": model} | row for row in part(mine, redrawn)]
         rows += [{"subject": model} | row for row in _matches(mine, nearest, redrawn)]
     found = _baseline(answers, redrawn)
@@ -119,7 +119,7 @@ def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[s
             yield {"measure": "mean_probability", "group": group} | redrawn(seeds, _mean_probability).row()
 
 
-def _believed(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     """Calibration of the answers' probabilities."""
     if not (seeds := picked.valid(mine)):
         return
@@ -137,7 +137,7 @@ def _believed(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str
         yield own | {"value": share, "low": low, "high": high, "n": int(found.weight[b])}
 
 
-def _told_apart(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _discrimination(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
     for row, found in _separations(mine, redrawn):
         yield row | found.row()
 

@@ -1,4 +1,4 @@
-"""Survival: which answers stay the same, letter by letter, when q, k or v of a layer says nothing of the question."""
+"""Ablate q, k or v of a layer in recall models: which answers stay the same, letter by letter."""
 
 from __future__ import annotations
 

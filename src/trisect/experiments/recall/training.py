@@ -1,4 +1,4 @@
-"""Lessons: one model of a recall experiment from random weights to its answers, each step done once and kept."""
+"""Train one model of a recall experiment, from random weights to its answers; each step is done once and kept."""
 
 from __future__ import annotations
 

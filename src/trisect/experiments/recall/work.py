@@ -1,4 +1,4 @@
-"""The lessons of a recall experiment as the driver gives them out and lands their files."""
+"""The training jobs of a recall experiment, and where their files land."""
 
 from __future__ import annotations
 

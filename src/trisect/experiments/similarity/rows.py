@@ -1,4 +1,4 @@
-"""Likeness: every head's maps compared with each other and with random matrices of the same shape."""
+"""Compare every head's matrices with each other and with random matrices of the same shape."""
 
 from __future__ import annotations
 

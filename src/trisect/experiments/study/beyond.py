@@ -1,4 +1,4 @@
-"""Beyond: what the source leaves to future work — components together against their sum, and single heads."""
+"""Figures beyond the source: components together against the sum of their effects, and single heads."""
 
 from __future__ import annotations
 

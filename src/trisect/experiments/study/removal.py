@@ -1,4 +1,4 @@
-"""Removal: what probes still find of an attacked label, there and elsewhere, and what erasing it costs."""
+"""What probes still find of an attacked label, there and elsewhere, and what erasing it costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translating: one translation model from random weights to its losses, each step done once and kept."""
+"""Train one translation model, from random weights to its losses; each step is done once and kept."""
 
 from __future__ import annotations
 
