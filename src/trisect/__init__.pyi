@@ -50,7 +50,7 @@ from trisect.experiments.similarity.settings import SimilarityFacts
 from trisect.experiments.study.settings import StudyFacts
 from trisect.experiments.theory.settings import TheoryFacts
 from trisect.experiments.translate.settings import TranslateFacts
-from trisect.experiments.recall.ask import Reply
+from trisect.experiments.recall.ask import RecallReply
 from trisect.experiments.study.plan import Plan
 
 def ablate(
@@ -271,7 +271,7 @@ def ask(
     question: str,
     *,
     risk: float | None = None,
-) -> Reply: ...
+) -> RecallReply: ...
 
 def plan(
     experiment: str | Path | Design = 'quick',

@@ -134,7 +134,7 @@ def test_a_new_measure_with_its_page_is_one_folder_and_its_place_in_the_tuple(co
     copy.insert(
         EXPERIMENTS,
         first="from trisect.experiments.norms.settings import NORMS\n|from trisect.experiments.entropy.settings import ENTROPY\n",
-        second="EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (|ENTROPY, ",
+        second="EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (\n|    ENTROPY,\n",
     )
     new = {f"experiments/entropy/{name}.py" for name in ("__init__", "settings", "run", "page")}
     assert copy.changed() == {*new, EXPERIMENTS}

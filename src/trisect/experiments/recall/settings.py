@@ -94,7 +94,7 @@ ASK = Utility(
     """,
     AskSettings,
     "trisect.experiments.recall.ask",
-    "Reply",
+    "RecallReply",
 )
 
 
