@@ -247,8 +247,12 @@ def test_a_card_of_other_content(folder, body):
     write_json(folder / CARD, body)
     with pytest.raises(DamagedFileError) as raised:
         ask(folder, "Where was Bo Lund born?", 1, StandIn())
-    assert raised.value.given == f"{folder / CARD} is no card of a model."
-    assert raised.value.known == "It holds something else than names and thresholds."
+    if isinstance(body, dict):
+        assert raised.value.given == f"{folder / CARD} is no card of a model."
+        assert raised.value.known == "It holds something else than names and thresholds."
+    else:
+        assert raised.value.given == f"{folder / CARD} is damaged."
+        assert raised.value.known == f"It holds a {type(body).__name__}, no object."
 
 
 @pytest.fixture(scope="module")
