@@ -63,7 +63,7 @@ def watch(note: Note) -> None:
     note.around(train.Trainer, "evaluate", "evaluation after an epoch")
     note.around(tasks, "_evaluate", "rewinding")
     note.around(study, "collect", "making tables")
-    note.around(trisect.experiments.study.page, "write", "drawing the report")
+    note.around(trisect.experiments.study.page, "page", "drawing the report")
     for place in (files, tables, study, snapshots, arrays, jobs, landing, trisect.experiments.study.page):
         note.around(place, "replace_file", lambda path, *rest: f"writing {kind(Path(*path.parts[-3:]))}")
 
