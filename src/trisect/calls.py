@@ -64,7 +64,7 @@ def explore(reading: Any, row: int = 0) -> Any:
 
 
 def render(out: str | Path) -> Study:
-    """Make tables, figures and report of a study anew from its finished runs; trains nothing."""
+    """Make tables, figures and report of a study again from its finished runs; trains nothing."""
     from trisect.experiments.study.run import render_report
 
     done = render_report(Path(out))

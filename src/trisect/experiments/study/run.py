@@ -91,7 +91,7 @@ def measured(folder: Folder) -> Measured[StudyFacts]:
 
 
 def render_report(out: Path) -> Result[StudyFacts]:
-    """Make tables, figures and report anew from what a study has finished; trains nothing."""
+    """Make tables, figures and report again from what a study has finished; trains nothing."""
     folder = Folder(out)
     with folder.locked(lambda: read_study_about(folder)):
         return conclude(STUDY, measured(folder), out, "", 0.0)
