@@ -1,0 +1,132 @@
+"""Compare components by paired differences: which is largest, which are alike within a margin, and how many units would tell."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from trisect.stats.correct import holm, two_sided
+from trisect.stats.paired import Sample, summary, t_interval, t_test
+from trisect.stats.reach import fewest_counts
+from trisect.stats.tested import ALPHA, number
+
+MOST_UNITS = 1000
+
+
+class PairedDifference(NamedTuple):
+    """`first` less `second` over paired units: mean, 95 % interval, p after Holm over all pairs, and whether they are alike.
+
+    `alike` is two one-sided tests against ±margin; `above` that the difference is larger than 0 after Holm and they are
+    not alike, the mean being positive: `first` is always the one with the larger mean.
+    """
+
+    first: str
+    second: str
+    effect: float
+    low: float | None
+    high: float | None
+    p_holm: float
+    alike: bool
+    above: bool
+
+
+class Comparison(NamedTuple):
+    """What paired units say of several components (science E, r2): `n` of them, `needed` where they leave it open.
+
+    `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
+    above some), alike (all pairs within the margin) or uncertain; `needed` is null where a thousand units would not tell.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    pairs: tuple[PairedDifference, ...]
+    n: int
+    margin: float
+    needed: int | None = None
+
+    @property
+    def largest(self) -> str | None:
+        """The one component above all others, or null."""
+        return self.names[0] if self.kind == "most" else None
+
+    def words(self, unit: str = "seed") -> str:
+        """`v most`, `v and k above q`, `alike within 0.02`, or `too uncertain: about 12 seeds needed, 3 run`."""
+        match self.kind:
+            case "most":
+                return f"{self.names[0]} most"
+            case "above":
+                return "; ".join(self._relations())
+            case "alike":
+                return f"alike within {self.margin:g}"
+            case _:
+                said = f"about {self.needed:,} {unit}s" if self.needed else f"more than {MOST_UNITS:,} {unit}s"
+                return f"too uncertain: {said} needed, {self.n:,} run"
+
+    def _relations(self) -> list[str]:
+        """Which components lie above which, those above the same ones joined."""
+        above = {
+            name: tuple(p.second for p in self.pairs if p.first == name and p.above)
+            for name in self.names
+            if any(p.first == name and p.above for p in self.pairs)
+        }
+        below = dict.fromkeys(above.values())
+        return [
+            f"{' and '.join(name for name, lower in above.items() if lower == low)} above {' and '.join(low)}"
+            for low in below
+        ]
+
+
+def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarray, " N"]], margin: float) -> Comparison:
+    """Compare components over units that all of them were measured on (same seed, text or head), by paired differences.
+
+    Each pair's difference is a Student t test against 0, Holm over the pairs, and two one-sided tests against ±`margin`
+    (in the values' own unit) for being alike. Units where a component has no finite number are left out.
+    """
+    names = list(values)
+    table = np.stack([np.asarray(values[name], dtype=float) for name in names])
+    table = table[:, np.isfinite(table).all(0)]
+    n = table.shape[1]
+    if n == 0:
+        return Comparison("uncertain", tuple(names), (), 0, margin)
+    order = np.argsort(-table.mean(1), kind="stable")
+    names, table = [names[i] for i in order], table[order]
+    couples = list(itertools.combinations(range(len(names)), 2))
+    samples = [summary(table[a] - table[b]) for a, b in couples]
+    p_holm = holm([float(two_sided(t_test(sample, "above", 0.0))) for sample in samples])
+    pairs = tuple(
+        _pair(names[a], names[b], sample, float(p), margin)
+        for (a, b), sample, p in zip(couples, samples, p_holm, strict=True)
+    )
+    kind = _kind(pairs, names)
+    needed = _needed(samples, pairs, margin, n) if kind == "uncertain" else None
+    return Comparison(kind, tuple(names), pairs, n, margin, needed)
+
+
+def _pair(first: str, second: str, sample: Sample, p: float, margin: float) -> PairedDifference:
+    low, high = (number(end) for end in t_interval(sample))
+    alike = float(t_test(sample, "within", margin).p_for) < ALPHA
+    same = not bool(sample.testable) and int(sample.n) > 1 and abs(float(sample.mean)) <= margin
+    above = p < ALPHA and not alike and float(sample.mean) > 0
+    return PairedDifference(first, second, float(sample.mean), low, high, p, alike or same, above)
+
+
+def _kind(pairs: Sequence[PairedDifference], names: Sequence[str]) -> str:
+    if all(pair.alike for pair in pairs):
+        return "alike"
+    if all(pair.above for pair in pairs if pair.first == names[0]):
+        return "most"
+    return "above" if any(pair.above for pair in pairs) else "uncertain"
+
+
+def _needed(samples: Sequence[Sample], pairs: Sequence[PairedDifference], margin: float, n: int) -> int | None:
+    """The fewest units, more than there are, with which some pair would be told apart or all would be alike."""
+    if not all(bool(sample.testable) for sample in samples):
+        return None
+    counts = np.arange(max(2, n + 1), MOST_UNITS + 1, dtype=float)
+    apart = [fewest_counts([(sample, "above", 0.0)], counts, len(pairs)) for sample in samples]
+    alike = fewest_counts([(sample, "within", margin) for sample in samples], counts, 1)
+    return min((count for count in (*apart, alike) if count is not None), default=None)
