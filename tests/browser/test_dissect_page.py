@@ -28,7 +28,11 @@ def lines() -> list[Line]:
     tables, about = made(EFFECTS, (1, 2, 3))
     found = study_lines(with_verdicts(StudyRows.of(tables, about)), "training/report.html")
     alignment = aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7), models=2))["measures"]
-    found += [line for line in [model_evidence.alignment_line(alignment, {"C-5": "supported"}, "alignment/report.html")] if line]
+    found += [
+        line
+        for line in [model_evidence.alignment_line(alignment, {"C-5": "supported"}, "alignment/report.html")]
+        if line
+    ]
     q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))
     missing = set(KINDS) - {line.kind for line in found}
     assert missing <= {"ablation", "norms", "similarity", "recall"}

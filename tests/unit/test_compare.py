@@ -12,9 +12,7 @@ NOISE = np.array([0.01, -0.02, 0.005, 0.012, -0.007])
 def paired(**shifts):
     """Five units that share a large spread of their own, each component shifted by a known amount."""
     shared = np.array([3.0, -1.0, 0.5, 7.0, 2.0])
-    return {
-        name: shared + shift + NOISE * (-1) ** i * (i + 1) / 3 for i, (name, shift) in enumerate(shifts.items(), 1)
-    }
+    return {name: shared + shift + NOISE * (-1) ** i * (i + 1) / 3 for i, (name, shift) in enumerate(shifts.items(), 1)}
 
 
 def test_one_component_far_above_is_most_though_units_differ_more_than_components():
