@@ -9,6 +9,7 @@ MODULES = (
     "criticality",
     "curves",
     "erasure",
+    "interchange",
     "mixing",
     "nearest_names",
     "norms",

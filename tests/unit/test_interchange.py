@@ -1,0 +1,70 @@
+"""Interchange scores: which of the predicted answers came, by hand; and changes of logit differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trisect.measure.interchange import UNKNOWN, all_differ, logit_change, share_of, shares, which_came
+
+PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
+
+
+def test_shares_count_the_pairs_whose_four_predictions_differ() -> None:
+    """The fourth pair's q is the base's answer and the fifth's k is not known: neither counts, whatever came."""
+    found = shares([2, 4, 1, 2, 2], PREDICTIONS, "q")
+    assert found.n == 3
+    assert (found.own.hits, found.unchanged.hits) == (1, 1)
+    assert {name: share.hits for name, share in found.others.items()} == {"k": 0, "v": 1}
+    assert found.own.value == pytest.approx(1 / 3)
+
+
+def test_an_answer_that_nothing_predicted_is_in_no_share() -> None:
+    found = shares([9, 9, 9, 9, 9], PREDICTIONS, "v")
+    counts = [found.own.hits, found.unchanged.hits, *(s.hits for s in found.others.values())]
+    assert (found.n, counts) == (3, [0, 0, 0, 0])
+
+
+def test_a_joint_component_needs_a_prediction_that_is_its_own() -> None:
+    """In the second pair q+k predicts what q does, so that nothing could tell them apart."""
+    joint = {**{name: of[:2] for name, of in PREDICTIONS.items()}, "q+k": [5, 2]}
+    found = shares([5, 2], joint, "q+k")
+    assert (found.n, found.own.hits, sorted(found.others)) == (1, 1, ["k", "q", "v"])
+
+
+def test_components_without_predictions_are_left_out() -> None:
+    found = shares([2, 1], {"base": [1, 1], "q": [2, 2]}, "q")
+    assert (found.n, found.own.value, dict(found.others)) == (2, 0.5, {})
+
+
+def test_intervals_reach_to_certainty_only_where_all_pairs_say_so() -> None:
+    every, none, most = share_of(np.ones(20, bool)), share_of(np.zeros(20, bool)), share_of(np.arange(20) > 0)
+    assert (every.high, none.low) == (1.0, 0.0)
+    assert 0.85 < (every.low or 0.0) < 0.95
+    assert (most.high or 1.0) < 1.0
+    assert share_of(np.zeros(0, bool)).value is None
+
+
+def test_all_differ_finds_equals_that_do_not_stand_beside_each_other() -> None:
+    assert all_differ([np.array([1, 1]), np.array([2, 2]), np.array([1, 3])]).tolist() == [False, True]
+
+
+def test_which_came_names_the_first_that_predicted_it() -> None:
+    assert which_came([1, 2, 7, 4, 4], PREDICTIONS) == ("base", "q", "other", "v", "v")
+    assert which_came([UNKNOWN], {"base": [1], "q": [UNKNOWN]}) == ("other",)
+
+
+def test_logit_change_is_none_at_the_own_run_and_whole_at_the_other() -> None:
+    own, other = np.array([3.0, 2.0, 4.0]), np.array([-1.0, -3.0, -2.0])
+    assert logit_change(own, own, other).value == 0.0
+    assert logit_change(other, own, other).value == 1.0
+    half = logit_change((own + other) / 2, own, other)
+    assert (half.value, half.low) == pytest.approx((0.5, 0.5))
+    assert half.n == 3
+
+
+def test_a_pair_without_room_adds_nothing_to_the_change() -> None:
+    """Both runs answer the second pair alike: its own ratio would be 0 / 0."""
+    found = logit_change(np.array([0.0, 1.0]), np.array([2.0, 1.0]), np.array([-2.0, 1.0]))
+    assert found.value == pytest.approx(0.5)
+    assert logit_change(np.ones(2), np.ones(2), np.ones(2)).value is None
