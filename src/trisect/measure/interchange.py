@@ -19,7 +19,7 @@ OTHER = "other"  # an answer that nothing predicted
 UNKNOWN = -1  # a prediction that is not known
 
 
-class Share(NamedTuple):
+class PairShare(NamedTuple):
     """A share of pairs with Jeffreys' 95 % interval over them; all null where there is no pair."""
 
     value: float | None
@@ -37,9 +37,9 @@ class InterchangeShares(NamedTuple):
     """
 
     component: str
-    own: Share
-    others: Mapping[str, Share]
-    unchanged: Share
+    own: PairShare
+    others: Mapping[str, PairShare]
+    unchanged: PairShare
     n: int
 
 
@@ -67,14 +67,14 @@ def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: 
     return InterchangeShares(component, own, found, unchanged, int(clear.sum()))
 
 
-def share_of(hits: Bool[np.ndarray, " N"]) -> Share:
+def share_of(hits: Bool[np.ndarray, " N"]) -> PairShare:
     """The share of pairs that are true; its interval reaches to 0 or 1 where all pairs say so, as is the custom."""
     n, count = len(hits), int(hits.sum())
     if not n:
-        return Share(None, None, None, 0, 0)
+        return PairShare(None, None, None, 0, 0)
     value = count / n
     low, high = jeffreys(value, n)
-    return Share(value, min(low, value) if count else 0.0, max(high, value) if count < n else 1.0, count, n)
+    return PairShare(value, min(low, value) if count else 0.0, max(high, value) if count < n else 1.0, count, n)
 
 
 def all_differ(predictions: Sequence[Int[np.ndarray, " N"]]) -> Bool[np.ndarray, " N"]:
