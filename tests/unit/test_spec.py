@@ -117,14 +117,14 @@ def test_lists_and_whole_numbers_are_settled_so_that_the_same_statement_has_the_
     assert replace(tiny.EXPERIMENT, seeds=range(1, 3)) == tiny.EXPERIMENT  # type: ignore[arg-type]
 
 
-def test_the_paper_grid_is_one_baseline_thirty_attacks_and_fifteen_freezes_a_seed():
+def test_the_paper_grid_and_all_layers_at_once_are_a_baseline_thirty_attacks_and_twenty_freezes_a_seed():
     like = {("freeze", "plain"), ("attack", "plain")}
     runs = [
         r for r in PRESETS[0].runs("text") if not r.edit or (r.edit.kind, r.edit.setting("variant") or "plain") in like
     ]
     kinds = [r.edit.kind if r.edit else "none" for r in runs if r.seed == 1]
-    assert (kinds.count("none"), kinds.count("attack"), kinds.count("freeze")) == (1, 30, 15)
-    assert len({r.id for r in runs}) == len(runs) == 3 * 46
+    assert (kinds.count("none"), kinds.count("attack"), kinds.count("freeze")) == (1, 30, 15 + 5)
+    assert len({r.id for r in runs}) == len(runs) == 3 * 51
 
 
 def test_attacks_of_the_paper_last_100_epochs_and_the_rest_200():

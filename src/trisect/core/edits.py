@@ -142,6 +142,8 @@ def place(site: Site, verb: str) -> Site:
             return in_study(site, verb)
         case "erase":
             return in_study(site, verb, ("q", "k", "v"), heads=False)
+        case "ablate":
+            return in_study(site, verb, ("q", "k", "v"))
         case _:
             return kind_of(verb).place(site)
 

@@ -1,4 +1,4 @@
-"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, control, tie, probe, erase."""
+"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, control, tie, probe, erase, ablate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
 VARIANTS = ("plain", "control", "bounded", "site")
-METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase")
+METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate")
 PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
+# One component, or several, in all layers at once (science A, r2): where the effect is when single layers stand in for each other.
+ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
 
 
@@ -79,7 +81,7 @@ class Rewind:
     every point and site, so that each rise of the loss has an interval; null evaluates every row.
     """
 
-    sites: tuple[Site, ...] = PAPER_SITES
+    sites: tuple[Site, ...] = (*PAPER_SITES, *ALL_LAYERS)
     points: int = 101
     epsilon: float = 0.01
     midstage: bool = True
@@ -110,7 +112,7 @@ class Rewind:
 class Freeze:
     """Experiment 2c (science A7): each site's weights keep their initial values."""
 
-    sites: tuple[Site, ...] = PAPER_SITES
+    sites: tuple[Site, ...] = (*PAPER_SITES, *ALL_LAYERS)
 
     def __post_init__(self) -> None:
         settle(self)
@@ -199,3 +201,14 @@ class Erase:
         settle(self)
         _filled(self, "sites", "labels")
         whole(self.draws, "draws", 1)
+
+
+@dataclass(frozen=True)
+class Ablate:
+    """Mean ablation: each site's q, k or v of every trained baseline replaced by its mean over train (science A, r2)."""
+
+    sites: tuple[Site, ...] = (*PAPER_SITES, *ALL_LAYERS)
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _filled(self, "sites")

@@ -12,7 +12,7 @@ from typing import Any
 
 from trisect.core.edits import Edit, make_edit, place, read_edit
 from trisect.core.files import canonical, digest
-from trisect.core.methods import METHODS, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
@@ -141,6 +141,7 @@ class Design:
     probe: Probe | None = None
     erase: Erase | None = None
     edits: tuple[Edit, ...] = ()
+    ablate: Ablate | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -311,10 +312,10 @@ def plain(value: Any) -> Any:
         return {"schema": SCHEMA, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Edit):
         return value.data()
-    if isinstance(value, Design):  # experiments from before there were edits of their own do not name them
+    if isinstance(value, Design):  # experiments from before there were these do not name them
         own = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-        return own if value.edits else {name: part for name, part in own.items() if name != "edits"}
-    if isinstance(value, (Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
+        return {name: part for name, part in own.items() if part or name not in ("edits", "ablate")}
+    if isinstance(value, (Ablate, Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, (Model, Training, Text)):
         return asdict(value)
@@ -334,6 +335,7 @@ _PARTS = {
     "tie": Tie,
     "probe": Probe,
     "erase": Erase,
+    "ablate": Ablate,
 }
 
 

@@ -39,6 +39,7 @@ def combinations(rows: StudyRows) -> Iterable[Figure]:
     for label in rows.labels:
         found[f"Attack on {study_words.label_name(label)}"] = together(rows.effects("attack", "valid", label))
     found["Freezing"] = together(rows.effects("freeze", "valid"))
+    found["Mean ablation"] = together(rows.measure("ablate_rise_nats", "valid"))
     found["Rewinding area"] = together(rows.measure("rewind_area", "train"))
     found = {title: points for title, points in found.items() if points}
     if not found:
@@ -52,8 +53,8 @@ def combinations(rows: StudyRows) -> Iterable[Figure]:
     every = [p for points in found.values() for p in points]
     caption = (
         "The effect at several components or layers at once less the sum of the effects at each of them alone, in the same seed. "
-        "Above the line they stand in for each other when only one is taken; below it, the second adds little to the first. Attack "
-        f"and freezing: validation loss; rewinding: train loss. {study_words.seeds(rows)}. {_tally(found)}"
+        "Above the line they stand in for each other when only one is taken; below it, the second adds little to the first. Attack, "
+        f"freezing and ablation: validation loss; rewinding: train loss. {study_words.seeds(rows)}. {_tally(found)}"
         f"{study_words.from_diverged(every)}{cut(shown)}"
     )
     key = component_key(every, ZERO._replace(name="the sum"))

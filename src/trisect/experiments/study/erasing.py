@@ -60,7 +60,7 @@ def erase(
         apply(leace, here, eraser, model)
         for changed in randoms:
             apply(changed, here, moments.random(eraser.rank, draw), model)
-    rises, low, high, n = _rises(final, model, scored, site, [leace, *randoms])
+    rises, low, high, n = loss_rises(final, model, scored, site, [leace, *randoms])
     rows = [
         ("erase_rise_nats", None, rises[0], n),
         ("erase_rise_low_nats", None, low[0], n),
@@ -101,7 +101,7 @@ def apply(parameters: ModelParameters, site: Site, eraser: Eraser, model: Model)
         parameters[name] = parameters[name].index_copy(0, rows.to(values.device), values)
 
 
-def _rises(
+def loss_rises(
     final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Each changed model's rise of the loss and the ends of its 95 % interval over rows; and the number of tokens."""

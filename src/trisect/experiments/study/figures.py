@@ -22,6 +22,7 @@ from trisect.report.points import interval, order, place
 MEASURES = {
     "attack": lambda title: Measure(f"{title}: change of validation loss", "nats", True),
     "freeze": lambda title: Measure(f"{title}: change of validation loss", "nats", True),
+    "ablate": lambda title: Measure(f"{title}: rise of validation loss", "nats", True),
     "criticality": lambda title: Measure(title, "α"),
     "area": lambda title: Measure(f"{title}: mean rise of train loss", "nats", True),
 }
@@ -54,7 +55,7 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
         if kind == "criticality":
             frames[kind] = SharedAxis("α", -0.04, 1.04)
         else:
-            unit = "nats, valid" if kind in ("attack", "freeze") else "nats, train"
+            unit = "nats, valid" if kind in study_words.SIGNED else "nats, train"
             frames[kind] = around(values, unit, zero=True, bend=True)
     panels = tuple(
         site_panel(one.title, one.points, frames[one.kind], _levels(one.kind), MEASURES[one.kind](one.title))
@@ -67,7 +68,8 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
         marks = "Marks are means over seeds, bars 95 % intervals (Student t), small open marks single seeds."
     caption = (
         f"What happens when one site is edited; the horizontal axis is the layer. {marks} Attack and freezing: difference "
-        "of the validation loss to the baseline of the same seed, at the last epoch. Criticality, areas: on the train split."
+        "of the validation loss to the baseline of the same seed, at the last epoch; mean ablation: rise of the baseline's own. "
+        "Criticality, areas: on the train split."
         f"{study_words.attacked(rows)} {study_words.seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
         f"{study_words.from_diverged(points)}"
     )

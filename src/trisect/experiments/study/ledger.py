@@ -145,6 +145,8 @@ def asked_of(experiment: Design, run: Run) -> list[AskedEvaluation]:
     kinds = (("rewind", "midstage") if rewind.midstage else ("rewind",)) if rewind else ()
     asked += [AskedEvaluation(run.id, kind, str(site)) for kind in kinds for site in (rewind.sites if rewind else ())]
     asked += [AskedEvaluation(run.id, "probe", label=label) for label in (probe.labels if probe else ())]
+    if experiment.ablate:
+        asked += [AskedEvaluation(run.id, "ablate", str(site)) for site in experiment.ablate.sites]
     if erase:
         asked += [AskedEvaluation(run.id, "erase", str(site), label) for label in erase.labels for site in erase.sites]
     return asked
@@ -206,12 +208,12 @@ def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
         return new
     merged = dict(new)
     for key in METHODS:
-        a, b = old.get(key), new[key]
+        a, b = old.get(key), new.get(key)
         if a and b:
             merged[key] = {
                 k: list(dict.fromkeys([*a[k], *v])) if isinstance(v, list) else a.get(k) or v for k, v in b.items()
             }
-        else:
+        elif a or b or key in new:
             merged[key] = a or b
     if edits := [*old.get("edits", ()), *(one for one in new.get("edits", ()) if one not in old.get("edits", ()))]:
         merged["edits"] = edits

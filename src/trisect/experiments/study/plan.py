@@ -128,6 +128,8 @@ def _changed(
         placed = ("tie",) if methods == ("tie",) else ("attack", "control", "rewind", "freeze")
         parts = {m: part and replace(part, sites=places) for m in placed for part in [getattr(chosen, m)]}
         whole = tuple(s for s in places if not s.heads and set(s.components) <= {"q", "k", "v"})
+        inner = tuple(s for s in places if set(s.components) <= {"q", "k", "v"})
+        parts["ablate"] = chosen.ablate and (replace(chosen.ablate, sites=inner) if inner else None)
         parts["erase"] = chosen.erase and (replace(chosen.erase, sites=whole) if whole else None)
         parts["edits"] = tuple(dict.fromkeys(replace(edit, site=s) for edit in chosen.edits for s in places))
         chosen = replace(chosen, **parts)
@@ -208,9 +210,11 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
         fitted = one.resolved()
         for run in fitted.runs(corpus.fingerprint):
             for asked in asked_of(fitted, run):
-                points = {"cut": 1, "midstage": run.training.epochs + 1}.get(asked.kind, _evaluations(one.rewind))
+                points = {"cut": 1, "ablate": 2, "midstage": run.training.epochs + 1}.get(
+                    asked.kind, _evaluations(one.rewind)
+                )
                 tokens, sample = evaluated_tokens(corpus, run), one.rewind and one.rewind.sample_tokens
-                if sample and asked.kind != "cut":
+                if sample and asked.kind not in ("cut", "ablate"):
                     tokens = min(tokens, 2 * sample)  # of train and of valid
                 seconds = rewinding_seconds(run, words, tokens, points)
                 if asked.kind in ("probe", "erase"):

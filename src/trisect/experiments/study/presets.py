@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trisect.core.errors import SpecError
-from trisect.core.methods import METHODS, PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.methods import METHODS, PAPER_SITES, Ablate, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Text, Training, read_experiment
 
@@ -34,6 +34,7 @@ PRESETS: tuple[Design, ...] = (
         tie=Tie(),
         probe=Probe(DECIDING, ("pos",), ("linear",)),
         erase=Erase(DECIDING, ("pos",), draws=5),
+        ablate=Ablate(),
     ),
     Design(
         name="wikitext2-small",
@@ -47,6 +48,7 @@ PRESETS: tuple[Design, ...] = (
         tie=Tie(),
         probe=Probe(None, ("pos",), ("linear",)),
         erase=Erase(PAPER_SITES, ("pos",)),
+        ablate=Ablate(),
     ),
     Design(
         name="paper",
@@ -57,6 +59,7 @@ PRESETS: tuple[Design, ...] = (
         attack=Attack(epochs=100),
         rewind=Rewind(),
         freeze=Freeze(),
+        ablate=Ablate(),
     ),
 )
 

@@ -16,6 +16,7 @@ from trisect.core.files import digest, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
 from trisect.engine.jobs import JobDesk, job
+from trisect.experiments.study.ablating import ablate
 from trisect.experiments.study.erasing import erase
 from trisect.experiments.study.probing import probe
 from trisect.experiments.study.rewinding import curve_data, rewind
@@ -35,8 +36,8 @@ from trisect.text.corpus import Corpus, unigram_loss
 class Task:
     """One piece of work: train a fleet, or evaluate one trained run.
 
-    A baseline is evaluated with its attention cut, one site rewound, or a label erased at a site; it and attacked runs
-    are probed for a label. `runs` are a fleet's run ids, or the one; `seconds` is the expected cost on one core.
+    A baseline is evaluated with its attention cut, one site rewound or replaced by its mean, or a label erased at a site; it
+    and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; `seconds` is the expected cost on one core.
     """
 
     kind: str
@@ -158,6 +159,8 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> dict[
         found = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
         return found | {"unigram": {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}}
     site = Site.parse(task.site)
+    if task.kind == "ablate":
+        return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
     epochs = epoch_weights(folder, run.id, run.training.epochs)
     convex, how = task.kind == "rewind", task.how
     stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]

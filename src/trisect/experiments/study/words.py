@@ -106,6 +106,8 @@ def methods(rows: StudyRows) -> list[Method]:
         found.append(Method("area", title, "nats", points, measure, noun, "area under the rise of the train loss"))
     points = rows.effects("freeze", "valid")
     found.append(Method("freeze", "Freezing", "nats", points, "freezing", "", VALID))
+    points = rows.measure("ablate_rise_nats", "valid")
+    found.append(Method("ablate", "Mean ablation", "nats", points, "ablation", "replaced by its mean", VALID))
     return [method for method in found if method.points]
 
 
@@ -114,10 +116,11 @@ LEADS = {
     "criticality": "how far a site must come from its initial to its final weights until the train loss stays near the final one,",
     "area": "rise of the train loss on the way from the initial to the final weights, mean over that way,",
     "freeze": "change of the validation loss against the baseline when the site keeps its initial weights,",
+    "ablate": "rise of the trained baseline's validation loss when the site is its mean over train everywhere,",
 }
 
 
-SIGNED = ("attack", "freeze")
+SIGNED = ("attack", "freeze", "ablate")
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
