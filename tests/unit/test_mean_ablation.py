@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 from tests import tiny
+
 from trisect.core.errors import SpecError
 from trisect.core.methods import ALL_LAYERS, Ablate
 from trisect.core.site import Site
