@@ -44,6 +44,7 @@ from trisect.experiments.align.settings import AlignFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
 from trisect.experiments.norms.settings import NormsFacts
+from trisect.experiments.profile.settings import ProfileFacts
 from trisect.experiments.recall.settings import RecallFacts
 from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.experiments.similarity.settings import SimilarityFacts
@@ -162,6 +163,31 @@ def norms(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[NormsFacts]: ...
+
+def profile(
+    model: Any,
+    corpus: str | Path,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    labels: str | Sequence[str] | None = None,
+    split: str = 'train',
+    reader: str | None = None,
+    limit: int | None = None,
+    words: int = 40000,
+    per: str = 'layer',
+    draws: int = 200,
+    folds: int = 5,
+    batch: int = 16,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[ProfileFacts]: ...
 
 def recall(
     data: str | Path = 'embedded',

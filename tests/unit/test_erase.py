@@ -15,11 +15,11 @@ from trisect.core.subject import Parts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
 from trisect.experiments.erase.erasers import fit_erasers, gather, make_writer, scatter
-from trisect.experiments.erase.labels import WordLabels, owners
 from trisect.experiments.erase.settings import ERASE
 from trisect.lab.driver import render
 from trisect.lab.passes import plan_edits
 from trisect.lab.subject import load
+from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.erasure import LabelMoments

@@ -10,6 +10,7 @@ from trisect.experiments.checkpoints.settings import REWIND
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.explore.settings import EXPLORE
 from trisect.experiments.norms.settings import NORMS
+from trisect.experiments.profile.settings import PROFILE
 from trisect.experiments.recall.settings import ASK, RECALL
 from trisect.experiments.similarity.settings import SIMILARITY
 from trisect.experiments.study.settings import PLAN, STUDY
@@ -23,6 +24,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ERASE,
     EXPLORE,
     NORMS,
+    PROFILE,
     RECALL,
     REWIND,
     SIMILARITY,

@@ -1,7 +1,7 @@
 """Sources: one module each with its citation and its claims as data; every source is in SOURCES."""
 
 from trisect.core.claim import Source
-from trisect.papers import matrices, norms, recall, submodules, tying
+from trisect.papers import matrices, norms, profile, recall, submodules, tying
 
 SOURCES: tuple[Source, ...] = (
     submodules.SOURCE,
@@ -10,4 +10,5 @@ SOURCES: tuple[Source, ...] = (
     norms.ALIGNMENT,
     matrices.SOURCE,
     tying.SOURCE,
+    profile.SOURCE,
 )

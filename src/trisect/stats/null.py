@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from scipy import special
 
 from trisect.stats.correct import bonferroni
 from trisect.stats.tested import ALPHA, Interval, Reals
@@ -47,6 +48,15 @@ class Null(NamedTuple):
     def beyond(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
         """p against "larger or smaller": twice the smaller one-sided p, at most 1."""
         return bonferroni(np.minimum(self.above(values), self.below(values)), 2)
+
+    def predicted(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+        """Two-sided p of a value as one more draw of a null that is near normal: Student's t with R − 1 degrees of freedom.
+
+        Unlike `beyond` it can be smaller than 2 / (R + 1), and so survive a correction for many. 1 where all draws are the same.
+        """
+        n = len(self.draws)
+        wide = self.spread * np.sqrt(1 + 1 / n)
+        return 2 * special.stdtr(n - 1, -np.abs(values - self.mean) / wide) if wide > 0 else np.ones(len(values))
 
     def scores(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
         """z: distance from the null's mean in its standard deviations; NaN where all draws are the same."""

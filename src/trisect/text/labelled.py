@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,18 +13,26 @@ from trisect.core.errors import CorpusError
 from trisect.core.files import digest
 from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts, is_hub
-from trisect.text.raw import LONGEST_SENTENCE, STOP
-from trisect.text.readers import find_source, lines, open_corpus
+from trisect.text.raw import HEADING, JOINED, LONGEST_SENTENCE, STOP
+from trisect.text.readers import WIKITEXT, RawSource, find_source, lines, open_corpus
 
+ARTICLE = re.compile(r"^ ?= [^=]+ = *$")
+WORD = re.compile(r"<unk>|\w+(?:['’-]\w+)*|[^\w\s]")
 Labels = Mapping[str, tuple[str | None, ...]]
 
 
 class Labelled(NamedTuple):
-    """A text, where in it each word stands (first character, and the one after the last), and each column's labels."""
+    """A text, where in it each word stands (first character, and the one after the last), and each column's labels.
+
+    `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
+    `article` counts the articles (documents) that texts follow one another in; null where they are not marked.
+    """
 
     text: str
     spans: tuple[tuple[int, int], ...]
     labels: Labels
+    heads: tuple[int, ...] = ()
+    article: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,33 +47,38 @@ class LabelledTexts:
     options: tuple[str, ...]
 
 
-def open_labelled(where: str | Path, split: str, reader: str | None = None) -> LabelledTexts:
+def open_labelled(where: str | Path, split: str, reader: str | None = None, bare: bool = False) -> LabelledTexts:
     """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
 
-    Raises CorpusError where there is no such split, or where the words carry no labels.
+    Raises CorpusError where there is no such split, or where the words carry no labels; with `bare` words may carry none, and
+    a raw text is read as paragraphs or lines.
     """
     shown = str(where) if is_hub(where) or str(where) == "embedded" else Path(where).resolve().name
     options = ("--corpus", shown, "--split", split, *(() if reader is None else ("--reader", reader)))
     if str(where) == "embedded" or (reader is None and (Path(where) / "corpus.json").is_file()):
         corpus = open_corpus(where)
         _need_split(corpus.name, split, tuple(corpus.splits))
-        _need_labels(corpus.name, tuple(corpus.labels))
+        if not bare:
+            _need_labels(corpus.name, tuple(corpus.labels))
         notes = (*corpus.notes, "A text is a run of words up to a full stop, joined by spaces.")
         mark = f"{corpus.fingerprint}-{split}"
         name = f"{corpus.name}, {split}"
         return LabelledTexts(name, tuple(corpus.labels), lambda: _runs(corpus, split), notes, mark, options)
     source = find_source(where, reader)
     _need_split(source.name, split, tuple(source.parts))
-    _need_labels(source.name, source.kind.columns)
     part = source.parts[split]
+    if bare and not source.kind.columns:
+        return _unlabelled(source, split, options)
+    _need_labels(source.name, source.kind.columns)
     met = {column for paragraph in source.kind.paragraphs(part) for column in paragraph.labels}
     columns = (*source.kind.columns, *sorted(met - {*source.kind.columns}))  # features of a treebank's morphology
     mark = digest("\n".join(part.texts()), 8) if isinstance(part, DatasetTexts) else digest(part.read_bytes(), 8)
 
     def texts() -> Iterator[Labelled]:
-        for said, paragraph in zip(_said(part), source.kind.paragraphs(part), strict=True):
+        for found, paragraph in zip(_said(part), source.kind.paragraphs(part), strict=True):
             none = [None] * len(paragraph.words)
-            yield placed(said, paragraph.words, {c: tuple(paragraph.labels.get(c) or none) for c in columns})
+            one = placed(found.text, paragraph.words, {c: tuple(paragraph.labels.get(c) or none) for c in columns})
+            yield one._replace(heads=found.heads, article=found.article)
 
     notes = (*source.notes, *source.kind.label_notes, "A text is a sentence, as its '# text' line has it.")
     return LabelledTexts(f"{source.name}, {split}", columns, texts, notes, mark, options)
@@ -98,20 +113,51 @@ def _runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
             start = i + 1
 
 
-def _said(part: Path | DatasetTexts) -> Iterator[str]:
-    """The `# text` of every sentence that has words; empty where there is no such line."""
-    said, words = "", False
-    for line in lines(part):
+class _Around(NamedTuple):
+    """What stands around a sentence's words: its `# text`, the words' heads (empty where one has none), its article."""
+
+    text: str
+    heads: tuple[int, ...]
+    article: int | None
+
+
+def _said(part: Path | DatasetTexts) -> Iterator[_Around]:
+    """What stands around every sentence that has words; articles begin at `# newdoc` lines."""
+    said, article = "", None
+    heads: list[str] = []
+    for line in chain(lines(part), ("",)):
         if line.startswith("# text = "):
             said = line.removeprefix("# text = ").strip()
+        elif line.startswith("# newdoc"):
+            article = 0 if article is None else article + 1
         elif not line.strip():
-            if words:
-                yield said
-            said, words = "", False
+            if heads:
+                known = all(head.isdigit() and int(head) <= len(heads) for head in heads)
+                yield _Around(said, tuple(map(int, heads)) if known else (), article)
+            said, heads = "", []
         elif not line.startswith("#"):
-            words |= line.split("\t")[0].isdigit()
-    if words:
-        yield said
+            cells = line.split("\t")
+            if cells[0].isdigit():
+                heads.append(cells[6] if len(cells) > 6 else "")
+
+
+def _unlabelled(source: RawSource, split: str, options: tuple[str, ...]) -> LabelledTexts:
+    """A raw text's paragraphs or lines without labels; headings of the first level begin articles."""
+    part, wiki = source.parts[split], source.kind is WIKITEXT
+
+    def texts() -> Iterator[Labelled]:
+        article = None
+        for line in lines(part):
+            if wiki and HEADING.match(line):
+                if ARTICLE.match(line):
+                    article = 0 if article is None else article + 1
+            elif line.strip():
+                said = JOINED.sub(r"\1", line.strip()) if wiki else line.strip()
+                yield Labelled(said, tuple(found.span() for found in WORD.finditer(said)), {}, (), article)
+
+    what = "A text is a paragraph; headings are left out." if wiki else "A text is a line."
+    mark = digest("\n".join(part.texts()), 8) if isinstance(part, DatasetTexts) else digest(part.read_bytes(), 8)
+    return LabelledTexts(f"{source.name}, {split}", (), texts, (*source.notes, what), mark, options)
 
 
 def _need_split(name: str, split: str, there: tuple[str, ...]) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from trisect.core.errors import CorpusError
 from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
 from trisect.core.trace import Address
-from trisect.experiments.erase.labels import WordLabels, fitting, ordinary
 from trisect.lab.passes import EditedPass
+from trisect.lab.word_labels import WordLabels, fitting, ordinary
 from trisect.measure.erasure import Eraser, LabelMoments
 from trisect.text.labelled import LabelledTexts
 

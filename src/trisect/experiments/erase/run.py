@@ -14,10 +14,10 @@ from trisect.core.extras import need_extra
 from trisect.core.subject import Subject
 from trisect.core.tables import frame
 from trisect.experiments.erase.erasers import ErasedSite, fit_erasers, passes
-from trisect.experiments.erase.labels import WordLabels
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
+from trisect.lab.word_labels import WordLabels
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
 from trisect.stats.tested import finite

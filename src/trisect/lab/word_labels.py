@@ -6,7 +6,7 @@ import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -24,21 +24,24 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 
-@dataclass(eq=False)
-class WordLabels:
-    """The labels of texts as they pass into batches: `classes` numbers the labels of each column.
+class WordPlace(NamedTuple):
+    """Where a word stands in a batch, row and position from 0, and which word of which text it is."""
 
-    With `ahead` a position carries the label of the piece after it, else that of its own. Special tokens and padding
-    carry none.
-    """
+    row: int
+    position: int
+    text: int
+    word: int
+
+
+@dataclass(eq=False)
+class WordTexts:
+    """Texts on their way into a subject's batches, each remembered with its pieces' words while rows of it can come."""
 
     subject: Subject
-    classes: Mapping[str, Mapping[str, int]]
-    ahead: bool
-    _kept: dict[int, tuple[list[int], Labelled]] = field(default_factory=dict)
+    _kept: dict[int, tuple[list[int], Labelled]] = field(default_factory=dict, kw_only=True)
 
-    def batches(self, texts: Iterable[Labelled], size: int) -> Iterator[Batch]:
-        """The texts as scored batches, each text remembered while rows of it can come."""
+    def batches(self, texts: Iterable[Labelled], size: int, scored: bool = True) -> Iterator[Batch]:
+        """The texts as batches; `scored` hides tokens from a masked LM, to be predicted."""
 
         def passed() -> Iterator[str]:
             for number, one in enumerate(texts):
@@ -46,25 +49,25 @@ class WordLabels:
                 yield one.text
 
         self._kept.clear()
-        for batch in self.subject.batches(passed(), size, scored=True):
+        for batch in self.subject.batches(passed(), size, scored=scored):
             yield batch
             for number in [n for n in self._kept if n < batch.rows[-1][0]]:
                 del self._kept[number]
 
-    def at(self, batch: Batch, address: Address, component: str, column: str) -> Int[Tensor, "B T"]:
-        """The class at every position of q, k or v there; -1 where there is none."""
-        side = _side(batch, address, component)
-        found = torch.full(side.real.shape, -1, dtype=torch.long)
-        known = self.classes[column]
-        for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(side), strict=True)):
-            places = own.nonzero()[:, 0].tolist()
-            owners, one = self._kept[number]
-            first = start + self.ahead - (places[0] if places else 0)
-            for place in places:
-                piece = first + place
-                word = owners[piece] if piece < len(owners) else -1
-                label = one.labels[column][word] if word >= 0 else None
-                found[i, place] = -1 if label is None else known.get(label, -1)
+    def text(self, number: int) -> Labelled:
+        """A text of the batch that was given last."""
+        return self._kept[number][1]
+
+    def words(self, batch: Batch, last: bool) -> list[WordPlace]:
+        """One place a word of the text's own positions: that of its first piece, or of its last."""
+        found = []
+        for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
+            places, words = own.nonzero()[:, 0].tolist(), self._kept[number][0]
+            for piece, place in enumerate(places, start):
+                word = words[piece] if piece < len(words) else -1
+                beside = piece + 1 if last else piece - 1
+                if word >= 0 and not (0 <= beside < len(words) and words[beside] == word):
+                    found.append(WordPlace(i, place, number, word))
         return found
 
     def _owners(self, one: Labelled) -> list[int]:
@@ -85,6 +88,34 @@ class WordLabels:
     @functools.cached_property
     def _vocabulary(self) -> frozenset[str]:
         return frozenset(self.subject.vocabulary) if isinstance(self.subject, OwnModel) else frozenset()
+
+
+@dataclass(eq=False)
+class WordLabels(WordTexts):
+    """The labels of texts as they pass into batches: `classes` numbers the labels of each column.
+
+    With `ahead` a position carries the label of the piece after it, else that of its own. Special tokens and padding
+    carry none.
+    """
+
+    classes: Mapping[str, Mapping[str, int]]
+    ahead: bool
+
+    def at(self, batch: Batch, address: Address, component: str, column: str) -> Int[Tensor, "B T"]:
+        """The class at every position of q, k or v there; -1 where there is none."""
+        side = _side(batch, address, component)
+        found = torch.full(side.real.shape, -1, dtype=torch.long)
+        known = self.classes[column]
+        for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(side), strict=True)):
+            places = own.nonzero()[:, 0].tolist()
+            owners, one = self._kept[number]
+            first = start + self.ahead - (places[0] if places else 0)
+            for place in places:
+                piece = first + place
+                word = owners[piece] if piece < len(owners) else -1
+                label = one.labels[column][word] if word >= 0 else None
+                found[i, place] = -1 if label is None else known.get(label, -1)
+        return found
 
 
 def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:

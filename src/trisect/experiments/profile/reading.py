@@ -1,0 +1,250 @@
+"""Read words: what each attention layer takes in at every word, kept on disk in half precision, and the words' classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.errors import CorpusError, ModelError
+from trisect.core.subject import Subject
+from trisect.core.trace import Address, Trace
+from trisect.experiments.profile.settings import ProfileSettings
+from trisect.lab.word_labels import WordPlace, WordTexts
+from trisect.measure.profile import WordClasses
+from trisect.text.arrays import GrowingArray
+from trisect.text.labelled import Labelled, LabelledTexts
+from trisect.text.word_classes import WordLabeller, common, unread
+
+COMPONENTS = ("q", "k", "v")
+MOST, LEAST = 100, 20  # classes of a label that are told apart, and words that such a class has at least
+RUN = 20  # at most so many texts that follow one another are one group where no article is marked
+PLAIN = 1e-2  # of the largest number: what a weight makes of the input may differ from what attention used by so much
+FLAT = 1e-3  # of the mean deviation: a direction that varies less is stored as if it varied so much
+
+
+@dataclass
+class StoredWords:
+    """Vectors of words in half precision, in a temporary file: shifted and scaled as the first of them are spread."""
+
+    shift: Float[Tensor, " D"]
+    scale: Float[Tensor, " D"]
+    kept: GrowingArray = field(default_factory=lambda: GrowingArray(np.float16))
+
+    @classmethod
+    def like(cls, rows: Float[Tensor, "N D"]) -> StoredWords:
+        """An empty store for rows like these."""
+        spread = rows.std(0, correction=0)
+        floor = max(FLAT * float(spread.mean()), torch.finfo(torch.float32).tiny)
+        return cls(rows.mean(0), spread.clamp_min(floor))
+
+    def add(self, rows: Float[Tensor, "N D"]) -> None:
+        """Put rows at the end."""
+        self.kept.append(((rows - self.shift) / self.scale).flatten().numpy())
+
+    def finish(self) -> Float[np.ndarray, "N D"]:
+        """All rows, read-only; nothing can be added afterwards."""
+        width = len(self.scale)
+        return self.kept.finish().reshape(-1, width)
+
+
+@dataclass
+class LayerWords:
+    """One layer: what it takes in, and of q, k and v those that are no plain maps of it, as attention used them."""
+
+    trace: Trace
+    taken: StoredWords
+    own: Mapping[str, StoredWords]
+
+
+class WordsRead(NamedTuple):
+    """What was read: layers by address, the words' labels, their groups, the number of texts, and notes."""
+
+    layers: Mapping[Address, LayerWords]
+    labels: tuple[WordClasses, ...]
+    groups: Int[np.ndarray, " N"]
+    texts: int
+    notes: tuple[str, ...]
+
+
+def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
+    """What an attention layer's projections read; null where it was not found."""
+    block = trace.block
+    if block is None:
+        return None
+    x = block.residual.float()
+    if block.kind == "post":
+        return x
+    x = x - x.mean(-1, keepdim=True) if block.centred else x
+    x = x / (x.square().mean(-1, keepdim=True) + block.epsilon).sqrt() * block.gamma.float()
+    return x if block.beta is None else x + block.beta.float()
+
+
+def maps_of(trace: Trace, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
+    """A component's weights and biases per head; null where it is no plain map."""
+    p = trace.projections
+    w, b = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}[component]
+    if w is None:
+        return None
+    w = w.detach().float().cpu()
+    return w, torch.zeros(w.shape[0], w.shape[2]) if b is None else b.detach().float().cpu()
+
+
+def used(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
+    """A component as attention used it, heads last but one."""
+    parts: dict[str, Tensor] = {"q": trace.q, "k": trace.k, "v": trace.v}
+    return parts[component].float().transpose(1, 2)
+
+
+def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
+    """Whether a component is what its weights make of the input, at every real position: not with rotary positions."""
+    found = maps_of(trace, component)
+    if found is None or found[0].shape[1] != x.shape[2]:
+        return False
+    made = torch.einsum("btd,pde->btpe", x, found[0]) + found[1]
+    real, there = trace.query_real, used(trace, component)
+    return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
+
+
+@dataclass
+class _Collector:
+    """Layers as they are met in the first batch, and rows of every batch."""
+
+    layers: dict[Address, LayerWords] = field(default_factory=dict)
+    left: dict[str, list[str]] = field(default_factory=dict)
+    begun: bool = False
+
+    def add(self, traces: Iterable[Trace], places: list[WordPlace]) -> None:
+        rows, columns = (torch.tensor([getattr(p, n) for p in places]) for n in ("row", "position"))
+        for trace in traces:
+            x = taken_in(trace)
+            if not self.begun:
+                self._begin(trace, x, rows, columns)
+            if (layer := self.layers.get(trace.address)) is not None:
+                assert x is not None
+                layer.taken.add(x[rows, columns])
+                for component, store in layer.own.items():
+                    store.add(used(trace, component)[rows, columns].flatten(1))
+        self.begun = True
+
+    def _begin(self, trace: Trace, x: Tensor | None, rows: Tensor, columns: Tensor) -> None:
+        if (why := _unreadable(trace, x)) is not None or x is None:
+            self.left.setdefault(str(why), []).append(str(trace.address))
+            return
+        plain = {c: is_plain(trace, c, x) for c in COMPONENTS}
+        own = {c: StoredWords.like(used(trace, c)[rows, columns].flatten(1)) for c in COMPONENTS if not plain[c]}
+        self.layers[trace.address] = LayerWords(trace, StoredWords.like(x[rows, columns]), own)
+
+    def notes(self) -> Iterator[str]:
+        for why, where in self.left.items():
+            yield f"Left out, {', '.join(where)}: {why}."
+        used_own = {c for layer in self.layers.values() for c in layer.own}
+        if used_own:
+            named = ", ".join(c for c in COMPONENTS if c in used_own)
+            yield (
+                f"{named} are read as attention used them, which is no plain map of the layer's input (rotary positions, norms): "
+                "what they have beyond random maps of the input may come from there and not from the weights."
+            )
+
+
+def _unreadable(trace: Trace, x: Tensor | None) -> str | None:
+    """Why a layer cannot be profiled, or null."""
+    if trace.stack not in ("plain", "enc"):
+        return "its words are not those of the text alone"
+    if x is None:
+        return "what its projections read was not found"
+    if x.shape[:2] != trace.query_real.shape or trace.key_real.shape != trace.query_real.shape:
+        return "its positions are not those of the text"
+    return None
+
+
+def read_words(
+    subject: Subject,
+    texts: LabelledTexts,
+    label: WordLabeller,
+    settings: ProfileSettings,
+    told: Callable[[int, int], object],
+) -> WordsRead:
+    """Read texts until there are `words` words; memory holds the labels and one batch, all else is on disk.
+
+    A word is read at its first piece, in causal models at its last, which alone has seen all of it. Raises CorpusError where
+    too few words are read, ModelError where no layer can be.
+    """
+    marker, collector = WordTexts(subject), _Collector()
+    names: dict[str, list[str | None]] = {name: [] for name in label.labels}
+    numbers: list[int] = []
+    articles: list[int | None] = []
+    notes = dict.fromkeys(texts.notes)
+    last = subject.objective == "causal"
+    seen: dict[int, dict[str, tuple[str | None, ...]]] = {}
+    count = 0
+    with torch.no_grad():
+        for batch in marker.batches(_wanted(texts, settings.limit, settings.words), settings.batch, scored=False):
+            places = [p for p in marker.words(batch, last) if not unread(_word(marker.text(p.text), p.word))]
+            seen = {p.text: seen.get(p.text) or label(marker.text(p.text)) for p in places}
+            for place in places:
+                numbers.append(place.text)
+                articles.append(marker.text(place.text).article)
+                for name, own in names.items():
+                    own.append(seen[place.text][name][place.word])
+            notes |= dict.fromkeys(batch.notes)
+            count = batch.rows[-1][0] + 1
+            if places:
+                collector.add(subject.trace(batch).traces, places)
+            told(min(len(numbers), settings.words), settings.words)
+    if not collector.layers:
+        known = " ".join(collector.notes()) or "In none of the texts is a word read."
+        raise ModelError(f"{subject.name} has no layer to be profiled.", known, "Choose another model or other texts.")
+    classes = tuple(_classes(name, own) for name, own in names.items())
+    groups = _groups(numbers, articles, settings.folds)
+    _refuse(texts.name, classes, groups, settings.folds)
+    piece = "last" if last else "first"
+    said = f"A word is read at its {piece} piece; classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
+    return WordsRead(collector.layers, classes, groups, count, (*notes, *subject.notes, said, *collector.notes()))
+
+
+def _groups(numbers: list[int], articles: list[int | None], folds: int) -> Int[np.ndarray, " N"]:
+    """Articles; where none is marked, runs of texts that follow one another, shorter ones where there are few texts."""
+    if articles and articles[0] is not None:
+        return np.array(articles)
+    run = max(1, min(RUN, len(set(numbers)) // (2 * folds)))
+    return np.array(numbers) // run
+
+
+def _word(one: Labelled, word: int) -> str:
+    start, end = one.spans[word]
+    return one.text[start:end]
+
+
+def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Labelled]:
+    """The first `limit` texts with words, until they have so many."""
+    read = 0
+    for one in islice((one for one in texts.texts() if one.spans), limit):
+        if read >= words:
+            return
+        read += len(one.spans)
+        yield one
+
+
+def _classes(name: str, given: list[str | None]) -> WordClasses:
+    kept = common(given, MOST, LEAST)
+    number = {c: i for i, c in enumerate(kept)}
+    rest = len(kept) - 1
+    return WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given]))
+
+
+def _refuse(name: str, classes: Iterable[WordClasses], groups: Int[np.ndarray, " N"], folds: int) -> None:
+    """Raise CorpusError where a label has one class alone, or there are fewer groups of texts than folds."""
+    if (there := len(np.unique(groups))) < folds:
+        known = f"It has {there} group{'s'[: there != 1]} of texts that follow one another, and {folds} are needed."
+        raise CorpusError(f"Too little of {name} was read.", known, "Read more of it, or give a longer text.")
+    for one in classes:
+        if len(one.classes) < 2:
+            known = f"Of {len(one.y):,} words all that carry it have one class, or too few have any other."
+            raise CorpusError(f"The label '{one.name}' tells no words of {name} apart.", known, "Leave it out.")

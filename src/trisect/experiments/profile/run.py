@@ -1,0 +1,212 @@
+"""Profile of a model: what each head's q, k and v keep and drop of each label, against random maps of the same input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.claims.heads import judge_heads
+from trisect.core.finding import About
+from trisect.core.tables import frame
+from trisect.core.trace import Address
+from trisect.experiments.profile.reading import COMPONENTS, LayerWords, StoredWords, WordsRead, maps_of, read_words
+from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
+from trisect.experiments.profile.statistics import (
+    LayerScores,
+    MeanTest,
+    evidence,
+    head_tests,
+    mean_over_model,
+    mean_over_random,
+    pair_tests,
+)
+from trisect.lab.experiment import Bench, Measured
+from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
+from trisect.papers import profile
+from trisect.stats.correct import holm
+from trisect.stats.tested import ALPHA, finite
+from trisect.text.labelled import open_labelled
+from trisect.text.word_classes import labeller
+
+
+def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
+    """Read words, fit closed-form probes to every head's q, k and v and to random maps, and compare.
+
+    Texts of one article (or, where none is marked, up to 20 that follow one another) share a fold, and every word is predicted
+    by probes that were fitted to other folds. Raises TrisectError.
+    """
+    subject = bench.subject
+    texts = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+    label = labeller(texts, settings.labels, settings.limit)
+    with bench.progress(f"{subject.name}: words") as step:
+        read = read_words(subject, texts, label, settings, step)
+    fold = deal_folds(read.groups, settings.folds, np.random.default_rng([settings.seed, 1]))
+    scores: list[LayerScores] = []
+    with bench.progress(f"{', '.join(label.labels)} in {len(read.layers)} layers") as step:
+        for number, (address, layer) in enumerate(read.layers.items()):
+
+            def told(share: float, before: int = number) -> None:
+                step(int(100 * (before + share)), 100 * len(read.layers))
+
+            scores.append(score_layer(address, layer, read.labels, fold, settings, told))
+    measures = frame("measures", ({"subject": subject.name, **row} for row in rows(scores, read.labels)))
+    found = evidence(scores, label.labels, settings.seed)
+    facts = _facts(settings, bench, read, texts.name, texts.fingerprint)
+
+    def judge(about: About[ProfileFacts]) -> pl.DataFrame:
+        named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
+        return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named})
+
+    return Measured({"measures": measures}, facts, read.notes, judge, "head")
+
+
+def score_layer(
+    address: Address,
+    layer: LayerWords,
+    labels: tuple[WordClasses, ...],
+    fold: Int[np.ndarray, " N"],
+    settings: ProfileSettings,
+    told: Callable[[float], object],
+) -> LayerScores:
+    """Probes of every head's q, k and v, of random maps as wide, and of the whole input of one layer."""
+    taken = _prober(layer.taken, labels, fold)
+    width = len(layer.taken.scale)
+    heads: dict[str, MapScores] = {}
+    for component in COMPONENTS:
+        if component in layer.own:
+            prober, maps = _prober(layer.own[component], labels, fold), _slices(layer, component)
+        else:
+            found = maps_of(layer.trace, component)
+            assert found is not None
+            prober, maps = taken, found[0]
+        heads[component] = prober.scores(maps)
+    widths = {c: (layer.trace.v if c == "v" else layer.trace.q).shape[3] for c in COMPONENTS}
+    by_width: dict[int, MapScores] = {}
+    for number, into in enumerate(sorted(set(widths.values()))):
+        draw = torch.Generator().manual_seed(_seed(settings.seed, address, into))
+        base = number / len(set(widths.values()))
+        drawn = random_maps(width, into, settings.draws, draw)
+        by_width[into] = taken.scores(drawn, lambda done, base=base: told(base + 0.9 * done / settings.draws))
+    whole = taken.scores(torch.eye(width)[None])
+    return LayerScores(address, heads, {c: by_width[w] for c, w in widths.items()}, whole)
+
+
+def _prober(stored: StoredWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"]) -> Prober:
+    return Prober(stored.finish(), labels, fold, stored.scale)
+
+
+def _slices(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
+    """The maps that take each head's own numbers out of those of all heads side by side."""
+    parts = {"q": layer.trace.q, "k": layer.trace.k, "v": layer.trace.v}
+    heads, into = parts[component].shape[1], parts[component].shape[3]
+    return torch.eye(heads * into).view(heads * into, heads, into).transpose(0, 1)
+
+
+def _seed(seed: int, address: Address, into: int) -> int:
+    return int(np.random.default_rng([seed, *str(address).encode(), into]).integers(2**62))
+
+
+def rows(scores: Sequence[LayerScores], labels: Sequence[WordClasses]) -> Iterator[dict[str, Any]]:
+    """The table `measures`: heads, random maps, the whole input, means over heads, and pairs; Holm label by label."""
+    for at, label in enumerate(labels):
+        words = int((label.y >= 0).sum())
+        for one in scores:
+            yield from _layer_rows(one, at, label, words)
+        yield from _head_rows(scores, at, label.name, words)
+        yield from _mean_rows(scores, at, label.name)
+
+
+def _named(address: Address, label: str) -> dict[str, Any]:
+    return {"stack": address.stack, "layer": address.layer, "group": label}
+
+
+def _layer_rows(one: LayerScores, at: int, label: WordClasses, words: int) -> Iterator[dict[str, Any]]:
+    """Random maps, the whole input and the most frequent class; q, k and v in pairs."""
+    named = _named(one.address, label.name)
+    for component in COMPONENTS:
+        null, bits = one.null(component, at), one.nulls[component].bits[:, at]
+        of = named | {"component": component, "n": len(null.draws)}
+        ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
+        yield of | {"measure": "profile_random", "value": null.mean} | ends
+        yield of | {"measure": "profile_random_spread", "value": null.spread}
+        yield of | {"measure": "profile_random_bits", "value": float(bits.mean())}
+    whole = named | {"n": words}
+    yield whole | {"measure": "profile_input", "value": float(one.whole.accuracy[0, at])}
+    yield whole | {"measure": "profile_input_bits", "value": float(one.whole.bits[0, at])}
+    yield whole | {"measure": "profile_majority", "value": label.majority}
+    yield from _pair_rows([one], at, named)
+
+
+def _pair_rows(scores: Sequence[LayerScores], at: int, named: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for pair, (test, p_holm) in pair_tests(scores, at).items():
+        yield from _test_rows(named | {"component": pair}, "profile_difference", test, p_holm)
+
+
+def _test_rows(named: dict[str, Any], measure: str, test: MeanTest, p_holm: float) -> Iterator[dict[str, Any]]:
+    """A mean with its interval, and its p after Holm."""
+    of = named | {"n": test.n}
+    low, high = (finite(end) for end in test.ends)
+    yield of | {"measure": measure, "value": test.value, "low": low, "high": high}
+    yield of | {"measure": f"{measure}_p_holm", "value": p_holm}
+
+
+def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: int) -> Iterator[dict[str, Any]]:
+    """Every head's numbers; p after Holm over all heads of the model and q, k and v."""
+    found = [(one, c, head_tests(one, c, at)) for one in scores for c in COMPONENTS]
+    adjusted = iter(holm(np.concatenate([tests.p_drawn for _, _, tests in found])))
+    for one, component, tests in found:
+        for head in range(len(tests.p)):
+            of = _named(one.address, label) | {"component": component, "head": head + 1, "n": words}
+            values = {
+                "accuracy": tests.accuracy[head],
+                "bits": tests.bits[head],
+                "z": tests.z[head],
+                "p": tests.p[head],
+                "p_holm": next(adjusted),
+                "among": tests.among[head],
+            }
+            yield from (of | {"measure": f"profile_{name}", "value": finite(v)} for name, v in values.items())
+
+
+def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[dict[str, Any]]:
+    """Means over heads less random maps; p after Holm over layers and q, k and v. Without a layer: over all layers' heads.
+
+    There Holm is over q, k and v alone.
+    """
+    found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in COMPONENTS]
+    adjusted = holm([test.p for _, _, test in found])
+    for (one, component, test), p_holm in zip(found, adjusted, strict=True):
+        of, own = _named(one.address, label) | {"component": component}, one.heads[component]
+        yield of | {"n": test.n, "measure": "profile_accuracy", "value": float(own.accuracy[:, at].mean())}
+        yield of | {"n": test.n, "measure": "profile_bits", "value": float(own.bits[:, at].mean())}
+        yield from _test_rows(of, "profile_gain", test, float(p_holm))
+    whole = [mean_over_model(scores, c, at) for c in COMPONENTS]
+    of = {"stack": scores[0].address.stack, "group": label}
+    for component, test, p_holm in zip(COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
+        yield from _test_rows(of | {"component": component}, "profile_gain", test, float(p_holm))
+    yield from _pair_rows(scores, at, of)
+
+
+def _facts(settings: ProfileSettings, bench: Bench, read: WordsRead, name: str, fingerprint: str) -> ProfileFacts:
+    return ProfileFacts(
+        bench.subject.name,
+        bench.subject.fingerprint,
+        name,
+        fingerprint,
+        read.texts,
+        len(read.groups),
+        len(np.unique(read.groups)),
+        tuple(label.name for label in read.labels),
+        tuple(len(label.classes) for label in read.labels),
+        settings.per,
+        settings.draws,
+        settings.folds,
+        settings.seed,
+        settings.limit,
+    )

@@ -1,0 +1,98 @@
+"""What a profile is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from trisect.core.fields import Setting
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import BatchSize, ModelSource, Seed
+
+FEWEST = 200  # random maps of a layer's input
+WORDS = 40_000
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """Which labels of which words are looked for in a model's queries, keys and values."""
+
+    source: ModelSource
+    corpus: Annotated[
+        str | Path,
+        Setting("A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'.", metavar="CORPUS"),
+    ]
+    labels: (
+        Annotated[
+            tuple[str, ...],
+            Setting(
+                "Labels with commas: word, position, frequency, a column such as pos, or one of another word, as in "
+                "previous, next, head, previous.dep.",
+                many="commas",
+                metavar="LABELS",
+                unset="word, position, frequency, pos, dep, previous, next and head, as far as the text has them",
+            ),
+        ]
+        | None
+    ) = None
+    split: Annotated[str, Setting("The words that are read: train, valid or test.", metavar="SPLIT")] = "train"
+    reader: Annotated[str, Setting("wikitext, conllu or plain.", unset="found out")] | None = None
+    limit: Annotated[int, Setting("Read no more than so many texts.", low=1)] | None = None
+    words: Annotated[int, Setting("Read no more than about so many words.", low=100)] = WORDS
+    per: Annotated[
+        str,
+        Setting(
+            "What the page shows: a layer (the mean over its heads), or each head as well.",
+            choices=("layer", "head"),
+            metavar="PER",
+        ),
+    ] = "layer"
+    draws: Annotated[
+        int,
+        Setting(
+            "Random maps of each layer's input.",
+            low=FEWEST,
+            known=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with.",
+        ),
+    ] = FEWEST
+    folds: Annotated[int, Setting("Parts of the text; each is predicted from the others.", low=2, option="")] = 5
+    batch: BatchSize = 16
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class ProfileFacts:
+    """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole."""
+
+    subject: str
+    fingerprint: str
+    corpus: str
+    corpus_fingerprint: str
+    texts: int
+    words: int
+    groups: int
+    labels: tuple[str, ...]
+    classes: tuple[int, ...]
+    per: str
+    draws: int
+    folds: int
+    seed: int
+    limit: int | None
+
+
+PROFILE = Experiment(
+    "profile",
+    """Measure what the queries, keys and values of each head keep and drop of a word, against random maps of the same input.
+
+    \b
+    trisect profile MODEL --corpus ud-english-ewt --labels position,pos
+    """,
+    ProfileSettings,
+    ProfileFacts,
+    "trisect.experiments.profile",
+    source="profile",
+    out="profile-{model}",
+    record="profile.json",
+    result="Profile",
+)

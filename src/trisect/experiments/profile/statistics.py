@@ -1,0 +1,138 @@
+"""Statistics of a profile: each head against random maps and its layer's other heads, means over heads, and q, k, v in pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from trisect.claims.heads import ResampledHeads
+from trisect.core.trace import Address
+from trisect.measure.profile import MapScores
+from trisect.stats.bootstrap import drawn_means
+from trisect.stats.correct import holm
+from trisect.stats.null import Null
+from trisect.stats.paired import summary, t_interval, t_test
+from trisect.stats.tested import Interval, Reals
+
+PAIRS = (("q", "v"), ("k", "v"), ("q", "k"))
+LATE = 3  # the last one in so many layers are late
+
+
+@dataclass(frozen=True, eq=False)
+class LayerScores:
+    """What probes found in one layer: in each head's q, k and v, in random maps of the input, and in all of the input.
+
+    `nulls` are found by a component's name, since a component may be as wide as no other is.
+    """
+
+    address: Address
+    heads: Mapping[str, MapScores]
+    nulls: Mapping[str, MapScores]
+    whole: MapScores
+
+    def null(self, component: str, label: int) -> Null:
+        """What random maps as wide as that component's heads find of a label."""
+        return Null.of(self.nulls[component].accuracy[:, label])
+
+
+class HeadTests(NamedTuple):
+    """One component of one layer and one label, head by head.
+
+    `p` counts random maps, `p_drawn` takes them as near normal, so that it can survive a correction; `among` is the share
+    of the layer's other heads' q, k and v that find less.
+    """
+
+    accuracy: Float[np.ndarray, " H"]
+    bits: Float[np.ndarray, " H"]
+    z: Float[np.ndarray, " H"]
+    p: Float[np.ndarray, " H"]
+    p_drawn: Float[np.ndarray, " H"]
+    among: Float[np.ndarray, " H"]
+
+
+class MeanTest(NamedTuple):
+    """A mean over heads less what it is compared with, its 95 % interval, and its two-sided p."""
+
+    value: float
+    ends: Interval
+    p: float
+    n: int
+
+
+def head_tests(scores: LayerScores, component: str, label: int) -> HeadTests:
+    """Every head of a component against random maps, and among the layer's other heads."""
+    null, own = scores.null(component, label), scores.heads[component]
+    values = own.accuracy[:, label]
+    every = np.concatenate([one.accuracy[:, label] for one in scores.heads.values()])
+    below = (every[None] < values[:, None]).sum(1) + ((every[None] == values[:, None]).sum(1) - 1) / 2
+    among = below / max(1, len(every) - 1)
+    return HeadTests(
+        values, own.bits[:, label], null.scores(values), null.beyond(values), null.predicted(values), among
+    )
+
+
+def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTest:
+    """The mean of a component's heads less that of random maps: Student's t over heads; of one head alone, by random maps."""
+    null = scores.null(component, label)
+    gains = scores.heads[component].accuracy[:, label] - null.mean
+    if len(gains) == 1:
+        ends = null.excess_interval(float(gains[0] + null.mean))
+        return MeanTest(float(gains[0]), ends, float(null.predicted(gains + null.mean)[0]), 1)
+    return _mean_test(gains)
+
+
+def paired(scores: LayerScores, one: str, other: str, label: int) -> Float[np.ndarray, " K"]:
+    """Differences of two components of the same head; where several query heads share one key head, of their mean."""
+    a, b = (scores.heads[c].accuracy[:, label] for c in (one, other))
+    few = math.gcd(len(a), len(b))
+    return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
+
+
+def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -> MeanTest:
+    """The same over the heads of all layers, each less its own layer's random maps."""
+    if sum(len(s.heads[component].accuracy) for s in scores) == 1:
+        return mean_over_random(scores[0], component, label)
+    gains = [s.heads[component].accuracy[:, label] - s.null(component, label).mean for s in scores]
+    return _mean_test(np.concatenate(gains))
+
+
+def pair_tests(scores: Sequence[LayerScores], label: int) -> dict[str, tuple[MeanTest, float]]:
+    """q, k and v in pairs over the heads of some layers, by name as in `q-v`, each with its p after Holm over the three."""
+    found = {f"{a}-{b}": _mean_test(np.concatenate([paired(s, a, b, label) for s in scores])) for a, b in PAIRS}
+    adjusted = holm([test.p for test in found.values()])
+    return {name: (test, float(p)) for (name, test), p in zip(found.items(), adjusted, strict=True)}
+
+
+def _mean_test(differences: Reals) -> MeanTest:
+    sample = summary(differences)
+    sides = t_test(sample, "above", 0.0)
+    p = min(1.0, 2 * float(np.minimum(sides.p_for, sides.p_against)))
+    return MeanTest(float(sample.mean), t_interval(sample), p, len(differences))
+
+
+def evidence(scores: Sequence[LayerScores], labels: Sequence[str], seed: int) -> dict[str, ResampledHeads]:
+    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads drawn anew."""
+    found: dict[str, ResampledHeads] = {}
+    draw = np.random.default_rng([seed, 2])
+    late = scores[-math.ceil(len(scores) / LATE) :]
+    if "position" in labels:
+        at = labels.index("position")
+        for one in ("q", "k"):
+            found[f"position_{one}-v"] = _drawn([paired(s, one, "v", at) for s in scores], draw)
+    for label in ("pos", "dep"):
+        if label in labels:
+            at = labels.index(label)
+            for c in ("q", "v"):
+                gains = [s.heads[c].accuracy[:, at] - s.null(c, at).mean for s in late]
+                found[f"late_{label}_{c}"] = _drawn(gains, draw)
+    return found
+
+
+def _drawn(values: Sequence[Reals], draw: np.random.Generator) -> ResampledHeads:
+    every = np.concatenate(values)
+    return ResampledHeads(float(every.mean()), drawn_means(every, draw), len(every))

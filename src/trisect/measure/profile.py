@@ -1,0 +1,234 @@
+"""Profile of linear maps: how much of a label closed-form probes find in many maps of the same vectors, cross-fitted.
+
+A probe is linear discriminant analysis: class means and one covariance within classes, all from moments that are gathered once, so
+that the probe of any map of the vectors costs a solve. What it finds does not change when a map is followed by an invertible one.
+
+Axes: N word, D width of the vectors, P map, E width of a map, C class, L label, F fold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+BLOCK = 1024  # words read at once
+TOGETHER = 16  # maps whose predictions are in memory at once
+RIDGE = 1e-6  # of each direction's own variance within classes, so that one that never varies can be solved for
+TINY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class WordClasses:
+    """One label of all words: its classes by name, and each word's class (-1: it carries none)."""
+
+    name: str
+    classes: tuple[str, ...]
+    y: Int[np.ndarray, " N"]
+
+    @cached_property
+    def majority(self) -> float:
+        """Share of the labelled words that the most frequent class has."""
+        counts = np.bincount(self.y[self.y >= 0], minlength=len(self.classes))
+        return float(counts.max() / max(1, counts.sum()))
+
+
+class MapScores(NamedTuple):
+    """What probes found in each map, on words that they were not fitted to: accuracy, and V-information in bits.
+
+    Bits are the cross-entropy of the label's prior less that of the probe (Xu et al. 2020); below 0 where the probe is worse.
+    """
+
+    accuracy: Float[np.ndarray, "P L"]
+    bits: Float[np.ndarray, "P L"]
+
+
+class ClassMoments(NamedTuple):
+    """Second moments of the vectors, and sums and counts of each class, fold by fold; labels stand side by side in C."""
+
+    gram: Float[Tensor, "F D D"]
+    sums: Float[Tensor, "F C D"]
+    counts: Float[Tensor, "F C"]
+
+
+def deal_folds(groups: Int[np.ndarray, " N"], folds: int, draw: np.random.Generator) -> Int[np.ndarray, " N"]:
+    """A fold for each word, from 0: words of one group share it, and folds hold about as many words each.
+
+    Groups in random order, each to the fold that is the smallest by then.
+    """
+    names, members = np.unique(groups, return_inverse=True)
+    sizes, held = np.bincount(members), np.zeros(folds, dtype=np.int64)
+    chosen = np.zeros(len(names), dtype=np.int64)
+    order = draw.permutation(len(names))
+    for group in order[np.argsort(-sizes[order], kind="stable")]:
+        chosen[group] = int(held.argmin())
+        held[chosen[group]] += sizes[group]
+    return chosen[members]
+
+
+def random_maps(width: int, into: int, number: int, draw: torch.Generator) -> Float[Tensor, "P D E"]:
+    """Maps with independent normal weights."""
+    return torch.randn(number, width, into, generator=draw)
+
+
+@dataclass(frozen=True, eq=False)
+class Prober:
+    """Vectors of words (an array, which may lie on disk) with labels and folds; scores any maps of the vectors.
+
+    `scale` [D] multiplies the stored vectors, so that arrays of half precision can hold what is far from 1.
+    """
+
+    x: Float[np.ndarray, "N D"]
+    labels: tuple[WordClasses, ...]
+    fold: Int[np.ndarray, " N"]
+    scale: Float[Tensor, " D"] | None = None
+
+    @property
+    def folds(self) -> int:
+        """How many folds there are."""
+        return int(self.fold.max()) + 1
+
+    @cached_property
+    def _parts(self) -> tuple[_Part, ...]:
+        """The labels put together that the same words carry."""
+        found: dict[bytes, list[int]] = {}
+        for i, label in enumerate(self.labels):
+            found.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
+        return tuple(_Part.of(self, tuple(own)) for own in found.values())
+
+    def scores(self, maps: Float[Tensor, "P D E"], told: Callable[[int], object] = lambda done: None) -> MapScores:
+        """Accuracy and bits of every label in every map; every word is predicted by a probe fitted to other folds."""
+        accuracy, bits = (np.full((len(maps), len(self.labels)), np.nan) for _ in range(2))
+        for start in range(0, len(maps), TOGETHER):
+            few = maps[start : start + TOGETHER]
+            few = few if self.scale is None else few * self.scale[:, None]
+            for part in self._parts:
+                right, gained = part.score(few.float())
+                accuracy[start : start + len(few), list(part.which)] = right
+                bits[start : start + len(few), list(part.which)] = gained
+            told(start + len(few))
+        return MapScores(accuracy, bits)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Labels that the same words carry, those words by fold, and the moments."""
+
+    x: Float[np.ndarray, "N D"]
+    which: tuple[int, ...]
+    spans: tuple[slice, ...]
+    y: Int[np.ndarray, "L N"]
+    words: tuple[Int[np.ndarray, " _"], ...]
+    moments: ClassMoments
+
+    @classmethod
+    def of(cls, prober: Prober, which: tuple[int, ...]) -> _Part:
+        labels = [prober.labels[i] for i in which]
+        ends = np.cumsum([0, *(len(label.classes) for label in labels)])
+        spans = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+        y, there = np.stack([label.y for label in labels]), labels[0].y >= 0
+        words = tuple(np.flatnonzero(there & (prober.fold == f)) for f in range(prober.folds))
+        return cls(prober.x, which, spans, y, words, gather_moments(prober.x, y, spans, words))
+
+    def score(self, maps: Float[Tensor, "P D E"]) -> tuple[Float[np.ndarray, "P L"], Float[np.ndarray, "P L"]]:
+        """Accuracy and bits of each map and label of this part."""
+        right = torch.zeros(len(maps), len(self.which), dtype=torch.float64)
+        gained = torch.zeros_like(right)
+        cat = maps.transpose(0, 1).flatten(1)
+        for (weight, bias, prior), own in zip(_fit(self.moments, maps, self.spans), self.words, strict=True):
+            for start in range(0, len(own), BLOCK):
+                few = own[start : start + BLOCK]
+                z = _rows(self.x, few) @ cat
+                logits = torch.baddbmm(bias, weight, z.view(len(few), *maps.shape[::2]).permute(1, 2, 0))
+                for i, span in enumerate(self.spans):
+                    gold = torch.from_numpy(self.y[i, few])
+                    hit, loss = _losses(logits[:, span], gold)
+                    right[:, i] += hit
+                    gained[:, i] += -prior[span][gold].sum() - loss
+        count = max(1, sum(len(own) for own in self.words))
+        return (right / count).numpy(), (gained / (count * math.log(2))).numpy()
+
+
+def gather_moments(
+    x: Float[np.ndarray, "N D"],
+    y: Int[np.ndarray, "L N"],
+    spans: Sequence[slice],
+    words: Sequence[Int[np.ndarray, " _"]],
+) -> ClassMoments:
+    """The moments of the words of each fold, read block by block; `spans` say where a label's classes stand in C."""
+    width, classes = x.shape[1], spans[-1].stop
+    gram = torch.zeros(len(words), width, width, dtype=torch.float64)
+    sums = torch.zeros(len(words), classes, width, dtype=torch.float64)
+    counts = torch.zeros(len(words), classes, dtype=torch.float64)
+    for f, own in enumerate(words):
+        for start in range(0, len(own), BLOCK):
+            few = own[start : start + BLOCK]
+            rows = _rows(x, few)
+            gram[f] += (rows.T @ rows).double()
+            hot = torch.zeros(len(few), classes)
+            for i, span in enumerate(spans):
+                hot[torch.arange(len(few)), torch.from_numpy(y[i, few]) + span.start] = 1
+            sums[f] += (hot.T @ rows).double()
+            counts[f] += hot.sum(0).double()
+    return ClassMoments(gram, sums, counts)
+
+
+class _Fitted(NamedTuple):
+    """The probes of all maps for one fold: class weights, biases, and the log prior of each class."""
+
+    weight: Float[Tensor, "P C E"]
+    bias: Float[Tensor, "P C 1"]
+    prior: Float[Tensor, " C"]
+
+
+def _fit(moments: ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice]) -> Iterator[_Fitted]:
+    """For each fold the probes that are fitted to all others."""
+    wide = maps.double()
+    grams = [wide.mT @ (gram @ wide) for gram in moments.gram]
+    sums = [one @ wide for one in moments.sums]
+    for f in range(len(grams)):
+        gram = sum((g for i, g in enumerate(grams) if i != f), torch.zeros_like(grams[f]))
+        total = sum((s for i, s in enumerate(sums) if i != f), torch.zeros_like(sums[f]))
+        counts = moments.counts.sum(0) - moments.counts[f]
+        found = [_discriminant(gram, total[:, span], counts[span]) for span in spans]
+        yield _Fitted(*(torch.cat(pieces, 1 if pieces[0].dim() == 3 else 0) for pieces in zip(*found, strict=True)))
+
+
+def _discriminant(
+    gram: Float[Tensor, "P E E"], sums: Float[Tensor, "P C E"], counts: Float[Tensor, " C"]
+) -> tuple[Float[Tensor, "P C E"], Float[Tensor, "P C 1"], Float[Tensor, " C"]]:
+    """Linear discriminant analysis from moments; each class mean counts one word at the mean of all besides its own."""
+    classes, total = len(counts), counts.sum()
+    mean = sums.sum(1, keepdim=True) / total.clamp_min(1)
+    within = gram - sums.mT @ (sums / counts.clamp_min(1)[:, None])
+    within /= (total - (counts > 0).sum()).clamp_min(1)
+    size = within.diagonal(dim1=1, dim2=2)
+    size = size.clamp_min(TINY * gram.diagonal(dim1=1, dim2=2).amax(1, keepdim=True) / total.clamp_min(1) + 1e-300)
+    scale = size.rsqrt()
+    shaped = within * scale[:, :, None] * scale[:, None, :]
+    shaped.diagonal(dim1=1, dim2=2).add_(RIDGE)
+    means = (sums + mean) / (counts + 1)[:, None]
+    centred = (means - mean) * scale[:, None, :]
+    weight = torch.linalg.solve(shaped, centred.mT).mT * scale[:, None, :]
+    prior = ((counts + 1) / (total + classes)).log()
+    bias = prior - ((means + mean) * weight).sum(2) / 2
+    return weight.float(), bias[:, :, None].float(), prior
+
+
+def _losses(logits: Float[Tensor, "P C N"], gold: Int[Tensor, " N"]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
+    """How many words are predicted right, and their summed cross-entropy in nats."""
+    own = logits.gather(1, gold.expand(len(logits), 1, -1))[:, 0]
+    right = (own >= logits.amax(1)).sum(1).double()
+    return right, (logits.logsumexp(1) - own).double().sum(1)
+
+
+def _rows(x: Float[np.ndarray, "N D"], words: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
+    return torch.from_numpy(np.asarray(x[words], dtype=np.float32))

@@ -1,0 +1,329 @@
+"""Profiles of models: which words and labels, what is read where positions turn, what it writes and says, and errors."""
+
+import json
+import shutil
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from click.testing import CliRunner
+from markupsafe import escape
+from tests import tinyhf
+from tests.unit.test_erase import OWN
+
+import trisect
+from trisect.cli import main
+from trisect.core.errors import CorpusError, SpecError
+from trisect.core.tables import read_table
+from trisect.core.trace import Address
+from trisect.experiments.profile.reading import (
+    COMPONENTS,
+    StoredWords,
+    _groups,
+    is_plain,
+    maps_of,
+    read_words,
+    taken_in,
+    used,
+)
+from trisect.experiments.profile.settings import PROFILE, ProfileSettings
+from trisect.lab.driver import render
+from trisect.lab.inputs import ModelSource
+from trisect.lab.subject import load
+from trisect.lab.word_labels import WordTexts
+from trisect.measure.profile import MapScores
+from trisect.text.labelled import Labelled, open_labelled
+from trisect.text.word_classes import USUAL, common, frequency_bin, labeller, position_bin
+
+LABELS = ("position", "pos", "dep")
+
+
+def treebank(folder, sentences=150):
+    """Documents of ten sentences; a word's class is its number's remainder by three, and its head the word before."""
+    for split in ("train", "dev", "test"):
+        lines = []
+        for i in range(sentences):
+            words = [f"w{(7 * i + 3 * j + i * j) % 40}" for j in range(4 + i % 7)] + ["."]
+            lines += ["# newdoc id = a"] * (i % 10 == 0)
+            lines.append(f"# text = {' '.join(words[:-1])}{words[-1]}")
+            for n, word in enumerate(words, 1):
+                tag = "P" if word == "." else "ABC"[int(word[1:]) % 3]
+                lines.append(f"{n}\t{word}\t_\t{tag}\t_\t_\t{n - 1}\t{'x' if n % 2 else 'y'}\t_\t_")
+            lines.append("")
+        folder.mkdir(exist_ok=True)
+        (folder / f"{split}.conllu").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    return treebank(tmp_path_factory.mktemp("bank"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return load(tinyhf.save(tinyhf.bert(), tmp_path_factory.mktemp("bert")))
+
+
+@pytest.fixture(scope="module")
+def found(bert, bank, tmp_path_factory):
+    return trisect.profile(
+        bert, bank, labels=LABELS, per="head", out=tmp_path_factory.mktemp("out") / "profile", quiet=True
+    )
+
+
+def read(subject, bank, **named):
+    settings = ProfileSettings(ModelSource(subject), bank, **named)
+    texts = open_labelled(bank, "train", bare=True)
+    return read_words(subject, texts, labeller(texts, settings.labels, settings.limit), settings, lambda *_: None)
+
+
+def test_every_layer_label_and_head_has_its_numbers(found):
+    rows = found.tables["measures"]
+    assert rows.equals(read_table(found.folder / "tables", "measures"))
+    assert found.about.facts.labels == LABELS
+    assert len(found.layers) == 2 * 3
+    assert len(found.heads) == 2 * 3 * 3 * 4
+    for row in found.layers:
+        heads = [h for h in found.heads if (h["layer"], h["label"]) == (row["layer"], row["label"])]
+        for c in COMPONENTS:
+            mine = [h["accuracy"] for h in heads if h["component"] == c]
+            assert row[c] == pytest.approx(np.mean(mine))
+            gain = row["gains"][c]
+            assert gain["mean"] == pytest.approx(row[c] - row["random"])
+            assert gain["low"] <= gain["mean"] <= gain["high"]
+        assert row["differences"]["q-v"]["mean"] == pytest.approx(row["q"] - row["v"])
+        assert row["random_low"] <= row["random"] <= row["random_high"]
+        assert all(0 <= h["among"] <= 1 and 0 < h["p"] <= 1 for h in heads)
+        assert sum(h["among"] for h in heads) == pytest.approx(len(heads) / 2)
+        assert row["majority"] <= row["input"] + 0.1
+
+
+def test_the_result_for_programs_has_layers_and_heads_beside_the_usual(found):
+    data = json.loads(json.dumps(found.data()))
+    first = data["layers"][0]
+    assert {"layer", "label", "q", "k", "v", "random"} <= set(first)
+    assert {"layer", "head", "component", "label", "accuracy", "p_holm"} <= set(data["heads"][0])
+    assert {"report", "notes", "findings", "records"} <= set(data)
+
+
+def test_the_command_prints_it(bank, tmp_path):
+    model = tinyhf.save(tinyhf.bert(), tmp_path / "model")
+    words = [
+        "profile",
+        str(model),
+        "--corpus",
+        str(bank),
+        "--labels",
+        "position,pos",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert {(row["layer"], row["label"]) for row in data["layers"]} == {
+        (n, la) for n in (1, 2) for la in ("position", "pos")
+    }
+
+
+def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(found, tmp_path):
+    text = found.report.read_text()
+    assert all(str(escape(finding.words)) in text for finding in found.findings if finding.measure == "profile")
+    assert {"profile.svg", "profile-layers.svg", "profile-heads-pos.svg"} <= {
+        p.name for p in found.folder.glob("figures/*")
+    }
+    assert "three invertible maps of the same input" in text
+    shutil.copytree(found.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
+    again = render(PROFILE, tmp_path / "again")
+    assert again.report.read_bytes() == found.report.read_bytes()
+    assert (again.findings, again.about) == (found.findings, found.about)
+
+
+def test_the_command_that_repeats_it_is_noted(found):
+    corpus = found.about.command.split()[4]
+    assert found.about.command == f"trisect profile MODEL --corpus {corpus} --labels position,pos,dep --per head"
+    assert found.about.facts.groups == 15
+
+
+def test_claims_of_few_heads_have_no_verdict(found):
+    claims = found.tables["claims"].filter(pl.col("part").is_null())
+    assert dict(claims.select("claim", "verdict").iter_rows()) == {"F-2": "inconclusive", "F-3": "inconclusive"}
+    assert set(claims["reason"]) == {
+        "8 heads; below 30, resampling decides nothing",
+        "4 heads; below 30, resampling decides nothing",
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank, tmp_path):
+    subject = load(tinyhf.save(getattr(tinyhf, name)(), tmp_path / "model"))
+    got = read(subject, bank, labels=("pos",), limit=60, words=500)
+    layer = got.layers[Address("plain", 2)]
+    marker, rows, last = WordTexts(subject), {c: [] for c in ("x", *COMPONENTS)}, name != "bert"
+    texts = open_labelled(bank, "train").texts()
+    for batch in marker.batches((next(texts) for _ in range(got.texts)), 16, scored=False):
+        trace = next(t for t in subject.trace(batch).traces if t.address == Address("plain", 2))
+        for place in marker.words(batch, last):
+            rows["x"].append(taken_in(trace)[place.row, place.position])
+            for c in COMPONENTS:
+                rows[c].append(used(trace, c)[place.row, place.position].flatten())
+    rows = {c: torch.stack(found) for c, found in rows.items()}
+    taken = torch.from_numpy(layer.taken.finish().astype(np.float32)) * layer.taken.scale + layer.taken.shift
+    assert taken == pytest.approx(rows["x"], rel=0, abs=0.01 * float(rows["x"].abs().max()))
+    # rotary positions turn q and k of llama, which are then no plain maps
+    assert set(layer.own) == ({"q", "k"} if name == "llama" else set())
+    for c in COMPONENTS:
+        if c in layer.own:
+            kept = torch.from_numpy(layer.own[c].finish().astype(np.float32)) * layer.own[c].scale + layer.own[c].shift
+        else:
+            w, b = maps_of(layer.trace, c)
+            kept = (torch.einsum("nd,pde->npe", rows["x"], w) + b).flatten(1)
+        assert kept == pytest.approx(rows[c], rel=0, abs=0.02 * float(rows[c].abs().max()))
+    if name == "llama":
+        assert any("q, k are read as attention used them" in note for note in got.notes)
+
+
+def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
+    subject = load(tinyhf.save(tinyhf.llama(), tmp_path / "model"))
+    trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
+    x = taken_in(trace)
+    assert [is_plain(trace, c, x) for c in COMPONENTS] == [False, False, True]
+
+
+def test_grouped_queries_are_paired_with_their_own_key_head(bank, tmp_path):
+    subject = load(tinyhf.save(tinyhf.llama(), tmp_path / "model"))
+    found = trisect.profile(subject, bank, labels=["pos"], limit=60, out=tmp_path / "out", quiet=True)
+    (row,) = (r for r in found.layers if r["layer"] == 1)
+    assert (row["differences"]["q-v"]["n"], row["gains"]["q"]["n"], row["gains"]["v"]["n"]) == (2, 4, 2)
+
+
+def test_a_model_of_our_own_and_its_words(tmp_path):
+    found = trisect.profile(OWN, "embedded", labels=["position", "pos"], words=600, out=tmp_path / "out", quiet=True)
+    assert {row["layer"] for row in found.layers} == {1, 2}
+    assert any("read at its last piece" in note for note in found.notes)
+
+
+def test_a_raw_text_has_words_positions_and_frequencies_and_its_articles_are_groups(bert, tmp_path):
+    lines = []
+    for i in range(60):
+        lines += [f" = Title {i} = ", " = = Part = = "] * (i % 6 == 0)
+        lines.append(" ".join(f"w{(i * j + 3 * j) % 40}" for j in range(8)) + " <unk> .")
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    got = read(bert, tmp_path)
+    assert [label.name for label in got.labels] == ["word", "position", "frequency"]
+    assert len(got.groups) == 60 * 9  # eight words and a full stop; <unk> is left out
+    assert len(set(got.groups.tolist())) == 10
+
+
+def test_labels_of_a_text(bank):
+    texts = open_labelled(bank, "train", bare=True)
+    one = next(texts.texts())
+    assert labeller(texts, None, None).labels == USUAL
+    label = labeller(texts, ("word", "position", "pos", "previous", "next", "head", "next.dep"), None)
+    names = label(one)
+    tags = one.labels["pos"]
+    assert names["word"] == tuple(one.text[a:b].lower() for a, b in one.spans)
+    assert names["position"] == ("1–3", "1–3", "1–3", "4–6", "4–6")
+    assert names["previous"] == ("start", *tags[:-1])
+    assert names["next"] == (*tags[1:], "end")
+    assert names["head"] == ("root", *tags[:-1])
+    assert names["next.dep"] == (*one.labels["dep"][1:], "end")
+
+
+def test_heads_are_unknown_where_a_sentence_lacks_one(tmp_path):
+    bank = treebank(tmp_path / "bank")
+    path = bank / "train.conllu"
+    path.write_text(path.read_text().replace("\t0\tx", "\t_\tx", 1))
+    texts = open_labelled(bank, "train")
+    kept = list(texts.texts())
+    assert (kept[0].heads, kept[1].heads) == ((), (0, 1, 2, 3, 4, 5))
+    assert labeller(texts, ("head",), None)(kept[0])["head"] == (None,) * 5
+    assert (kept[0].article, kept[9].article, kept[10].article) == (0, 0, 1)
+
+
+def test_groups_are_articles_or_runs_of_texts_that_are_short_where_texts_are_few():
+    assert _groups([0, 0, 1, 2], [3, 3, 3, 4], 2).tolist() == [3, 3, 3, 4]
+    assert _groups(list(range(400)), [None] * 400, 5).tolist() == [i // 20 for i in range(400)]
+    assert _groups(list(range(30)), [None] * 30, 5).tolist() == [i // 3 for i in range(30)]
+
+
+@pytest.mark.parametrize(("count", "bin"), [(1, "1"), (2, "2–3"), (3, "2–3"), (4, "4–7"), (1000, "512–1023")])
+def test_bins_of_frequency_are_powers_of_two(count, bin):
+    assert frequency_bin(count) == bin
+
+
+@pytest.mark.parametrize(
+    ("place", "bin"), [(0, "1–3"), (2, "1–3"), (3, "4–6"), (20, "19–21"), (21, "22 on"), (90, "22 on")]
+)
+def test_bins_of_positions_are_three_words_wide(place, bin):
+    assert position_bin(place) == bin
+
+
+def test_rare_classes_are_one():
+    names = ["a"] * 30 + ["b"] * 25 + ["c"] * 5 + [None] * 9 + ["d"]
+    assert common(names, 100, 20) == ("a", "b", "(other)")
+    assert common(names, 1, 20) == ("a", "(other)")
+    assert common(names[:55], 100, 20) == ("a", "b")
+
+
+def test_one_place_a_word_its_first_piece_or_its_last(bert):
+    marker = WordTexts(bert)
+    one = Labelled("w1 w2w3 w4 .", ((0, 2), (3, 7), (8, 10), (11, 12)), {})
+    (batch,) = marker.batches([one], 4, scored=False)
+    places = marker.words(batch, False)
+    assert [p.word for p in places] == [0, 1, 2, 3]
+    assert [p.position for p in places] == [1, 2, 3, 4]  # after [CLS]; the tokenizer leaves w2w3 whole
+
+
+def test_stored_words_come_back_in_half_precision():
+    rows = torch.randn(50, 6, generator=torch.Generator().manual_seed(1)) * torch.tensor([1, 10, 0.1, 1, 0, 1e4]) + 500
+    stored = StoredWords.like(rows[:10])
+    stored.add(rows[:20])
+    stored.add(rows[20:])
+    back = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
+    assert back == pytest.approx(rows, rel=2e-3, abs=0.05)
+
+
+def test_scores_of_one_head_alone_are_tested_by_random_maps():
+    from trisect.experiments.profile.statistics import LayerScores, mean_over_model, mean_over_random
+
+    draws = np.random.default_rng(0).normal(0.5, 0.01, (200, 1))
+    null, one = MapScores(draws, draws), MapScores(np.array([[0.6]]), np.array([[0.6]]))
+    scores = LayerScores(Address("plain", 1), dict.fromkeys("qkv", one), dict.fromkeys("qkv", null), one)
+    test = mean_over_random(scores, "q", 0)
+    assert test == mean_over_model([scores], "q", 0)
+    assert (test.n, test.p < 1e-10) == (1, True)
+    assert test.ends.low < test.value == pytest.approx(0.1, abs=0.005)
+
+
+def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
+    with pytest.raises(CorpusError) as refused:
+        trisect.profile(bert, bank, labels=["entity"], out=tmp_path / "out", quiet=True)
+    assert "has no label 'entity'." in str(refused.value)
+    assert "There is word, position, frequency, pos, tag, dep, morph, previous, next, head;" in str(refused.value)
+    assert "Use labels that there are." in str(refused.value)
+    with pytest.raises(SpecError) as refused:
+        trisect.profile(bert, bank, draws=50, out=tmp_path / "out", quiet=True)
+    assert "With fewer than 200 what a random map finds is not known well enough to compare with." in str(refused.value)
+    with pytest.raises(CorpusError) as refused:
+        trisect.profile(bert, bank, labels=["pos"], limit=20, out=tmp_path / "out", quiet=True)
+    assert "Too little of" in str(refused.value)
+    assert "It has 2 groups of texts that follow one another, and 5 are needed." in str(refused.value)
+    assert "Read more of it, or give a longer text." in str(refused.value)
+    with pytest.raises(CorpusError) as refused:
+        trisect.profile(bert, bank, labels=["tag"], out=tmp_path / "out", quiet=True)
+    assert "The label 'tag' tells no words of" in str(refused.value)
+    assert "Leave it out." in str(refused.value)
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_counts_are_of_lower_case_words(bank):
+    texts = open_labelled(bank, "train")
+    counts = labeller(texts, None, 3).counts
+    assert counts == Counter(one.text[a:b].lower() for one in islice(texts.texts(), 3) for a, b in one.spans)
