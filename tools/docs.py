@@ -111,7 +111,7 @@ def stub() -> str:
     lines = [
         "# Made by `make docs` from trisect.__init__ and the experiments' settings.",
         "",
-        "from collections.abc import Sequence",
+        "from collections.abc import Mapping, Sequence",
         "from pathlib import Path",
     ]
     lines += [

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from trisect.calls import chart as chart
     from trisect.calls import check as check
     from trisect.calls import corpus as corpus
-    from trisect.calls import dissect as dissect
     from trisect.calls import explore as explore
     from trisect.calls import list_claims as list_claims
     from trisect.calls import load as load
@@ -53,7 +52,6 @@ _HOME = {
             "chart",
             "check",
             "corpus",
-            "dissect",
             "explore",
             "list_claims",
             "load",

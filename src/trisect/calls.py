@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import StudyError
-from trisect.core.spec import Machine
 from trisect.core.subject import TextOrPair, Texts
 from trisect.experiments.study.result import Study
-from trisect.lab.driver import free_folder
 from trisect.lab.inputs import open_any
 from trisect.lab.subject import load as load
 from trisect.text.corpus import Corpus
@@ -111,20 +109,3 @@ def annotate(
     from trisect.text.annotate import annotate as label
 
     return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns)
-
-
-def dissect(
-    out: str | Path = "study",
-    seeds: int | Sequence[int] | None = None,
-    device: str = "auto",
-    workers: int | None = None,
-    quiet: bool = False,
-) -> Any:
-    """Ask all four sources on embedded data, and answer on one page; goes on where it stopped.
-
-    `seeds` are those of the training study.
-    """
-    from trisect.experiments.dissect.run import run_dissect
-
-    chosen = seeds if seeds is None or isinstance(seeds, int) else tuple(seeds)
-    return run_dissect(free_folder(Path(out)), chosen, Machine(device, workers, quiet))

@@ -2,17 +2,26 @@
 
 import re
 from dataclasses import replace
+from functools import partial
+from statistics import fmean
 
 import polars as pl
 import pytest
 from tests import tiny
 
 from trisect.core.errors import StudyError
+from trisect.core.finding import Finding
 from trisect.core.methods import Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
-from trisect.core.spec import Machine
-from trisect.experiments.dissect.evidence import KINDS
-from trisect.experiments.dissect.run import run_dissect
+from trisect.experiments.ablate.settings import ABLATE, AblateSettings
+from trisect.experiments.dissect.evidence import Line, from_table
+from trisect.experiments.dissect.parts import PARTS
+from trisect.experiments.dissect.parts.ablation import ABLATION
+from trisect.experiments.dissect.parts.base import each_model, over_models
+from trisect.experiments.dissect.parts.training import KINDS
+from trisect.experiments.dissect.settings import DISSECT, DissectSettings
+from trisect.lab import driver
+from trisect.lab.inputs import Workers
 from trisect.papers import SOURCES
 
 SITES = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in ("q", "k", "v"))
@@ -28,12 +37,17 @@ SMALL = replace(
 )
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1}
-MACHINE = Machine(workers=0, quiet=True)
+ASKED = DissectSettings(machine=Workers(workers=0), study=SMALL, recall=RECALL, translation=TRANSLATION)
+OF_MODELS = {"norms", "alignment", "similarity", "ablation"}
+
+
+def dissect(out, asked=ASKED):
+    return driver.run(DISSECT, asked, out, quiet=True)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    return run_dissect(tmp_path_factory.mktemp("all") / "study", None, MACHINE, SMALL, RECALL, TRANSLATION)
+    return dissect(tmp_path_factory.mktemp("all") / "study")
 
 
 def test_every_claim_of_every_source_is_judged_once(done):
@@ -42,40 +56,106 @@ def test_every_claim_of_every_source_is_judged_once(done):
     assert set(wholes["verdict"]) <= {"supported", "refuted", "inconclusive"}
     unread = {"A-2", "B-2", "B-3", "C-3"}  # too few layers, nothing retrieved, no [SEP]: the others have their numbers
     assert unread >= set(wholes.filter(pl.col("reason").str.contains("not measured"))["claim"])
+    assert [one.claim for one in done.findings if one.claim] == wholes["claim"].to_list()
 
 
 def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done):
     retrieved = done.folder / "recall" / "tables" / "measures.parquet"
     some = not pl.read_parquet(retrieved).filter(measure="survival", group="retrieved").is_empty()
-    # eight dimensions are fewer than the classes: the label takes all of them, which tells nothing
-    assert {line.kind for line in done.lines} == set(KINDS) - {"erasure"} - (set() if some else {"recall"})
-    for line in done.lines:
+    lines = from_table(done.tables["evidence"])
+    # eight dimensions are fewer than the classes: the label takes all of them, which says nothing
+    assert {line.kind for line in lines} == set(KINDS) - {"erasure"} | OF_MODELS | ({"recall"} if some else set())
+    for line in lines:
         rows = done.tables["evidence"].filter(kind=line.kind, what=line.what)
         assert dict(rows.select("component", "value").iter_rows()) == {c: m.mean for c, m in line.means.items()}
     rewinding = done.tables["evidence"].filter(kind="rewinding")
     assert rewinding["n"].to_list() == [len(SMALL.seeds)] * 3
 
 
+def test_a_line_of_a_measure_is_the_mean_over_the_trained_models(done):
+    rows = done.tables["evidence"].filter(kind="ablation")
+    assert rows["n"].to_list() == [len(SMALL.seeds)] * 3
+    tables = [pl.read_parquet(done.folder / f"ablate/seed-{s}/tables/measures.parquet") for s in SMALL.seeds]
+    for component, value in rows.select("component", "value").iter_rows():
+        each = [fmean(t.filter(measure="loss_change_nats", component=component)["value"]) for t in tables]
+        assert value == pytest.approx(fmean(each), rel=1e-12)
+    norms = from_table(done.tables["evidence"].filter(kind="norms"))[0]
+    assert (norms.q, norms.ranked) == (norms.k, False)
+
+
 def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(done):
     page = done.report.read_text()
     links = set(re.findall(r'href="([^"#:]+)"', page))
     assert {"training/report.html", "theory/theory.html", "recall/report.html", "alignment/report.html"} <= links
+    assert {f"{name}/seed-1/report.html" for name in ("norms", "similarity", "ablate")} <= links
     for link in links:
         assert (done.folder / link).is_file(), link
     for row in done.tables["claims"].filter(pl.col("part").is_null()).iter_rows(named=True):
         assert re.search(rf"<th[^>]*>{row['claim']}</th>.*?<td>{row['verdict']}</td>", page, re.DOTALL), row["claim"]
+    for part in PARTS:
+        assert part.question in page
 
 
-def test_called_again_it_trains_nothing_and_says_the_same(done):
+def test_the_page_is_made_from_tables_and_record_alone(done):
+    page = done.report.read_bytes()
+    again = driver.render(DISSECT, done.folder)
+    assert again.report.read_bytes() == page
+    assert again.findings == done.findings
+    assert again.about.facts == done.about.facts
+
+
+def test_called_again_it_runs_no_part_and_says_the_same(done, monkeypatch):
+    run = driver.run
+
+    def only(experiment, *rest, **named):
+        assert experiment is DISSECT, f"{experiment.name} was run again"
+        return run(experiment, *rest, **named)
+
+    monkeypatch.setattr(driver, "run", only)
     made = {path: path.stat().st_mtime_ns for path in done.folder.rglob("*.safetensors")}
-    again = run_dissect(done.folder, None, MACHINE, SMALL, RECALL, TRANSLATION)
+    again = driver.run(DISSECT, ASKED, done.folder, quiet=True)
     assert {path: path.stat().st_mtime_ns for path in done.folder.rglob("*.safetensors")} == made
-    assert again.lines == done.lines
-    assert again.tables["claims"].equals(done.tables["claims"])
+    assert again.findings == done.findings
+    for name in ("evidence", "claims"):
+        assert again.tables[name].equals(done.tables[name])
+
+
+def test_a_part_that_is_missing_or_damaged_is_run_again_and_no_other(done, monkeypatch):
+    run, seen = driver.run, []
+    monkeypatch.setattr(driver, "run", lambda one, *rest, **named: seen.append(one.name) or run(one, *rest, **named))
+    (done.folder / "ablate/seed-1/report.html").unlink()
+    (done.folder / "norms/seed-2/tables/measures.parquet").write_bytes(b"PAR1")
+    again = driver.run(DISSECT, ASKED, done.folder, quiet=True)
+    assert seen == ["dissect", "norms", "ablate"]
+    assert (done.folder / "ablate/seed-1/report.html").is_file()
+    assert again.tables["evidence"].equals(done.tables["evidence"])
+
+
+def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done, monkeypatch):
+    """What a new part is: one file with this, and its place in PARTS."""
+
+    def evidence(found):
+        values = over_models(found, "mean_change")
+        yield Line.of(Finding("zeroing", "", "nats", values, what="rise with zeros", per="seed"))
+
+    settings = partial(AblateSettings, how="zero")
+    zeroing = replace(ABLATION, name="zeroing", title="Zeroing", question="What breaks with zeros?", evidence=evidence)
+    zeroing = replace(zeroing, run=each_model(replace(ABLATE, name="zeroing"), settings))
+    monkeypatch.setattr("trisect.experiments.dissect.run.PARTS", (*PARTS, zeroing))
+    run, seen = driver.run, []
+    monkeypatch.setattr(driver, "run", lambda one, *rest, **named: seen.append(one.name) or run(one, *rest, **named))
+    more = driver.run(DISSECT, ASKED, done.folder, quiet=True)
+    assert seen == ["dissect", *["zeroing"] * len(SMALL.seeds)]
+    page = more.report.read_text()
+    assert "What breaks with zeros?" in page
+    assert "zeroing/seed-1/report.html" in page
+    assert more.tables["evidence"].filter(kind="zeroing")["component"].to_list() == ["q", "k", "v"]
+    assert more.tables["evidence"].filter(pl.col("kind") != "zeroing").equals(done.tables["evidence"])
+    assert ">Zeroing</a></th>" in page
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "letter.txt").write_text("mine")
     with pytest.raises(StudyError, match=r"is not empty, and holds no dissection.\n  There is letter.txt."):
-        run_dissect(tmp_path, None, MACHINE, SMALL)
+        dissect(tmp_path)
     assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["letter.txt"]

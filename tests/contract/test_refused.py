@@ -12,9 +12,10 @@ from tests import tiny, tinyhf
 import trisect
 from trisect.cli import main
 from trisect.core.errors import StudyError
+from trisect.core.fields import build
 from trisect.core.files import write_json
-from trisect.core.spec import Machine, plain
-from trisect.experiments.dissect.run import run_dissect
+from trisect.core.spec import plain
+from trisect.experiments.dissect.settings import DISSECT, DissectSettings
 from trisect.experiments.recall.settings import RECALL, RecallSettings
 from trisect.experiments.study import run as lab
 from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
@@ -290,20 +291,22 @@ def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, wha
 
 
 def test_a_dissection_that_is_refused_stays_as_it_was(tmp_path, monkeypatch):
-    machine = Machine(workers=0, quiet=True)
     monkeypatch.setattr("trisect.experiments.study.run._run", _stop)
+
+    def run(out, **given):
+        asked = {"study": tiny.EXPERIMENT, "workers": 0} | given
+        return driver.run(DISSECT, build(DissectSettings, asked), out, quiet=True)
+
     with pytest.raises(KeyboardInterrupt):
-        run_dissect(tmp_path / "x", None, machine, tiny.EXPERIMENT)
+        run(tmp_path / "x")
     fill(tmp_path / "x")
     before = seen(tmp_path)
-    for given in ({"experiment": replace(tiny.EXPERIMENT, model=replace(tiny.MODEL, width=16))}, {"seeds": 0}):
+    for given in ({"study": replace(tiny.EXPERIMENT, model=replace(tiny.MODEL, width=16))}, {"seeds": 0}):
         with pytest.raises(trisect.TrisectError):
-            run_dissect(tmp_path / "x", **{"seeds": None, "machine": machine, "experiment": tiny.EXPERIMENT} | given)
+            run(tmp_path / "x", **given)
         assert seen(tmp_path) == before
     for given in ({"recall": {"nothing": 1}}, {"translation": {"nothing": 1}}):
-        with pytest.raises(trisect.TrisectError):
-            run_dissect(tmp_path / "x", None, machine, tiny.EXPERIMENT, **given)
-        assert seen(tmp_path) == before
-        with pytest.raises(trisect.TrisectError):
-            run_dissect(tmp_path / "new", None, machine, tiny.EXPERIMENT, **given)
-        assert seen(tmp_path) == before
+        for out in ("x", "new"):
+            with pytest.raises(trisect.TrisectError):
+                run(tmp_path / out, **given)
+            assert seen(tmp_path) == before

@@ -15,8 +15,20 @@ from trisect.core import spec
 from trisect.core.finding import Estimate, Finding
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
-from trisect.experiments.dissect.evidence import First, Line, figure, first, ordered, section, summary, table, told
-from trisect.experiments.dissect.study_evidence import study_lines
+from trisect.experiments.dissect.evidence import (
+    First,
+    Line,
+    as_table,
+    figure,
+    first,
+    from_table,
+    largest,
+    ordered,
+    section,
+    summary,
+    table,
+)
+from trisect.experiments.dissect.parts import training
 from trisect.experiments.study import beyond, controls, figures, findings, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
@@ -271,8 +283,8 @@ def test_a_line_is_led_by_its_largest_number_where_intervals_are_apart():
     assert first(line("rewinding", 0.1, 0.2, -0.9, signed=False)) == First("k", ())
     assert first(line("attack", 0.1, 0.895, 0.9)) == First("v", ("k",))
     assert first(line("attack", None, None, 0.9)) is None
-    assert told(line("attack", 0.1, 0.895, 0.9)) == "v, not told apart from k"
-    assert told(line("attack", None, None, 0.9)) == "–"
+    assert largest(line("attack", 0.1, 0.895, 0.9)) == "v, not told apart from k"
+    assert largest(line("attack", None, None, 0.9)) == "–"
 
 
 def test_lines_are_counted_and_not_added_up():
@@ -282,9 +294,9 @@ def test_lines_are_counted_and_not_added_up():
         line("attack", 0.9, 0.1, 0.2),
         line("norms", 0.1, 0.1, 0.1),
     ]
-    assert [one.kind for one in ordered(lines)] == ["attack", "attack", "tying", "norms"]
+    assert [one.kind for one in ordered(lines)] == ["tying", "attack", "attack", "norms"]
     assert summary(lines) == (
-        "Of 4 lines of evidence, 2 put the values first (attack, tying), 1 puts the queries first (attack) and 1 does not tell "
+        "Of 4 lines of evidence, 2 put the values first (tying, attack), 1 puts the queries first (attack) and 1 does not tell "
         "the largest from others."
     )
     assert summary([line("norms", None, None, 0.1)]) == ""
@@ -293,10 +305,10 @@ def test_lines_are_counted_and_not_added_up():
 
 
 def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
-    odd = line("attack", 0.1, None, 0.9, verdicts=(("A-1", "refuted"),), words="<i>so</i>", link="page.html#answer")
-    one = Mean(0.5, None, None, 1)
-    made_ = section([odd, Line("recall", "recall", "x", "nats", one, one, one, "name")], "Figure 1")
-    row, other = table([odd]).rows[0], made_.tables[0].rows[1]
+    odd = line("attack", 0.1, None, 0.9, claims=("A-1", "A-2"), words="<i>so</i>", link="page.html#answer")
+    one, verdicts = Mean(0.5, None, None, 1), {"A-1": "refuted"}
+    made_ = section([odd, Line("recall", "recall", "x", "nats", one, one, one, "name")], verdicts, "Figure 1")
+    row, other = table([odd], verdicts).rows[0], made_.tables[0].rows[1]
     assert row[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
     assert row[-2:] == ("v", "A-1 refuted; <i>so</i>")
     assert row[4] == "–"
@@ -306,7 +318,20 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
     assert "&lt;i&gt;so&lt;/i&gt;" in text
     assert "<i>so</i>" not in text
     assert isinstance(made_.figures[0], Figure)
-    assert "Attack, POS: v" in made_.figures[0].panels[0].alt
+    assert "Attack: v" in made_.figures[0].panels[0].alt
+    several = figure([odd, odd._replace(what="relation, change"), odd._replace(kind="patch", name="Patching")])
+    assert several is not None
+    assert all(name in several.panels[0].alt for name in ("Attack, POS: v", "Attack, relation: v", "Patching: v"))
+
+
+def test_lines_are_the_same_read_back_from_their_table():
+    lines = [
+        line("attack", 0.1, None, -0.9, claims=("A-1", "A-2"), words="so", link="page.html#answer", name="Attacks"),
+        line("recall", Mean(0.5, None, None, 1), 0, 0, per="name", signed=False, ranked=False),
+        line("attack", 0.2, 0.3, 0.4),
+    ]
+    assert from_table(as_table(lines)) == lines
+    assert from_table(as_table([])) == []
 
 
 def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
@@ -344,17 +369,16 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
     assert found["erasure"].comparison == "v > k, q" or found["erasure"].comparison == "v > q, k"
 
 
-def test_a_finding_is_a_line_of_evidence_with_the_verdicts_of_its_claims(rows):
-    lines = study_lines(findings.with_verdicts(rows), "page.html")
+def test_a_finding_is_a_line_of_evidence_with_the_claims_that_speak_of_it(rows):
+    lines = list(training.evidence([findings.with_verdicts(rows)]))
     kinds = [one.kind for one in lines]
     assert "criticality" not in kinds  # shown on the study's page alone
     attack = next(one for one in lines if one.kind == "attack" and one.what.startswith("POS"))
     points = by_component(rows.effects("attack", "valid", "pos"))
     assert (attack.q, attack.k, attack.v) == tuple(points[c] for c in "qkv")
-    wholes = dict(rows.claims.filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows())
-    assert attack.verdicts == tuple((c, wholes[c]) for c in ("A-1", "A-2", "A-3", "A-4", "A-5", "A-9"))
-    assert (attack.link, attack.source, attack.unit) == ("page.html", "submodules", "nats")
+    assert attack.claims == ("A-1", "A-2", "A-3", "A-4", "A-5", "A-9")
+    assert (attack.name, attack.source, attack.unit) == ("Attack", "submodules", "nats")
     tied = next(one for one in lines if one.kind == "tying")
-    assert tied.verdicts == (("D-2", wholes["D-2"]),)
-    assert Line.of(Finding("criticality", "", values=(Estimate("q", 0.1, None, None, 3),))) is None
+    assert tied.claims == ("D-2",)
+    assert [kinds.index(kind) for kind in training.KINDS if kind in kinds] == sorted(map(kinds.index, set(kinds)))
     assert Line.of(Finding("attack", "", values=(Estimate("all", 0.1, None, None, 3),))) is None

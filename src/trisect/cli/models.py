@@ -84,18 +84,6 @@ def _check_study(out: str) -> None:
     click.echo("Every file that is there is whole." if left else "Every file is whole.")
 
 
-def say_result(done: Any, as_json: bool) -> None:
-    """The verdicts, a few findings, and the path of the page."""
-    if as_json:
-        click.echo(
-            json.dumps({"report": str(done.report.resolve()), "findings": list(done.findings)}, ensure_ascii=False)
-        )
-        return
-    for line in done.findings:
-        click.echo(line)
-    click.echo(f"report  {done.report.resolve()}")
-
-
 def _table(rows: Sequence[dict[str, Any]]) -> None:
     """Rows as columns side by side, as wide as they are: nothing is cut off."""
     if not rows:

@@ -39,9 +39,12 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
     """The command of an experiment; `show` prints what the terminal shows beside findings and the page."""
 
     def call(out: str | None, as_json: bool, **named: Any) -> None:
-        from trisect.lab.driver import run  # with PyTorch and polars, which --help does without
+        from trisect.lab.live import screen  # with rich, which --help does without
 
-        done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out)
+        with screen(f"trisect {experiment.name}"):
+            from trisect.lab.driver import run  # with PyTorch and polars
+
+            done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out)
         if as_json:
             click.echo(json.dumps(done.data(), ensure_ascii=False))
         else:

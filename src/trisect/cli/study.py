@@ -9,29 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from trisect.cli.group import main
-from trisect.core.errors import SpecError
 
 if TYPE_CHECKING:
     from trisect.claims import ListedPart
     from trisect.text.readers import CorpusFacts
-
-
-@main.command()
-@click.option("--out", default="study", show_default=True, help="The folder for everything.")
-@click.option("--seeds", help="Seeds of the training study: a number, or the seeds themselves.  [default: 3]")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def dissect(out: str, seeds: str | None, device: str, workers: int | None, as_json: bool) -> None:
-    """Ask all four sources on embedded data, and answer on one page. Goes on where it stopped when called again.
-
-    \b
-    trisect dissect --out study
-    """
-    from trisect import calls
-    from trisect.cli.models import say_result
-
-    say_result(calls.dissect(out, read_seeds(seeds), device, workers), as_json)
 
 
 @main.command()
@@ -109,18 +90,6 @@ def annotate(
     for note in made.notes:
         click.echo(note, err=True)
     click.echo(out)
-
-
-def read_seeds(text: str | None) -> int | list[int] | None:
-    """A number of seeds, or the seeds themselves with commas; raises SpecError for anything else."""
-    if text is None:
-        return None
-    try:
-        numbers = [int(piece) for piece in text.removesuffix(",").split(",")]
-    except ValueError:
-        todo = "Use for example --seeds 5, or --seeds 1,2,7."
-        raise SpecError(f"{text!r} are not seeds.", "Seeds are whole numbers.", todo) from None
-    return numbers if "," in text else numbers[0]
 
 
 def _names(text: str | None) -> list[str] | None:

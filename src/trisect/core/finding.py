@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 F = TypeVar("F")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -56,6 +56,12 @@ class Finding:
         own: dict[str, Json] = asdict(self)
         own["values"] = [dict(estimate._asdict()) for estimate in self.values]
         return own
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Finding:
+        """The finding that such data, or a record that is read back, is of."""
+        values = tuple(Estimate(**one) if isinstance(one, Mapping) else Estimate(*one) for one in given["values"])
+        return cls(**{**given, "values": values, "groups": tuple(given["groups"])})
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 from trisect.experiments.ablate.settings import ABLATE
 from trisect.experiments.align.settings import ALIGN
 from trisect.experiments.checkpoints.settings import REWIND
+from trisect.experiments.dissect.settings import DISSECT
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.explore.settings import EXPLORE
 from trisect.experiments.norms.settings import NORMS
@@ -21,6 +22,7 @@ from trisect.lab.experiment import Experiment, Utility
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
+    DISSECT,
     ERASE,
     EXPLORE,
     NORMS,

@@ -20,7 +20,7 @@ from trisect.core.finding import About, Json
 from trisect.core.spec import Machine
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
-from trisect.lab.experiment import Bench, Experiment, Measured, Result
+from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, is_study
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.versions import versions
@@ -52,9 +52,9 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
 
-def check(experiment: Experiment[S, F], settings: S, out: Path, quiet: bool = False) -> None:
-    """Raise what `run` would with the same arguments before it does any work; changes nothing. For resumable ones."""
-    experiment.resumes().prepare(settings, _machine(settings, quiet)).check(out)
+def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
+    """The work that `run` does with the same arguments, for a resumable experiment; raises TrisectError, changes nothing."""
+    return experiment.resumes().prepare(settings, _machine(settings, quiet))
 
 
 def _machine(settings: Any, quiet: bool) -> Machine:
@@ -83,6 +83,21 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     about = read_about(experiment, folder)
     tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
     return _shown(experiment, folder, tables, about, {})
+
+
+def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) -> Result[F]:
+    """What a run left in its folder, from its tables and its record; writes nothing. `paths` are what it made besides.
+
+    Raises StudyError where something is missing or damaged.
+    """
+    about, report = read_about(experiment, folder), folder / experiment.record
+    if experiment.paged:
+        report = next((path for path in sorted(folder.glob("*.html"))), folder / "report.html")
+    if missing := [path for path in (report, *paths.values()) if not path.exists()]:
+        raise StudyError(f"{missing[0]} is missing.", f"It was made by 'trisect {experiment.name}'.", "Call it again.")
+    tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
+    found = tuple(experiment.shows().findings(tables, about))
+    return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
 def free_folder(out: Path) -> Path:

@@ -1,15 +1,19 @@
-"""The terminal while a study runs: one live line a worker and one for the whole; silent where there is no terminal."""
+"""The terminal while work goes on: one live display, lines of work with their elapsed time, and how long the whole takes yet."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+FEW = 0.02  # of the whole, below which its pace is not known yet
 
 
 class Timed(Protocol):
@@ -34,36 +38,185 @@ class ProgressUpdate(Protocol):
         ...
 
 
+@dataclass
+class Pace:
+    """How far several parts of work are, each with its expected seconds, and how long the rest takes at the pace until now."""
+
+    costs: Mapping[str, float]
+    clock: Callable[[], float] = time.monotonic
+    done: float = 0.0  # expected seconds of the parts that have ended
+    ended: int = 0
+    left_out: float = 0.0  # expected seconds of the parts that were there already
+    now: str = ""
+    share: float = 0.0  # of the part under way that is done
+    step: tuple[float, float] = (0.0, 1.0)  # which share of it is the step under way: from where, and how much
+    began: float = field(default=-1.0)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def begin(self, name: str) -> None:
+        """A part begins, with one step."""
+        self.now, self.share, self.step = name, 0.0, (0.0, 1.0)
+
+    def begin_step(self, start: float, size: float) -> None:
+        """A step of the part begins, which is so much of it."""
+        self.step, self.share = (start, size), start
+
+    def move(self, share: float) -> None:
+        """So much of the step under way is done."""
+        self.share = self.step[0] + self.step[1] * share
+
+    def end(self, fresh: bool = True) -> None:
+        """The part under way has ended; one that is not `fresh` was there already, and says nothing of the pace."""
+        cost = self.costs[self.now]
+        self.done, self.left_out = (self.done + cost, self.left_out) if fresh else (self.done, self.left_out + cost)
+        self.ended, self.now, self.share = self.ended + 1, "", 0.0
+
+    def reached(self) -> float:
+        """The share of the work of this call that is done."""
+        whole = sum(self.costs.values()) - self.left_out
+        return min(1.0, (self.done + self.share * self.costs.get(self.now, 0.0)) / whole) if whole > 0 else 1.0
+
+    def left(self) -> float:
+        """Seconds that the rest takes: as expected at first, then as fast as until now."""
+        share, whole = self.reached(), sum(self.costs.values()) - self.left_out
+        return (1 - share) * (whole if share < FEW else (self.clock() - self.began) / share)
+
+    def words(self) -> str:
+        """In a few words."""
+        return f"{self.reached():.0%}  {self.ended} of {len(self.costs)} parts, about {clock(self.left())} left"
+
+
+class _Words(ProgressColumn):
+    """A line's percentage, where it has one, and its words, which may be made when they are drawn."""
+
+    def render(self, task: Task) -> Text:
+        words: str | Callable[[], str] = task.fields["words"]
+        share = "" if task.total is None or callable(words) else f"{task.percentage:>3.0f} %  "
+        return Text(share + (words() if callable(words) else words))
+
+
+class Screen:
+    """One live display; its first line, with the elapsed time, is there while no other is."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self.progress, self.open = progress, 0
+        self.first = self.line(title, None)
+        self.pace: Pace | None = None
+        self.whole: TaskID | None = None
+
+    def line(
+        self, title: str, total: float | None, words: str | Callable[[], str] = "", visible: bool = True
+    ) -> TaskID:
+        """A new line."""
+        return self.progress.add_task(Text(title).plain, total=total, words=words, visible=visible)
+
+    @contextmanager
+    def lines(self, titles: Sequence[str], total: float | None, hidden: int = 0) -> Iterator[list[TaskID]]:
+        """New lines while the context lasts, and so many hidden ones."""
+        self.open += 1
+        self.progress.update(self.first, visible=False)
+        found = [self.line(title, total) for title in titles]
+        found += [self.line("", 1.0, visible=False) for _ in range(hidden)]
+        try:
+            yield found
+        finally:
+            for one in found:
+                self.progress.remove_task(one)
+            self.open -= 1
+            self.progress.update(self.first, visible=not self.open)
+
+    def reached(self, share: float) -> None:
+        """How far the work under way is, for the line of the whole."""
+        if self.pace is not None and self.whole is not None:
+            self.pace.move(share)
+            self.progress.update(self.whole, completed=self.pace.reached())
+
+
+_SCREEN: ContextVar[Screen | None] = ContextVar("screen", default=None)
+
+
 @contextmanager
-def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[ProgressUpdate]:
-    """Show progress on standard error while the context lasts; yields what is to be told of each step."""
+def screen(title: str, quiet: bool = False) -> Iterator[Screen | None]:
+    """The live display on standard error, while the context lasts; one that is open already is used. Null where it is to
+    be quiet or there is no terminal.
+    """
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda worker, task, share, words: None
+        yield None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %  {task.fields[words]}"),
-    )
-    whole, began = sum(t.seconds for t in tasks), time.monotonic()
-    shares: dict[Timed, float] = {}
+    if (there := _SCREEN.get()) is not None:
+        yield there
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Words(), TimeElapsedColumn())
     # standard output stays as it is: the thread that tracks runs replaces it for a while too, and whoever puts back last
     # what the other had put there would leave it dead
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
-        total = progress.add_task("study", total=whole, words="")
-        lines = [progress.add_task("", total=1.0, words="", visible=False) for _ in range(max(1, workers))]
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, refresh_per_second=4) as progress:
+        made = Screen(progress, title)
+        token = _SCREEN.set(made)
+        try:
+            yield made
+        finally:
+            _SCREEN.reset(token)
 
-        def told(worker: int, task: Timed, share: float, words: str) -> None:
-            shares[task] = share
-            done = sum(t.seconds * s for t, s in shares.items())
-            left = (time.monotonic() - began) * (whole - done) / done if done else 0.0
-            words_left = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks, about {clock(left)} left"
-            progress.update(total, completed=done, words=words_left)
-            title = Text(task.title).plain
-            progress.update(lines[worker], description=f"  {title}", completed=share, words=words, visible=True)
 
-        yield told
+@contextmanager
+def whole(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[Pace]:
+    """A line over several parts with the time that is left; other lines come and go below it. Yields what is to be
+    updated as parts begin and end.
+    """
+    pace = Pace(costs)
+    with screen(title, quiet) as shown:
+        if shown is None:
+            yield pace
+            return
+        with shown.lines((title,), 1.0) as (line,):
+            shown.progress.update(line, words=pace.words)
+            shown.pace, shown.whole = pace, line
+            try:
+                yield pace
+            finally:
+                shown.pace = shown.whole = None
+
+
+@contextmanager
+def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
+    """A line with the elapsed time of one part of the whole while it goes on."""
+    pace.begin(name)
+    with screen(title, quiet) as shown:
+        if shown is None:
+            yield
+            return
+        shown.reached(0.0)
+        with shown.lines((f"  {title}",), None):
+            yield
+
+
+@contextmanager
+def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[ProgressUpdate]:
+    """Show progress on standard error while the context lasts; yields what is to be called at each step."""
+    with screen("", quiet) as shown:
+        if shown is None:
+            yield lambda worker, task, share, words: None
+            return
+        whole, began = sum(t.seconds for t in tasks), time.monotonic()
+        shares: dict[Timed, float] = {}
+        with shown.lines(("  tasks",), whole, hidden=max(1, workers)) as (total, *lines):
+
+            def note(worker: int, task: Timed, share: float, words: str) -> None:
+                shares[task] = share
+                done = sum(t.seconds * s for t, s in shares.items())
+                left = (time.monotonic() - began) * (whole - done) / done if done else 0.0
+                words_left = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks, about {clock(left)} left"
+                shown.progress.update(total, completed=done, words=words_left)
+                title = Text(task.title).plain
+                shown.progress.update(
+                    lines[worker], description=f"    {title}", completed=share, words=words, visible=True
+                )
+                shown.reached(done / whole if whole else 0.0)
+
+            yield note
 
 
 def clock(seconds: float) -> str:
@@ -76,8 +229,15 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, told of (done, total); silent where it is to be `quiet` or there is no terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        line = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(line, completed=done, total=total)
+    """A progress bar on standard error, to be called with (done, total); silent where it is to be `quiet` or there is no terminal."""
+    with screen(title, quiet) as shown:
+        if shown is None:
+            yield lambda done, total: None
+            return
+        with shown.lines((f"  {title}",), None) as (line,):
+
+            def step(done: int, total: int) -> None:
+                shown.progress.update(line, completed=done, total=total)
+                shown.reached(done / total if total else 0.0)
+
+            yield step

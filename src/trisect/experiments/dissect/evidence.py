@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import altair as alt
+import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import Finding
@@ -16,22 +17,6 @@ from trisect.report.points import Mean
 from trisect.report.points import ranked as by_size
 from trisect.report.sheet import Section, Table
 
-# Every kind of evidence in the order of the table, with the name that a reader knows it by.
-KINDS = {
-    "attack": "Attack",
-    "control": "Attack less its control",
-    "probe": "Removed by the attack",
-    "erasure": "Erasure",
-    "rewinding": "Rewinding",
-    "midstage": "Mid-stage rewinding",
-    "freezing": "Freezing",
-    "tying": "Tying",
-    "ablation": "Ablation",
-    "norms": "Norms",
-    "alignment": "Alignment",
-    "similarity": "Similarity",
-    "recall": "Recall",
-}
 SOURCE = {
     "submodules": "Xie and Jiang",
     "recall": "CS 224N, assignment 5",
@@ -45,15 +30,37 @@ COMPONENTS = ("q", "k", "v")
 ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its names, of its marks
 
 
+EVIDENCE = {
+    "line": pl.Int64,
+    "kind": pl.String,
+    "name": pl.String,
+    "source": pl.String,
+    "what": pl.String,
+    "unit": pl.String,
+    "component": pl.String,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "n": pl.Int64,
+    "per": pl.String,
+    "signed": pl.Boolean,
+    "ranked": pl.Boolean,
+    "claims": pl.String,
+    "words": pl.String,
+    "link": pl.String,
+}
+VerdictsById = Mapping[str, str]  # claim -> verdict
+
+
 class Line(NamedTuple):
     """One kind of evidence about one thing: a number for q, for k and for v, null where there is none.
 
-    `kind` is one of KINDS, `source` the key of the source that asks (empty for what no source asks), `what` the number
-    in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals (seed,
-    text, head), one of n in each Mean. A `signed` number is a difference: it ranks by its size. One that is not `ranked`, having
-    one number for q and k together or no intervals, is shown and not counted.
-    `verdicts` are claims that speak of it, as (id, verdict); `words` is what else is to be said; `link` is where the
-    numbers stand, a page or a place on this one; empty is nowhere.
+    `kind` says what was measured in a word, `source` is the key of the source that asks (empty for what no source asks), `what`
+    the number in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals
+    (seed, text, head), one of n in each Mean. A `signed` number is a difference: it ranks by its size. One that is not
+    `ranked`, having one number for q and k together or no intervals, is shown and not counted.
+    `claims` are those that speak of it; `words` is what else is to be said; `link` is where the numbers stand, a page or
+    a place on this one; empty is nowhere. `name` is what readers know the kind by, the kind itself where it is empty.
     """
 
     kind: str
@@ -65,25 +72,64 @@ class Line(NamedTuple):
     v: Mean | None
     per: str = "seed"
     signed: bool = True
-    verdicts: tuple[tuple[str, str], ...] = ()
+    claims: tuple[str, ...] = ()
     words: str = ""
     link: str = ""
     ranked: bool = True
+    name: str = ""
 
     @classmethod
-    def of(cls, finding: Finding, verdicts: tuple[tuple[str, str], ...] = (), link: str = "") -> Line | None:
-        """The line that a finding makes; null where it is of no kind that is shown, or has no number of q, k or v."""
-        found = {e.name: Mean(e.mean, e.low, e.high, e.n or 0) for e in finding.values if e.mean is not None}
-        q, k, v = (found.get(c) for c in COMPONENTS)
-        if finding.measure not in KINDS or not any((q, k, v)):
+    def of(
+        cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "", ranked: bool = True
+    ) -> Line | None:
+        """The line that a finding makes, of its numbers that are named q, k or v; null where there are none.
+
+        A number named q+k is of both together, so that nothing can be ranked.
+        """
+        known = [e for e in finding.values if e.mean is not None]
+        parts = {c: Mean(e.mean or 0.0, e.low, e.high, e.n or 0) for e in known for c in e.name.split("+")}
+        q, k, v = (parts.get(c) for c in COMPONENTS)
+        if not any((q, k, v)):
             return None
-        own = (finding.measure, finding.source, finding.what, finding.unit)
-        return cls(*own, q, k, v, finding.per, finding.signed, verdicts, link=link)
+        alone = ranked and not any("+" in e.name for e in known)
+        own = (finding.measure, finding.source, finding.what, finding.unit, q, k, v, finding.per, finding.signed)
+        return cls(*own, claims, words, "", alone, name)
 
     @property
     def means(self) -> dict[str, Mean]:
         """The numbers by component, without those that there are not."""
         return {name: mean for name, mean in zip(COMPONENTS, (self.q, self.k, self.v), strict=True) if mean is not None}
+
+    @property
+    def title(self) -> str:
+        """What readers know the kind by."""
+        return self.name or self.kind.capitalize()
+
+
+def as_table(lines: Sequence[Line]) -> pl.DataFrame:
+    """Lines as a tidy table: a row for each number of q, k and v."""
+    rows = [
+        (
+            *(number, line.kind, line.name, line.source, line.what, line.unit, c, *mean),
+            *(line.per, line.signed, line.ranked, " ".join(line.claims), line.words, line.link),
+        )
+        for number, line in enumerate(lines, start=1)
+        for c, mean in line.means.items()
+    ]
+    return pl.DataFrame(rows, schema=EVIDENCE, orient="row")
+
+
+def from_table(evidence: pl.DataFrame) -> list[Line]:
+    """The lines of such a table."""
+    found = []
+    for _, rows in evidence.group_by("line", maintain_order=True):
+        one = rows.row(0, named=True)
+        means = {c: Mean(*rest) for c, *rest in rows.select("component", "value", "low", "high", "n").iter_rows()}
+        q, k, v = (means.get(c) for c in COMPONENTS)
+        asked = (one["kind"], one["source"], one["what"], one["unit"])
+        rest = (one["words"], one["link"], one["ranked"], one["name"])
+        found.append(Line(*asked, q, k, v, one["per"], one["signed"], tuple(one["claims"].split()), *rest))
+    return found
 
 
 class First(NamedTuple):
@@ -105,12 +151,13 @@ def first(line: Line) -> First | None:
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:
-    """Lines in the order of KINDS, those of one kind as they came."""
-    rank = list(KINDS)
+    """Lines of one kind together, kinds and lines as they came."""
+    lines = list(lines)
+    rank = list(dict.fromkeys(line.kind for line in lines))
     return sorted(lines, key=lambda line: rank.index(line.kind))
 
 
-def told(line: Line) -> str:
+def largest(line: Line) -> str:
     """Which component is first, in words: `v`, `v, not told apart from k`, or a dash where nothing can be ranked."""
     found = first(line)
     if found is None:
@@ -128,7 +175,7 @@ def summary(lines: Sequence[Line]) -> str:
     clear: dict[str, list[str]] = {}
     for line, found in ranked:
         if not found.rivals:
-            clear.setdefault(found.component, []).append(KINDS[line.kind].lower())
+            clear.setdefault(found.component, []).append(line.title.lower())
     parts = [
         f"{len(clear[c])} {'puts' if len(clear[c]) == 1 else 'put'} {words.COMPONENT[c]} first ({_counted(clear[c])})"
         for c in sorted(clear, key=lambda c: (-len(clear[c]), COMPONENTS.index(c)))
@@ -144,15 +191,15 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(name if n == 1 else f"{name} × {n}" for name, n in counts.items())
 
 
-def table(lines: Sequence[Line]) -> Table:
+def table(lines: Sequence[Line], verdicts: VerdictsById) -> Table:
     """The one table: a row per line, its three numbers with intervals, who is first, and the verdicts that speak of it."""
     columns = ("evidence", "asked by", "what the number is", "q", "k", "v", "largest", "verdicts")
     caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
-    return Table(columns, tuple(_row(line) for line in ordered(lines)), caption, prose=True, folded=False)
+    return Table(columns, tuple(_row(line, verdicts) for line in ordered(lines)), caption, prose=True, folded=False)
 
 
-def _row(line: Line) -> tuple[str, ...]:
-    name: str = KINDS[line.kind]
+def _row(line: Line, verdicts: VerdictsById) -> tuple[str, ...]:
+    name: str = line.title
     if line.link:
         name = Markup('<a href="{}">{}</a>').format(line.link, name)
     many = sorted({mean.n for mean in line.means.values()})
@@ -161,7 +208,7 @@ def _row(line: Line) -> tuple[str, ...]:
     what = f"{line.what}, {line.unit}; {counted}" if many else f"{line.what}, {line.unit}"
     places = words.decimals([mean.mean for mean in line.means.values()])
     cells = [_cell(line.means.get(c), line.signed, places) for c in COMPONENTS]
-    return name, SOURCE[line.source], what, *cells, told(line), _verdicts(line)
+    return name, SOURCE.get(line.source, line.source), what, *cells, largest(line), _verdicts(line, verdicts)
 
 
 def _cell(mean: Mean | None, signed: bool, places: int) -> str:
@@ -174,8 +221,8 @@ def _cell(mean: Mean | None, signed: bool, places: int) -> str:
     return Markup("{}<small>{}</small>").format(value, ends)
 
 
-def _verdicts(line: Line) -> str:
-    said = [f"{claim} {verdict}" for claim, verdict in line.verdicts]
+def _verdicts(line: Line, verdicts: VerdictsById) -> str:
+    said = [f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts]
     return "; ".join([", ".join(said)] * bool(said) + [line.words] * bool(line.words)) or "–"
 
 
@@ -194,7 +241,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         for c, m in line.means.items()
     ]
     chart = _chart(titles, rows)
-    said = "; ".join(f"{title}: {told(line)}" for title, line in zip(titles, kept, strict=True))
+    said = "; ".join(f"{title}: {largest(line)}" for title, line in zip(titles, kept, strict=True))
     panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
     caption = (
         "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
@@ -206,9 +253,9 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
 
 
 def _titles(lines: Sequence[Line]) -> list[str]:
-    """A short name for each line, told apart by number where a kind has several with the same first word."""
-    labelled = ("attack", "control", "probe", "erasure")  # of which there is one for each label
-    names = [f"{KINDS[x.kind]}, {x.what.partition(',')[0]}" if x.kind in labelled else KINDS[x.kind] for x in lines]
+    """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
+    labels = {k: {x.what.partition(",")[0] for x in lines if x.kind == k} for k in {x.kind for x in lines}}
+    names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.kind]) > 1 else x.title for x in lines]
     return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
@@ -245,7 +292,7 @@ def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.L
     return lay("", *layers, width=PLOT, height=ROW * len(titles))
 
 
-def section(lines: Sequence[Line], number: str = "") -> Section:
+def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> Section:
     """The picture, the sentence and the table as a section of a page."""
     drawn = figure(lines, number)
     rule = (
@@ -253,4 +300,4 @@ def section(lines: Sequence[Line], number: str = "") -> Section:
         "rank by their size. Lines are of different units and models, so they are counted and not added up."
     )
     said = tuple(text for text in (summary(lines), rule) if text)
-    return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines),))
+    return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines, verdicts),))

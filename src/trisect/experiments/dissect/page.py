@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.finding import Finding
-from trisect.core.tables import frame
-from trisect.experiments.dissect import evidence as together
-from trisect.experiments.dissect.evidence import Line
+from trisect.core.finding import About, Finding
+from trisect.experiments.dissect import evidence
+from trisect.papers import SOURCES
 from trisect.report import cards
 from trisect.report import format as words
 from trisect.report.points import Mean
-from trisect.report.sheet import Section, Sheet, Table, write_sheet
+from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.sheet import Section, Sheet, Table
+
+if TYPE_CHECKING:
+    from trisect.experiments.dissect.settings import DissectFacts, PartFacts
 
 TITLE = "What do query, key and value each do?"
 LEDE = (
@@ -25,92 +27,50 @@ LEDE = (
 )
 
 
-EVIDENCE = {
-    "kind": pl.String,
-    "source": pl.String,
-    "what": pl.String,
-    "unit": pl.String,
-    "component": pl.String,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "n": pl.Int64,
-    "per": pl.String,
-}
-
-
-class SourceFindings(NamedTuple):
-    """One source as it was asked: its question, what was found, its claims' rows, and the pages to read on.
-
-    `links` are (what, place on disk relative to the page).
-    """
-
-    title: str
-    question: str
-    findings: tuple[Finding, ...]
-    claims: pl.DataFrame | None
-    links: tuple[tuple[str, str], ...]
-
-
-def write(out: Path, asked: Sequence[SourceFindings], lines: Sequence[Line], about: Mapping[str, Any]) -> Path:
-    """Write `out/report.html` and its figure; returns the page's path. The same rows give the same bytes."""
-    return write_sheet(out, sheet(asked, lines, about))
-
-
-def sheet(asked: Sequence[SourceFindings], lines: Sequence[Line], about: Mapping[str, Any]) -> Sheet:
-    """The page as plain data."""
-    counted = words.tally(cards.tally(cards.cards(everything))) if len(everything := all_claims(asked)) else ""
-    first = Section("In short", tuple(text for text in (together.summary(lines), counted) if text))
-    facts = (
-        ("Command", about["command"]),
-        ("Seconds", f"{about['seconds']:.0f} in all, over every call"),
-        ("Models", about["models"]),
-        ("Software", ", ".join(f"{name} {version}" for name, version in about["versions"].items())),
-    )
+def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sheet:
+    """The page from the tables claims and evidence, and what every part found."""
+    claims, lines = tables["claims"], evidence.from_table(tables["evidence"])
+    counted = words.tally(cards.tally(cards.cards(claims))) if len(claims) else ""
+    first = Section("In short", tuple(text for text in (evidence.summary(lines), counted) if text))
+    sections = [_section(one, claims) for one in about.facts.parts]
+    last = evidence.section(lines, _by_claim(claims), "Figure 1")
+    notes = (Section("Notes", about.notes),) if about.notes else ()
     return Sheet(
         TITLE,
         "trisect · four sources, one instrument",
         LEDE,
-        (first, *map(_section, asked), together.section(lines, "Figure 1")),
-        facts,
-        tuple(about["citations"]),
+        (first, *sections, last, *notes),
+        provenance(about, ("Models", about.facts.models)),
+        tuple(dict.fromkeys(source.citation for source in SOURCES)),
     )
 
 
-def findings(asked: Sequence[SourceFindings], lines: Sequence[Line]) -> tuple[str, ...]:
-    """A few lines for a terminal: every claim's verdict, then what the evidence says together."""
-    said = [f"{row['claim']:<5} {row['verdict']:<13} {row['sentence']}" for row in wholes(asked)]
-    return (*said, *filter(None, (together.summary(lines),)))
-
-
-def wholes(asked: Sequence[SourceFindings]) -> list[dict[str, Any]]:
-    """The row of every claim as a whole."""
-    return [row for row in all_claims(asked).iter_rows(named=True) if row["part"] is None]
-
-
-def evidence(lines: Sequence[Line]) -> pl.DataFrame:
-    """The lines as a tidy table: a row for each number of q, k and v."""
-    rows = [
-        (line.kind, line.source, line.what, line.unit, c, mean.mean, mean.low, mean.high, mean.n, line.per)
-        for line in together.ordered(lines)
-        for c, mean in line.means.items()
-    ]
-    return pl.DataFrame(rows, schema=EVIDENCE, orient="row")
-
-
-def all_claims(asked: Sequence[SourceFindings]) -> pl.DataFrame:
-    """The rows of every source's claims, one table."""
-    tables = [one.claims for one in asked if one.claims is not None]
-    return pl.concat(tables) if tables else frame("claims", ())
-
-
-def _section(one: SourceFindings) -> Section:
-    places = Markup("Read on: {}.").format(
-        Markup(", ").join(Markup('<a href="{}">{}</a>').format(place, name) for name, place in one.links)
+def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
+    """Every claim's verdict, then what the evidence says together."""
+    together = evidence.summary(evidence.from_table(tables["evidence"]))
+    return (
+        *verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
+        *([Finding("evidence", together)] if together else []),
     )
-    tables = () if one.claims is None else (_verdicts(one.claims),)
-    said = [str(found) for found in one.findings if found.claim is None]  # verdicts and their parts stand in the table
-    return Section(one.title, (one.question, *said, *((places,) if one.links else ())), (), tables)
+
+
+def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
+    """The verdict of every claim as a whole."""
+    return dict(claims.filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows())
+
+
+def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
+    """A part: its question, what it found, its pages, and the verdicts on its claims."""
+    links = Markup(", ").join(Markup('<a href="{}">{}</a>').format(place, name) for name, place in one.pages.items())
+    places = Markup("Read on: {}.").format(links)
+    mine = claims.filter(pl.col("claim").is_in(one.claims))
+    said = map(str, one.findings)
+    return Section(
+        one.title,
+        (one.question, *said, *((places,) if one.pages else ())),
+        (),
+        (_verdicts(mine),) if len(mine) else (),
+    )
 
 
 def _verdicts(claims: pl.DataFrame) -> Table:

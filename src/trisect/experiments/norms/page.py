@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from trisect.core.finding import About, Finding
+from trisect.core.finding import About, Estimate, Finding
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import palette
@@ -91,8 +91,20 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tuple[Finding, ...]:
-    """Every claim's verdict."""
-    return verdict_findings(tables["claims"])
+    """How much weights and norms vary over tokens, then every claim's verdict."""
+    rows = tables["measures"].filter(pl.col("value").is_not_null(), stack=about.facts.stack)
+    measured = {c: _model(rows, name).get(None) for c, name in (("q+k", "cv_a"), ("v", "cv_f"))}
+    known = {component: row for component, row in measured.items() if row is not None}
+    return (*([_varied(known)] if len(known) == len(measured) else []), *verdict_findings(tables["claims"]))
+
+
+def _varied(known: Mapping[str, Mapping[str, Any]]) -> Finding:
+    """The coefficients of variation of weights, which are of q and k together, and of norms, which have v with them."""
+    weight, norm = (f"{words.number(row['value'])} ({_ends(row)})" for row in known.values())
+    values = tuple(Estimate(c, *(row[key] for key in ("value", "low", "high", "n"))) for c, row in known.items())
+    what = "coefficient of variation over tokens, mean over layers and heads"
+    said = f"{what.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
+    return Finding("dispersion", said, "std / mean", values, source=SOURCE.key, what=what, per="text", signed=False)
 
 
 def _scope(about: About[NormsFacts]) -> tuple[str, ...]:

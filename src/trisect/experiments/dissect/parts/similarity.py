@@ -1,0 +1,45 @@
+"""Similarity: how alike W_Q, W_K and W_V of a head are, in every model of the training study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trisect.core.finding import Estimate, Finding
+from trisect.experiments.dissect.evidence import COMPONENTS, Line
+from trisect.experiments.dissect.parts.base import DissectPart, Findings, each_model, over_models
+from trisect.experiments.similarity import settings as similarity
+
+WHAT = "overlap of its row space with those of the other two, mean over heads"
+PAIRS = {"q": ("q-k", "q-v"), "k": ("q-k", "k-v"), "v": ("q-v", "k-v")}
+
+
+def evidence(found: Sequence[Findings]) -> Iterator[Line]:
+    """The overlap of each component's row space with those of the other two."""
+    models = [tuple(_beside_others(findings)) for findings in found]
+    values = over_models(models, "similarity")
+    alike = Finding(
+        "similarity", WHAT, "of their dimensions", values, source="matrices", what=WHAT, per="seed", signed=False
+    )
+    line = Line.of(alike, "Similarity", ("D-1", "D-3"))
+    yield from () if line is None else (line,)
+
+
+def _beside_others(findings: Findings) -> Iterator[Finding]:
+    """The overlaps of pairs in one model as a number for each component."""
+    pairs = {one.groups[0]: one.values[0] for one in findings if one.measure == "overlap"}
+    values = tuple(
+        Estimate(component, sum(mine) / len(mine), n=len(mine))
+        for component in COMPONENTS
+        if (mine := [pairs[pair].mean or 0.0 for pair in PAIRS[component] if pair in pairs])
+    )
+    yield Finding("similarity", WHAT, values=values)
+
+
+SIMILARITY = DissectPart(
+    "similarity",
+    "Three matrices",
+    "Why three matrices: how alike are they?",
+    40.0,
+    each_model(similarity.SIMILARITY, similarity.SimilaritySettings),
+    evidence,
+)

@@ -1,0 +1,94 @@
+"""What a dissection is asked, and what it notes of itself: of each part its findings, its claims and its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from trisect.core.fields import Setting
+from trisect.core.finding import Finding
+from trisect.core.spec import Design
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import Workers
+
+
+@dataclass(frozen=True)
+class DissectSettings:
+    """All four sources at one small size; in Python also with another training study, or other settings of two recipes."""
+
+    seeds: (
+        Annotated[
+            tuple[int, ...],
+            Setting(
+                "Seeds of the training study: a number, or the seeds themselves.",
+                many="seeds",
+                metavar="SEEDS",
+                unset="those of the training study, 3",
+            ),
+        ]
+        | None
+    ) = None
+    machine: Workers = field(default_factory=Workers)
+    study: Annotated[
+        str | Path | Design, Setting("The training study: a preset, a JSON file, or a Design.", option="")
+    ] = "quick"
+    recall: (
+        Annotated[Mapping[str, Any], Setting("Other values for settings of recall's recipe.", option="", many="pairs")]
+        | None
+    ) = None
+    translation: (
+        Annotated[
+            Mapping[str, Any],
+            Setting("Other values for settings of the translation models' recipe.", option="", many="pairs"),
+        ]
+        | None
+    ) = None
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """One part as it ended: its question, what it found, the claims that it judged, and its pages by what they are about."""
+
+    name: str
+    title: str
+    question: str
+    findings: tuple[Finding, ...]
+    claims: tuple[str, ...]
+    pages: Mapping[str, str]
+
+    @classmethod
+    def of(cls, given: PartFacts | Mapping[str, Any]) -> PartFacts:
+        """From what a record holds of it."""
+        if isinstance(given, PartFacts):
+            return given
+        found = tuple(map(Finding.of, given["findings"]))
+        return cls(**{**given, "findings": found, "claims": tuple(given["claims"])})
+
+
+@dataclass(frozen=True)
+class DissectFacts:
+    """Every part in order, and how many models were trained for them."""
+
+    parts: tuple[PartFacts, ...]
+    models: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(map(PartFacts.of, self.parts)))
+
+
+DISSECT = Experiment(
+    "dissect",
+    """Ask all four sources on embedded data, and answer on one page. Goes on where it stopped when called again.
+
+    \b
+    trisect dissect --out study
+    """,
+    DissectSettings,
+    DissectFacts,
+    "trisect.experiments.dissect",
+    out="study",
+    record="dissect.json",
+    resumable=True,
+)

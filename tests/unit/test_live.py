@@ -1,0 +1,106 @@
+"""The live display: what is shown while nothing else is, how far the whole is, and how long the rest takes."""
+
+from functools import partial
+
+import pytest
+from rich.console import Console
+
+from trisect.lab import live
+from trisect.lab.live import Pace, bar, clock, screen, whole
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr("trisect.lab.live.Console", partial(Console, force_terminal=True, width=120))
+
+
+def shown(display):
+    return [task.description.strip() for task in display.progress.tasks if task.visible]
+
+
+def test_the_rest_takes_what_is_expected_at_first_and_then_as_long_as_until_now():
+    time = Clock()
+    pace = Pace({"a": 30.0, "b": 60.0, "c": 10.0}, time)
+    assert (pace.reached(), pace.left()) == (0.0, 100.0)
+    pace.begin("a")
+    time.now += 60
+    pace.end()  # twice as long as expected
+    assert (pace.reached(), pace.left()) == (pytest.approx(0.3), pytest.approx(140.0))
+    pace.begin("b")
+    pace.begin_step(0.5, 0.5)
+    pace.move(0.5)
+    assert pace.reached() == pytest.approx(0.75)
+    assert pace.words() == "75%  1 of 3 parts, about 20 s left"
+    pace.end()
+    pace.begin("c")
+    pace.end()
+    assert (pace.reached(), pace.left()) == (1.0, 0.0)
+
+
+def test_a_part_that_was_there_already_is_no_work_and_says_nothing_of_the_pace():
+    time = Clock()
+    pace = Pace({"a": 90.0, "b": 10.0}, time)
+    pace.begin("a")
+    pace.end(fresh=False)
+    assert (pace.reached(), pace.left(), pace.ended) == (0.0, 10.0, 1)
+    pace.begin("b")
+    pace.end(fresh=False)
+    assert (pace.reached(), pace.left()) == (1.0, 0.0)
+
+
+def test_the_first_line_is_there_exactly_while_no_other_is(terminal, capsys):
+    with screen("trisect norms") as outer:
+        assert outer is not None
+        assert shown(outer) == ["trisect norms"]
+        with bar("reading") as step:
+            step(1, 4)
+            assert shown(outer) == ["reading"]
+        with screen("another") as inner:
+            assert inner is outer
+            assert shown(outer) == ["trisect norms"]
+    assert "trisect norms" in capsys.readouterr().err
+    with screen("a new one") as later:
+        assert later is not outer
+    capsys.readouterr()
+
+
+def test_work_below_the_whole_moves_its_line(terminal, capsys):
+    with screen("trisect dissect") as display, whole("dissect", {"a": 3.0, "b": 1.0}, False) as pace:
+        assert display is not None
+        with live.part(pace, "a", "The first part", False):
+            assert shown(display) == ["dissect", "The first part"]
+            with bar("reading") as step:
+                step(1, 2)
+                assert pace.reached() == pytest.approx(3 / 8)
+                assert display.progress.tasks[1].completed == pytest.approx(3 / 8)
+        pace.end()
+        assert pace.reached() == 0.75
+    assert "dissect" in capsys.readouterr().err
+    with screen("trisect norms") as display, bar("reading") as step:
+        step(1, 2)  # no whole to move any more
+        assert display is not None
+        assert display.pace is None
+    capsys.readouterr()
+
+
+def test_nothing_is_shown_where_it_is_to_be_quiet_or_there_is_no_terminal(capsys, terminal, monkeypatch):
+    with screen("x", quiet=True) as none, bar("y", quiet=True) as step, whole("z", {"a": 1.0}, True) as pace:
+        step(1, 2)
+        with live.part(pace, "a", "A", True):
+            assert none is None
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("trisect.lab.live.Console", Console)
+    with screen("x") as none:
+        assert none is None
+
+
+def test_seconds_in_words():
+    assert [clock(s) for s in (0.4, 89, 95, 88.6 * 60, 185 * 60)] == ["0 s", "89 s", "2 min", "89 min", "3 h 05 min"]
