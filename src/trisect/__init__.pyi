@@ -1,6 +1,6 @@
 # Made by `make docs` from trisect.__init__ and the experiments' settings.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from trisect.calls import annotate as annotate
 from trisect.calls import chart as chart
 from trisect.calls import check as check
 from trisect.calls import corpus as corpus
-from trisect.calls import dissect as dissect
 from trisect.calls import explore as explore
 from trisect.calls import list_claims as list_claims
 from trisect.calls import load as load
@@ -41,6 +40,7 @@ from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts
+from trisect.experiments.dissect.settings import DissectFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
 from trisect.experiments.norms.settings import NormsFacts
@@ -100,6 +100,18 @@ def align(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[AlignFacts]: ...
+
+def dissect(
+    *,
+    seeds: int | Sequence[int] | None = None,
+    device: str = 'auto',
+    workers: int | None = None,
+    study: str | Path | Design = 'quick',
+    recall: Mapping[str, Any] | None = None,
+    translation: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[DissectFacts]: ...
 
 def erase(
     model: Any,
