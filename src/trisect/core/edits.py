@@ -140,7 +140,7 @@ def place(site: Site, verb: str) -> Site:
     match verb:
         case "rewind" | "control" | "probe":
             return in_study(site, verb)
-        case "erase":
+        case "erase" | "interchange":
             return in_study(site, verb, ("q", "k", "v"), heads=False)
         case "ablate":
             return in_study(site, verb, ("q", "k", "v"))

@@ -1,4 +1,4 @@
-"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, control, tie, probe, erase, ablate."""
+"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, control, tie, probe, erase, ablate, interchange."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
 VARIANTS = ("plain", "control", "bounded", "site")
-METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate")
+METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange")
 PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
 # One component, or several, in all layers at once (science A, r2): where the effect is when single layers stand in for each other.
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
@@ -212,3 +212,27 @@ class Ablate:
     def __post_init__(self) -> None:
         settle(self)
         _filled(self, "sites")
+
+
+@dataclass(frozen=True)
+class Interchange:
+    """Interchange interventions (activation patching, science F1) on each trained baseline of a world with planted roles.
+
+    `pairs` documents, each with a donor: another order, another pairing, another question. One of q, k and v of a site
+    comes from the donor, and the answer shows for what it is used.
+    """
+
+    sites: tuple[Site, ...] = PAPER_SITES
+    pairs: int = 1_000
+
+    def __post_init__(self) -> None:
+        settle(self)
+        _filled(self, "sites")
+        single = all(len(s.components) == 1 and s.layers is not None and len(s.layers) == 1 for s in self.sites)
+        need(
+            single,
+            f"The interchange is at {', '.join(map(str, self.sites))}.",
+            "Each site is one of q, k and v at one layer: what comes from the donor has a prediction of its own.",
+            "Use sites such as k@2.",
+        )
+        whole(self.pairs, "pairs", 1)

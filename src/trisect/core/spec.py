@@ -12,22 +12,27 @@ from typing import Any
 
 from trisect.core.edits import Edit, make_edit, place, read_edit
 from trisect.core.files import canonical, digest
-from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
 SCHEMA = 1
+LATER = ("edits", "ablate", "interchange", "idle")  # statements from before there were these do not name them, nor do ids hash them
 
 
 @dataclass(frozen=True)
 class Model:
-    """Shape of the language model (science A2): post-LN encoder layers with a causal mask; widths in floats."""
+    """Shape of the language model (science A2): post-LN encoder layers with a causal mask; widths in floats.
+
+    In the layers that are `idle` the attention block adds nothing, in training and after.
+    """
 
     width: int = 200
     layers: int = 5
     heads: int = 5
     feedforward: int = 200
     dropout: float = 0.2
+    idle: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         settle(self)
@@ -47,6 +52,12 @@ class Model:
             f"dropout is {self.dropout!r}.",
             "It is a share from 0 to 0.99.",
             "Use for example 0.2.",
+        )
+        need(
+            tuple(sorted(set(self.idle))) == self.idle and all(1 <= layer <= self.layers for layer in self.idle),
+            f"idle is {list(self.idle)}.",
+            f"It names layers of the {self.layers}, from 1 on, each once and in order.",
+            "Leave it out, or name such layers.",
         )
 
 
@@ -142,6 +153,7 @@ class Design:
     erase: Erase | None = None
     edits: tuple[Edit, ...] = ()
     ablate: Ablate | None = None
+    interchange: Interchange | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -312,13 +324,14 @@ def plain(value: Any) -> Any:
         return {"schema": SCHEMA, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Edit):
         return value.data()
-    if isinstance(value, Design):  # experiments from before there were these do not name them
+    if isinstance(value, Design):
         own = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-        return {name: part for name, part in own.items() if part or name not in ("edits", "ablate")}
-    if isinstance(value, (Ablate, Attack, Control, Rewind, Freeze, Tie, Probe, Erase)):
+        return {name: part for name, part in own.items() if part or name not in LATER}
+    if isinstance(value, (Ablate, Attack, Control, Rewind, Freeze, Tie, Probe, Erase, Interchange)):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, (Model, Training, Text)):
-        return asdict(value)
+        own = {name: plain(part) for name, part in asdict(value).items()}
+        return {name: part for name, part in own.items() if part or name not in LATER}
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
     return value
@@ -336,6 +349,7 @@ _PARTS = {
     "probe": Probe,
     "erase": Erase,
     "ablate": Ablate,
+    "interchange": Interchange,
 }
 
 

@@ -36,7 +36,7 @@ def evaluate(
         against: list[dict[int, Tensor]] = [{} for _ in objectives]
         for piece in own:
             totals += _measure(parameters, model, piece, objectives, keep, work, against)
-        count = sum(p.targets.numel() for p in own)
+        count = sum(p.tokens for p in own)
         for slot, rows in found.items():
             rows += [
                 (split, "loss_nats", float(totals[0, slot]) / count),
@@ -59,10 +59,9 @@ def _measure(
 ) -> Float[Tensor, "2 F"]:
     with torch.no_grad():
         passed = forward(parameters, piece.inputs, model, blocks=keep)
-    scores = token_scores(
-        passed.hidden.flatten(1, 2), parameters["decoder.weight"], parameters["decoder.bias"], piece.targets, work
-    )
+    hidden = piece.counted(passed.hidden.flatten(1, 2))
+    scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
     for objective, sums in zip(objectives, against, strict=True):
-        for slot, one in objective.measure(passed.kept, piece.targets, piece.labels).items():
+        for slot, one in objective.measure(passed.kept, piece.spoken(objective.columns), piece.labels).items():
             sums[slot] = sums[slot] + one if slot in sums else one
     return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)]).cpu()

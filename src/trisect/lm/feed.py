@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.spec import Training
@@ -17,26 +17,64 @@ PIECE = 2_100  # tokens evaluated at once: enough for the products to be efficie
 
 
 class Piece(NamedTuple):
-    """Inputs [B T], and flattened in the same order the next words and the next words' labels (-1 for none)."""
+    """Inputs [B T], and flattened in the same order the next words and the next words' labels (-1 for none).
+
+    `scored` marks the next words that are to be predicted, null being all; the label columns in `own` speak of the word
+    that is read.
+    """
 
     inputs: Int[Tensor, "B T"]
     targets: Int[Tensor, " N"]
     labels: dict[str, Int[Tensor, " N"]]
+    scored: Bool[Tensor, " N"] | None = None
+    own: tuple[str, ...] = ()
+
+    @property
+    def gold(self) -> Int[Tensor, " M"]:
+        """The next words that are to be predicted."""
+        return self.targets if self.scored is None else self.targets[self.scored]
+
+    def counted(self, hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F M D"]:
+        """The states from which they are to be predicted."""
+        return hidden if self.scored is None else hidden[:, self.scored]
+
+    @property
+    def tokens(self) -> int:
+        """How many are to be predicted."""
+        return self.targets.numel() if self.scored is None else int(self.scored.sum())
+
+    def spoken(self, columns: Sequence[str]) -> Int[Tensor, " N"]:
+        """The words that those label columns speak of: what is read, or what comes next."""
+        return self.inputs.flatten() if columns and set(columns) <= set(self.own) else self.targets
+
+    def some_rows(self, rows: Sequence[int]) -> Piece:
+        """The piece with those rows alone."""
+        shape = self.inputs.shape
+
+        def mine(flat: Tensor) -> Tensor:
+            return flat.view(shape)[list(rows)].flatten()
+
+        labels = {name: mine(ids) for name, ids in self.labels.items()}
+        scored = None if self.scored is None else mine(self.scored)
+        return Piece(self.inputs[list(rows)], mine(self.targets), labels, scored, self.own)
 
 
-def _piece(batches: Sequence[WindowBatch], device: torch.device | str) -> Piece:
+def _piece(batches: Sequence[WindowBatch], corpus: Corpus, device: torch.device | str) -> Piece:
     def join(arrays: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate(arrays).astype(np.int64)).to(device)
 
     labels = {name: join([b.labels[name] for b in batches]).flatten() for name in batches[0].labels}
-    return Piece(join([b.inputs for b in batches]), join([b.targets for b in batches]).flatten(), labels)
+    marks = [b.scored for b in batches if b.scored is not None]
+    scored = torch.from_numpy(np.concatenate(marks)).to(device).flatten() if marks else None
+    own = () if corpus.documents is None else corpus.documents.own
+    return Piece(join([b.inputs for b in batches]), join([b.targets for b in batches]).flatten(), labels, scored, own)
 
 
 def training_piece(
     corpus: Corpus, training: Training, step: int, labels: tuple[str, ...], device: torch.device | str
 ) -> Piece:
     """The window of one training step."""
-    return _piece([batch(corpus.splits["train"], training.columns, training.window, step, labels)], device)
+    return _piece([batch(corpus.splits["train"], training.columns, training.window, step, labels)], corpus, device)
 
 
 def evaluation_pieces(
@@ -54,7 +92,7 @@ def evaluation_pieces(
             pending[0].inputs.shape[1] != one.inputs.shape[1] or sum(b.inputs.size for b in pending) >= PIECE
         )
         if full:
-            pieces.append(_piece(pending, device))
+            pieces.append(_piece(pending, corpus, device))
             pending = []
         pending.append(one)
-    return [*pieces, _piece(pending, device)]
+    return [*pieces, _piece(pending, corpus, device)]

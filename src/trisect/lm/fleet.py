@@ -246,14 +246,18 @@ def finish(
     mixed: Float[Tensor, "G B T D"],
     drop: Dropout | None,
     seen: dict[Block, Tensor] | None = None,
+    idle: tuple[int, ...] = (),
 ) -> Float[Tensor, "G B T D"]:
     """The rest of a post-LN layer after attention: output projection, residual, norm, feed-forward, residual, norm.
 
     What the attention block and the feed-forward block add to the residual stream, before dropout, is put into `seen`.
+    In the layers that are `idle` the attention block adds nothing.
     """
     through = drop or (lambda y: y)
     shape = (*mixed.shape[:3], -1)
     out = linear(mixed.flatten(1, 2), p[f"layers.{n}.out.weight"], p[f"layers.{n}.out.bias"]).view(shape)
+    if n in idle:
+        out = out * 0.0
     if seen is not None:
         seen["o", n], seen["attn", n] = mixed, out
     y = (x + through(out)).flatten(1, 2)
@@ -292,17 +296,19 @@ def forward(
     keep: Iterable[int] = (),
     blocks: Iterable[Block] = (),
     rows: Float[Tensor, "F B T D"] | None = None,
+    put: Mapping[int, Float[Tensor, "F B T W"]] | None = None,
 ) -> Pass:
     """All layers, for every member at once; `keep` names the layers whose q, k, v are returned, `blocks` any blocks.
 
     Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
-    stands in for the rows of the embedding where the caller wants their gradient alone.
+    stands in for the rows of the embedding where the caller wants their gradient alone; `put` for q, k and v, side by
+    side, of the layers that it names.
     """
     x = embed(embedding_rows(p["embed.weight"], inputs) if rows is None else rows, inputs, drop)
     mask = causal(inputs.shape[1], x.dtype, x.device) if mask is None else mask
     wanted, kept = {("qkv", n) for n in keep} | set(blocks), {}
     for n in range(1, model.layers + 1):
-        qkv = project(p, n, x)
+        qkv = put[n] if put and n in put else project(p, n, x)
         seen = {("qkv", n): qkv}
         x = finish(
             p,
@@ -311,6 +317,7 @@ def forward(
             attend(qkv, model.heads, mask, drop and drop.factor((x.shape[1] * model.heads, *mask.shape), x.dtype)),
             drop,
             seen,
+            model.idle,
         )
         kept |= {block: seen[block] for block in seen if block in wanted}
     return Pass(x, kept)

@@ -212,7 +212,8 @@ class OwnModel:
             output = _product(weights, parts.v)
             if seen is not None:
                 seen.append(Attended(x[0], parts, weights, output))
-            x = finish(p, n, x, output.transpose(1, 2).reshape(1, *x.shape[1:]), None)
+            mixed = output.transpose(1, 2).reshape(1, *x.shape[1:])
+            x = finish(p, n, x, mixed, None, idle=self.model.idle)
         return x[0]
 
 

@@ -85,9 +85,7 @@ def draw_rows(pieces: Sequence[Piece], tokens: int, *key: object) -> list[Piece]
     for p, piece in enumerate(pieces):
         mine = sorted(rows[i][1] for i in chosen if rows[i][0] == p)
         if mine:
-            shape = piece.inputs.shape
-            labels = {name: ids.view(shape)[mine].flatten() for name, ids in piece.labels.items()}
-            kept.append(Piece(piece.inputs[mine], piece.targets.view(shape)[mine].flatten(), labels))
+            kept.append(piece.some_rows(mine))
     return kept
 
 
@@ -109,13 +107,13 @@ def evaluate_variants(
         for piece in pieces:
             x = _below(final, model, piece.inputs, _lowest(site))
             length = piece.inputs.shape[1]
-            targets = piece.targets.view(-1, length)
-            for few in slices(len(targets), most // (size * length)):
+            for few in slices(len(piece.inputs), most // (size * length)):
                 hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
-                scores = variant_scores(hidden.flatten(1, 2), decoder, targets[few].flatten())
-                rows.append(scores.loss.double().view(hidden.shape[:3]).sum(2).cpu().numpy())
+                part = piece.some_rows(range(len(piece.inputs))[few])
+                scores = variant_scores(part.counted(hidden.flatten(1, 2)), decoder, part.gold)
+                rows.append(scores.loss.double().view(count, len(part.inputs), -1).sum(2).cpu().numpy())
                 right += scores.correct.double().sum(1).cpu()
-            tokens += [length] * len(targets)
+            tokens += [piece.tokens // len(piece.inputs)] * len(piece.inputs)
     return _curve(rows, tokens, right)
 
 
@@ -133,7 +131,7 @@ def _below(final: Mapping[str, Tensor], model: Model, inputs: Int[Tensor, "B T"]
     mask = causal(inputs.shape[1], final["embed.weight"].dtype, inputs.device)
     x = embed(embedding_rows(final["embed.weight"], inputs), inputs, None)
     for n in range(1, lowest):
-        x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None)
+        x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None, idle=model.idle)
     return x
 
 
@@ -151,7 +149,8 @@ def _above(
     for n in range(lowest, model.layers + 1):
         qkv = _entry(mixed, n, x, model, site, variants, which) if n == lowest else project(mixed, n, x)
         attended = attend(qkv, model.heads, mask, None)
-        x = finish(mixed, n, x, attended.expand(len(variants.shares[which]), -1, -1, -1), None)
+        wide = attended.expand(len(variants.shares[which]), -1, -1, -1)
+        x = finish(mixed, n, x, wide, None, idle=model.idle)
     return x
 
 
@@ -223,8 +222,9 @@ def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[P
             shape = piece.inputs.shape
             mask = self_only(shape[1], final["embed.weight"].dtype, piece.inputs.device)
             hidden = forward(final, piece.inputs, model, mask=mask).hidden
-            scores = token_scores(hidden.flatten(1, 2), final["decoder.weight"], final["decoder.bias"], piece.targets)
-            rows.append(scores.loss.double().view(1, *shape).sum(2).cpu().numpy())
+            counted = piece.counted(hidden.flatten(1, 2))
+            scores = token_scores(counted, final["decoder.weight"], final["decoder.bias"], piece.gold)
+            rows.append(scores.loss.double().view(1, shape[0], -1).sum(2).cpu().numpy())
             right += scores.correct.double().sum(1).cpu()
-            tokens += [shape[1]] * shape[0]
+            tokens += [piece.tokens // shape[0]] * shape[0]
     return _curve(rows, tokens, right)

@@ -122,7 +122,7 @@ class Trainer:
         piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
         self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
         said: dict[int, dict[str, float]] = {}
-        recorder = None if self.objectives else self.recorder
+        recorder = None if self.objectives or piece.scored is not None else self.recorder
         scores = self._replayed(recorder, piece) if recorder else self._backward(piece, said)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch)
@@ -147,11 +147,12 @@ class Trainer:
         drop = Dropout(self.model.dropout, self.draw)
         with torch.autocast(self.flat.device.type, self.products, self.products is not None):
             passed = forward(leaves, piece.inputs, self.model, drop, blocks=self.keep, rows=rows)
+        hidden = passed.hidden.detach().flatten(1, 2)
         scores, decoder = loss_and_gradients(
-            passed.hidden.detach().flatten(1, 2),
+            piece.counted(hidden),
             parameters["decoder.weight"],
             parameters["decoder.bias"],
-            piece.targets,
+            piece.gold,
             (self.gradients["decoder.weight"], self.gradients["decoder.bias"]),
             self.work,
             self.products,
@@ -169,12 +170,12 @@ class Trainer:
                     into = pushes
                 case other:
                     assert_never(other)
-            said |= objective.push(kept, piece.targets, piece.labels, into)
+            said |= objective.push(kept, piece.spoken(objective.columns), piece.labels, into)
         own = [_reach_site(passed.kept[block], near[block], leaves, block) for block in near]
         found = torch.autograd.grad(
             [passed.hidden, *passed.kept.values()],
             [rows, *leaves.values()],
-            [decoder.hidden.view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
+            [_spread(decoder.hidden, hidden, piece).view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
         )
         add_rows(self.gradients["embed.weight"].zero_(), piece.inputs, found[0])
         for name, gradient in zip(leaves, found[1:], strict=True):
@@ -254,6 +255,15 @@ def _reach_site(x: Tensor, push: Tensor, leaves: Mapping[str, Tensor], block: Bl
     names = [f"layers.{block[1]}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
     found = torch.autograd.grad(x, [leaves[name] for name in names], push, retain_graph=True, allow_unused=True)
     return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+
+
+def _spread(gradient: Tensor, hidden: Tensor, piece: Piece) -> Tensor:
+    """The gradient of the states that are counted as one of all states."""
+    if piece.scored is None:
+        return gradient
+    whole = torch.zeros_like(hidden)
+    whole[:, piece.scored] = gradient
+    return whole
 
 
 def _in_body(name: str) -> bool:

@@ -22,16 +22,31 @@ UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not
 FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
 
 
+@dataclass(frozen=True)
+class Documents:
+    """A text of documents of `length` tokens each, one after another, of which only the last token is to be predicted.
+
+    `own` are the label columns that speak of the word that is read; all others speak of the next word.
+    """
+
+    length: int
+    own: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One part of a text: token ids [n], and for each label column a class per token [n], -1 where there is none."""
+    """One part of a text: token ids [n], and for each label column a class per token [n], -1 where there is none.
+
+    `documents` is null for running text, of which every next word is to be predicted.
+    """
 
     tokens: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    documents: Documents | None = None
 
     def first(self, n: int | None) -> Split:
         """The first `n` tokens (all of them for null), without copying."""
-        return Split(self.tokens[:n], {name: ids[:n] for name, ids in self.labels.items()})
+        return Split(self.tokens[:n], {name: ids[:n] for name, ids in self.labels.items()}, self.documents)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,9 +91,15 @@ class Corpus:
             assert part.tokens.dtype == np.int32
             assert all(len(v) == len(part.tokens) and v.dtype == np.int16 for v in part.labels.values())
             assert set(part.labels) == set(labels)
+        assert len({part.documents for part in splits.values()}) == 1
         splits = {split: splits[split] for split in SPLITS if split in splits}
-        mark = _fingerprint(vocabulary, labels, _checksums(splits))
+        mark = _fingerprint(vocabulary, labels, _checksums(splits), splits["train"].documents)
         return cls(name, tuple(vocabulary), dict(labels), splits, tuple(notes), mark)
+
+    @property
+    def documents(self) -> Documents | None:
+        """How the text falls into documents; null for running text."""
+        return self.splits["train"].documents
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split.tokens):,}" for name, split in self.splits.items())
@@ -106,7 +127,10 @@ class Corpus:
         size = len(self.vocabulary)
         seen = {name: arrays.counts(split.tokens, size) for name, split in parts.items()}
         vocabulary, lookup = _choose(self.vocabulary, seen, text.min_count)
-        parts = {name: Split(arrays.mapped(split.tokens, lookup), split.labels) for name, split in parts.items()}
+        parts = {
+            name: Split(arrays.mapped(split.tokens, lookup), split.labels, split.documents)
+            for name, split in parts.items()
+        }
         return Corpus.make(self.name, vocabulary, self.labels, parts, self.notes + _cut_notes(self, text, seen))
 
     def column(self, label: str) -> tuple[str, ...]:
@@ -141,7 +165,7 @@ class Corpus:
             "checksums": _checksums(self.splits),
             "notes": list(self.notes),
             "fingerprint": self.fingerprint,
-        }
+        } | _documents_data(self.documents)
         write_json(folder / "corpus.json", body)
         return folder
 
@@ -169,7 +193,10 @@ class Corpus:
             for name in SPLITS
             if name in body["lengths"]
         }
-        splits = {name: _read_split(folder, name, files[name], body["lengths"][name], todo) for name in files}
+        documents = _read_documents(body)
+        splits = {
+            name: _read_split(folder, name, files[name], body["lengths"][name], todo, documents) for name in files
+        }
         found = _checksums(splits)
         paths = {f"{name}.{label}.npy": path for name, own in files.items() for label, path in own.items()}
         for array, value in body["checksums"].items():
@@ -177,17 +204,19 @@ class Corpus:
                 place = paths.get(array, path if array not in found else folder / array)
                 raise DamagedFileError(f"{place} is damaged.", "Its content does not match its checksum.", todo)
         vocabulary = tuple(body["vocabulary"])
-        return cls(
-            body["name"], vocabulary, labels, splits, tuple(body["notes"]), _fingerprint(vocabulary, labels, found)
-        )
+        mark = _fingerprint(vocabulary, labels, found, documents)
+        return cls(body["name"], vocabulary, labels, splits, tuple(body["notes"]), mark)
 
 
 class WindowBatch(NamedTuple):
-    """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word."""
+    """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word, but for labels
+    that speak of the word that is read. `scored` [B T] marks the targets that are to be predicted; null is all.
+    """
 
     inputs: np.ndarray
     targets: np.ndarray
     labels: dict[str, np.ndarray]
+    scored: np.ndarray | None = None
 
 
 def steps(split: Split, columns: int, window: int) -> int:
@@ -198,10 +227,19 @@ def steps(split: Split, columns: int, window: int) -> int:
     return -(-(_rows(split, columns) - 1) // window)
 
 
+def check_windows(corpus: Corpus, window: int) -> None:
+    """Raise CorpusError where windows would cut the text's documents, or join what does not belong together."""
+    documents = corpus.documents
+    if documents is not None and window != documents.length:
+        known = f"A document of '{corpus.name}' has {documents.length} tokens, and a window is one document."
+        raise CorpusError(f"The window is {window} tokens.", known, f"Use a window of {documents.length}.")
+
+
 def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> WindowBatch:
     """Window number `step` of the split laid out as `columns` columns of n // columns rows (science A1).
 
-    Column b holds the tokens b*rows .. (b+1)*rows - 1. The last window may be shorter.
+    Column b holds the tokens b*rows .. (b+1)*rows - 1, whole documents where the text has such. The last window may be
+    shorter.
     """
     rows, start = _rows(split, columns), step * window
     stop = min(start + window, rows - 1)
@@ -212,8 +250,14 @@ def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str,
         grid = array[: columns * rows].reshape(columns, rows)
         return grid[:, start + shift : stop + shift].astype(np.int64)
 
-    following = {name: rows_of(split.labels[name], 1) for name in labels}
-    return WindowBatch(rows_of(split.tokens, 0), rows_of(split.tokens, 1), following)
+    documents = split.documents
+    own = () if documents is None else documents.own
+    spoken = {name: rows_of(split.labels[name], 0 if name in own else 1) for name in labels}
+    inputs, targets = rows_of(split.tokens, 0), rows_of(split.tokens, 1)
+    if documents is None:
+        return WindowBatch(inputs, targets, spoken)
+    last = np.arange(start + 1, stop + 1) % documents.length == documents.length - 1
+    return WindowBatch(inputs, targets, spoken, np.broadcast_to(last, targets.shape))
 
 
 def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:
@@ -226,9 +270,15 @@ def sample_steps(split: Split, columns: int, window: int, tokens: int | None) ->
 
 
 def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
-    """Nats per token of those token ids under the train split's word frequencies, one added to each count."""
-    size = len(corpus.vocabulary)
-    train = arrays.counts(corpus.splits["train"].tokens, size) + 1
+    """Nats per token of those token ids under the train split's word frequencies, one added to each count.
+
+    Where only some words are to be predicted, these alone are counted.
+    """
+    size, documents = len(corpus.vocabulary), corpus.documents
+    tokens = corpus.splits["train"].tokens
+    if documents is not None:
+        tokens = tokens[documents.length - 1 :: documents.length]
+    train = arrays.counts(tokens, size) + 1
     here = arrays.counts(targets, size)
     return float(-(here * np.log(train / train.sum())).sum() / here.sum())
 
@@ -238,7 +288,13 @@ def _rows(split: Split, columns: int) -> int:
     if n < 2 * columns:
         known = f"{columns} columns need at least {2 * columns} tokens: a word and a next word in each."
         raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")
-    return n // columns
+    if split.documents is None:
+        return n // columns
+    length = split.documents.length
+    if n < columns * length:
+        known = f"{columns} columns need at least {columns * length} tokens: a document of {length} in each."
+        raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")
+    return n // columns // length * length
 
 
 def _tokens(n: int) -> str:
@@ -307,12 +363,30 @@ def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
 
 
 def _fingerprint(
-    vocabulary: tuple[str, ...], labels: Mapping[str, tuple[str, ...]], checksums: Mapping[str, str]
+    vocabulary: tuple[str, ...],
+    labels: Mapping[str, tuple[str, ...]],
+    checksums: Mapping[str, str],
+    documents: Documents | None,
 ) -> str:
     content: dict[str, Any] = {"vocabulary": list(vocabulary), "labels": {k: list(v) for k, v in labels.items()}}
-    return digest(canonical({**content, "checksums": dict(checksums)}), 8)
+    return digest(canonical({**content, "checksums": dict(checksums), **_documents_data(documents)}), 8)
 
 
-def _read_split(folder: Path, name: str, columns: Mapping[str, Path], n: int, todo: str) -> Split:
+def _documents_data(documents: Documents | None) -> dict[str, Any]:
+    """What is noted and hashed of documents: nothing of running text, as before there were any."""
+    if documents is None:
+        return {}
+    return {"documents": {"length": documents.length, "own": list(documents.own)}}
+
+
+def _read_documents(body: Mapping[str, Any]) -> Documents | None:
+    noted = body.get("documents")
+    return None if noted is None else Documents(noted["length"], tuple(noted["own"]))
+
+
+def _read_split(
+    folder: Path, name: str, columns: Mapping[str, Path], n: int, todo: str, documents: Documents | None
+) -> Split:
     tokens = arrays.read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
-    return Split(tokens, {label: arrays.read_array(path, np.int16, n, todo) for label, path in columns.items()})
+    labels = {label: arrays.read_array(path, np.int16, n, todo) for label, path in columns.items()}
+    return Split(tokens, labels, documents)

@@ -17,6 +17,7 @@ from trisect.text import arrays
 from trisect.text.corpus import SPLITS, UNKNOWN, UNSHOWN, Corpus, Split
 from trisect.text.grammar import embedded
 from trisect.text.hub import DatasetTexts, is_hub, open_dataset, whole_name
+from trisect.text.worlds import WORLDS
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a CoNLL-U word that are used
@@ -308,9 +309,12 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
-    """'embedded', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or the reader that suits), uncut."""
-    if str(where) == "embedded":
-        return embedded()
+    """'embedded', a world such as 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG], uncut.
+
+    Raw texts are read by `name`, or the reader that suits.
+    """
+    if is_generated(where):
+        return embedded() if str(where) == "embedded" else WORLDS[str(where)].corpus()
     if is_hub(where):
         return read(where, name)
     folder = Path(where)
@@ -319,11 +323,16 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     return read(folder, name)
 
 
+def is_generated(where: str | Path) -> bool:
+    """Whether that names a text which is generated: the embedded language, or a world with planted roles."""
+    return str(where) == "embedded" or str(where) in WORLDS
+
+
 def whole_place(where: str | Path) -> str:
     """A text's name as it works from anywhere: folders in full, so that experiment.json can be moved."""
     if is_hub(where):
         return whole_name(str(where))
-    return str(where) if str(where) == "embedded" else str(Path(where).resolve())
+    return str(where) if is_generated(where) else str(Path(where).resolve())
 
 
 def load_text(text: Text) -> Corpus:

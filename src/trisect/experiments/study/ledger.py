@@ -147,6 +147,8 @@ def asked_of(experiment: Design, run: Run) -> list[AskedEvaluation]:
     asked += [AskedEvaluation(run.id, "probe", label=label) for label in (probe.labels if probe else ())]
     if experiment.ablate:
         asked += [AskedEvaluation(run.id, "ablate", str(site)) for site in experiment.ablate.sites]
+    if experiment.interchange:
+        asked += [AskedEvaluation(run.id, "interchange", str(site)) for site in experiment.interchange.sites]
     if erase:
         asked += [AskedEvaluation(run.id, "erase", str(site), label) for label in erase.labels for site in erase.sites]
     return asked
@@ -183,11 +185,12 @@ def _measured(rewind: Rewind) -> dict[str, Any]:
 
 
 def _listened(experiment: Design) -> dict[str, Any]:
-    """How probes and erasure are done, which is one for all of a folder."""
-    probe, erase = plain(experiment.resolved().probe), experiment.erase
+    """How probes, erasure and interchange are done, which is one for all of a folder."""
+    probe, erase, interchange = plain(experiment.resolved().probe), experiment.erase, experiment.interchange
     return {
         "probe": probe and {"sites": probe["sites"], "kinds": probe["kinds"]},
         "erase": erase and {"draws": erase.draws},
+        "interchange": interchange and {"pairs": interchange.pairs},
     }
 
 
@@ -197,7 +200,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             found += _differences(a, b, f"{prefix}{key}.")
-        elif a != b and not (key in ("attack_epochs", "rewind", "probe", "erase") and None in (a, b)):
+        elif a != b and not (key in ("attack_epochs", "rewind", "probe", "erase", "interchange") and None in (a, b)):
             found.append(f"{prefix}{key} (there {a!r}, here {b!r})")
     return found
 

@@ -21,8 +21,9 @@ from trisect.experiments.study.tasks import Task, is_done
 from trisect.lab.folder import Folder
 from trisect.lab.live import clock
 from trisect.lm.fleet import size
-from trisect.text.corpus import Corpus, sample_steps, steps
+from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.readers import load_text, whole_place
+from trisect.text.worlds import world_of
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def _changed(
         whole = tuple(s for s in places if not s.heads and set(s.components) <= {"q", "k", "v"})
         inner = tuple(s for s in places if set(s.components) <= {"q", "k", "v"})
         parts["ablate"] = chosen.ablate and (replace(chosen.ablate, sites=inner) if inner else None)
+        parts["interchange"] = chosen.interchange and (replace(chosen.interchange, sites=whole) if whole else None)
         parts["erase"] = chosen.erase and (replace(chosen.erase, sites=whole) if whole else None)
         parts["edits"] = tuple(dict.fromkeys(replace(edit, site=s) for edit in chosen.edits for s in places))
         chosen = replace(chosen, **parts)
@@ -150,7 +152,10 @@ def make_plan(*experiments: Design) -> Plan:
         corpus.column(label)
     if any(one.erase for one in experiments):
         need_extra("concept_erasure", "erase", "Erasing a label")
+    if any(one.interchange for one in experiments):
+        world_of(corpus)
     for one in experiments:
+        check_windows(corpus, one.training.window)
         steps(corpus.splits["train"], one.training.columns, one.training.window)
         steps(corpus.splits["valid"], one.training.eval_columns, one.training.window)
     types = np.unique(corpus.splits["train"].tokens)
@@ -210,11 +215,11 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
         fitted = one.resolved()
         for run in fitted.runs(corpus.fingerprint):
             for asked in asked_of(fitted, run):
-                points = {"cut": 1, "ablate": 2, "midstage": run.training.epochs + 1}.get(
+                points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(
                     asked.kind, _evaluations(one.rewind)
                 )
                 tokens, sample = evaluated_tokens(corpus, run), one.rewind and one.rewind.sample_tokens
-                if sample and asked.kind not in ("cut", "ablate"):
+                if sample and asked.kind not in ("cut", "ablate", "interchange"):
                     tokens = min(tokens, 2 * sample)  # of train and of valid
                 seconds = rewinding_seconds(run, words, tokens, points)
                 if asked.kind in ("probe", "erase"):

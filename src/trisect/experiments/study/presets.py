@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 from trisect.core.errors import SpecError
-from trisect.core.methods import METHODS, PAPER_SITES, Ablate, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.methods import METHODS, PAPER_SITES, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Text, Training, read_experiment
 
@@ -91,6 +92,75 @@ def _beyond() -> tuple[Design, ...]:
     return grid, replace(only(small, ("attack",)), name="beyond", attack=sweep)
 
 
+def _roles() -> tuple[Design, ...]:
+    """A world with planted roles (science F2): every method at the layer that reads, 2, and at the idle one, 1.
+
+    Questions carry labels for queries, items for keys and values, so that there are two statements of one study.
+    """
+    reads = {c: Site((c,), (2,)) for c in "qkv"}
+    every = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
+    variants, strengths = ("bounded", "site", "bounded+site", "control"), (1.0, 0.1, 0.3)
+    asked, found = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
+    base = Design(
+        name="roles",
+        text=Text("roles"),
+        model=Model(width=32, layers=2, heads=1, feedforward=32, dropout=0.0, idle=(1,)),
+        training=Training(
+            epochs=5,
+            columns=64,
+            eval_columns=100,
+            window=6,
+            optimizer="adamw",
+            rate=5e-3,
+            decay=0.7,
+            warmup=50,
+            weight_decay=0.01,
+            train_sample=6_144,
+        ),
+        seeds=(1, 2, 3, 4, 5),
+        attack=None,
+        rewind=None,
+        freeze=None,
+    )
+    query = replace(
+        base,
+        attack=Attack((reads["q"],), asked, strengths),
+        control=Control((reads["q"],), asked, variants),
+        rewind=Rewind(every, points=11, midstage=False),
+        freeze=Freeze(every),
+        tie=Tie(tuple(Site(pair, (layer,)) for layer in (1, 2) for pair in combinations("qkv", 2)), (), narrow=False),
+        probe=Probe((reads["q"],), asked, ("linear",)),
+        erase=Erase((reads["q"],), asked),
+        ablate=Ablate(every),
+        interchange=Interchange(every),
+    )
+    rest = reads["k"], reads["v"]
+    items = replace(
+        base,
+        attack=Attack(rest, found, strengths),
+        control=Control(rest, found, variants),
+        probe=Probe(rest, found, ("linear",)),
+        erase=Erase(rest, found),
+    )
+    return query, items
+
+
+def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
+    """The same with two seeds, attacks of the strength 1 and the controls that say most: under two minutes of one core."""
+    return tuple(
+        replace(
+            one,
+            name=f"{one.name}-quick",
+            seeds=(1, 2),
+            attack=one.attack and replace(one.attack, strengths=(1.0,)),
+            control=one.control and replace(one.control, variants=("bounded+site",)),
+            tie=None,
+            probe=None,
+        )
+        for one in designs
+    )
+
+
 def find_experiment(what: str | Path | Design) -> Design:
     """The first of `find_experiments`: the only one, but for `beyond` and the file of an unevenly extended study."""
     return find_experiments(what)[0]
@@ -109,7 +179,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     if isinstance(what, Design):
         return (what,)
     if is_preset(what):
-        return BEYOND if str(what) == "beyond" else tuple(one for one in PRESETS if one.name == str(what))
+        return SEVERAL.get(str(what)) or tuple(one for one in PRESETS if one.name == str(what))
     path = Path(what)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -147,5 +217,5 @@ def only(experiment: Design, methods: tuple[str, ...]) -> Design:
     return replace(experiment, **{m: keep.get(m) for m in METHODS}, edits=keep.get("edits", ()))
 
 
-BEYOND = _beyond()
-NAMES = (*(one.name for one in PRESETS), BEYOND[0].name)
+SEVERAL = {of[0].name: of for of in (_beyond(), _roles(), _brief(_roles()))}
+NAMES = (*(one.name for one in PRESETS), *SEVERAL)

@@ -123,7 +123,7 @@ def _read(
         kept = forward(final, piece.inputs, model, blocks=blocks).kept
         found.append(torch.stack([representation(kept, 0, site, model).T[known] for site in sites]))
         y.append(piece.labels[label][known])
-        words.append(piece.targets[known])
+        words.append(piece.spoken((label,))[known])
     drawn = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
     return Read(torch.cat(found, 1), torch.cat(y), drawn)
 

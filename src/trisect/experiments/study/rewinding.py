@@ -37,7 +37,7 @@ def rewind(
         body, sums = _midstage(run, site, final, epochs, drawn)
     if sample is not None:
         for split, part in drawn.items():
-            tokens = np.array([p.inputs.shape[1] for p in part for _ in p.inputs])
+            tokens = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs])
             band = paired_band(sums[split], tokens, sum(len(p.inputs) for p in pieces[split]))
             ends = numbers(np.array([band.area_low, band.area_high]))
             body[split] |= {"rise_low_nats": numbers(band.low), "rise_high_nats": numbers(band.high)}
@@ -74,7 +74,7 @@ def _convex(
     )
     body: dict[str, Any] = {"evaluations": curves.evaluations, "nodes": curves.nodes}
     for i, (split, part) in enumerate(pieces.items()):
-        n = sum(p.targets.numel() for p in part)
+        n = sum(p.tokens for p in part)
         body[split] = curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
         body[split]["check_nats"] = float(curves.checks[i])
     return body, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}

@@ -18,6 +18,7 @@ from trisect.core.spec import Run, plain, read_run
 from trisect.engine.jobs import JobDesk, job
 from trisect.experiments.study.ablating import ablate
 from trisect.experiments.study.erasing import erase
+from trisect.experiments.study.interchanging import interchange
 from trisect.experiments.study.probing import probe
 from trisect.experiments.study.rewinding import curve_data, rewind
 from trisect.lab.folder import Folder
@@ -161,6 +162,9 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> dict[
     site = Site.parse(task.site)
     if task.kind == "ablate":
         return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
+    if task.kind == "interchange":
+        rows = interchange(bare, run.model, corpus, site, (task.how or {})["pairs"], run.seed)
+        return {"rows": [row._asdict() for row in rows]}
     epochs = epoch_weights(folder, run.id, run.training.epochs)
     convex, how = task.kind == "rewind", task.how
     stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
@@ -183,4 +187,4 @@ def _everywhere(run: Run) -> list[str]:
 
 
 def _targets(pieces: list[Piece]) -> np.ndarray:
-    return np.concatenate([piece.targets.cpu().numpy() for piece in pieces])
+    return np.concatenate([piece.gold.cpu().numpy() for piece in pieces])

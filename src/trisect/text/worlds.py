@@ -1,0 +1,227 @@
+"""Worlds with planted roles: generated documents whose answer has to be looked up, and pairs of them for interchange.
+
+What q, k and v have to carry is known by construction; that stands in `planted.py`, which no method reads.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from trisect.core.errors import CorpusError
+from trisect.text.corpus import Corpus, Documents, Split
+
+SIZES = {"train": 12_800, "valid": 1_000}  # documents of each split
+
+
+class Lookup(NamedTuple):
+    """N documents of I items: the key, the value and the rest of each, at which place the one stands that is asked for,
+    and the value and the rest of the question, which mean nothing.
+    """
+
+    key: Int[np.ndarray, "N I"]
+    value: Int[np.ndarray, "N I"]
+    rest: Int[np.ndarray, "N I"]
+    asked: Int[np.ndarray, " N"]
+    beside: Int[np.ndarray, "N 2"]
+
+    @property
+    def question(self) -> Int[np.ndarray, " N"]:
+        """The key that is asked for."""
+        return _at(self.key, self.asked)
+
+    def place(self, key: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+        """Where the item with that key stands."""
+        return (self.key == key[:, None]).argmax(1)
+
+    def chosen(self, which: np.ndarray) -> Lookup:
+        """Some of the documents."""
+        return Lookup(*(part[which] for part in self))
+
+
+class DonorPairs(NamedTuple):
+    """Words of documents without their answers, and of their donors; the base's answer, and those by which the donor's q,
+    k and v would show. These four are different in every pair.
+    """
+
+    base: tuple[tuple[str, ...], ...]
+    donor: tuple[tuple[str, ...], ...]
+    unchanged: tuple[str, ...]
+    predicted: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class World:
+    """A kind of document: `items` of them, of so many keys (all different in a document), values and others."""
+
+    name: str
+    items: int
+    keys: int
+    values: int
+    rests: int
+    note: str
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> tuple[str, ...]:
+        """Every word."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """Label columns, which speak of the word that is read, with their classes."""
+
+    @abstractmethod
+    def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
+        """The numbers of the documents' words, the answer last."""
+
+    @abstractmethod
+    def labels(self, drawn: Lookup) -> dict[str, Int[np.ndarray, "N T"]]:
+        """The class of each word by column, -1 for none."""
+
+    @abstractmethod
+    def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+        """The numbers of the words that answer with those values."""
+
+    def draw(self, count: int, rng: np.random.Generator) -> Lookup:
+        """Documents of different keys in a random order; values, others and what is asked for by chance."""
+        key = rng.random((count, self.keys)).argsort(1)[:, : self.items]
+        value, rest = (_below(rng, n, count, self.items) for n in (self.values, self.rests))
+        beside = np.concatenate([_below(rng, n, count, 1) for n in (self.values, self.rests)], 1)
+        return Lookup(key, value, rest, _below(rng, self.items, count, 1)[:, 0], beside)
+
+    def corpus(self, sizes: dict[str, int] | None = None, seed: int = 0) -> Corpus:
+        """The world as a text; `sizes` counts the documents of each split."""
+        splits = {}
+        for number, (split, count) in enumerate((SIZES | (sizes or {})).items()):
+            drawn = self.draw(count, np.random.default_rng([seed, number]))
+            words = self.write(drawn)
+            columns = {name: ids.astype(np.int16).ravel() for name, ids in self.labels(drawn).items()}
+            splits[split] = Split(words.astype(np.int32).ravel(), columns, Documents(words.shape[1], tuple(columns)))
+        return Corpus.make(self.name, self.vocabulary, self.columns, splits, (self.note,))
+
+    def pairs(self, count: int, seed: int) -> DonorPairs:
+        """Documents and donors with the same keys in another order, other values, and another question."""
+        rng = np.random.default_rng([seed, len(SIZES)])
+        kept: list[tuple[Lookup, Lookup]] = []
+        while sum(len(base.asked) for base, _ in kept) < count:
+            base, donor = self.draw(count, rng), self.draw(count, rng)
+            order = rng.random(base.key.shape).argsort(1)
+            donor = donor._replace(key=np.take_along_axis(base.key, order, 1))
+            four = np.stack(list(predictions(base, donor).values()))
+            differ = np.all([four[i] != four[j] for i in range(4) for j in range(i)], 0)
+            kept.append((base.chosen(differ), donor.chosen(differ)))
+        base, donor = (
+            Lookup(*(np.concatenate(parts)[:count] for parts in zip(*some, strict=True)))
+            for some in zip(*kept, strict=True)
+        )
+        named = {name: self._spell(self.answer(value)) for name, value in predictions(base, donor).items()}
+        texts = (tuple(self._spell(row) for row in self.write(some)[:, :-1]) for some in (base, donor))
+        return DonorPairs(*texts, named.pop("unchanged"), named)
+
+    def _spell(self, numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:
+        words = self.vocabulary
+        return tuple(words[i] for i in numbers.tolist())
+
+
+def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]:
+    """The value that answers the base, and those that answer it with the donor's q, k or v where items are read.
+
+    q: the donor's question, answered in the base. k: the base's value at the place where the donor has the key that is
+    asked for. v: the donor's value at the place where the base has it.
+    """
+    return {
+        "unchanged": _at(base.value, base.asked),
+        "q": _at(base.value, base.place(donor.question)),
+        "k": _at(base.value, donor.place(base.question)),
+        "v": _at(donor.value, base.asked),
+    }
+
+
+@dataclass(frozen=True)
+class Roles(World):
+    """Items (a, b, c), each one word; a question of the same kind names an a; the answer is the b of the item that has it."""
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Items, questions, answers."""
+        items = [f"a{a}b{b}c{c}" for a, b, c in product(*map(_upto, (self.keys, self.values, self.rests)))]
+        return (*items, *(f"find-{item}" for item in items), *self._classes()["b"])
+
+    def _classes(self) -> dict[str, tuple[str, ...]]:
+        sizes = {"a": self.keys, "b": self.values, "c": self.rests}
+        return {name: tuple(f"{name}{i}" for i in _upto(size)) for name, size in sizes.items()}
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """a, b and c of every item, and of every question."""
+        return {f"{of}.{name}": own for of in ("item", "question") for name, own in self._classes().items()}
+
+    def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
+        """Items, question, answer."""
+        items = (drawn.key * self.values + drawn.value) * self.rests + drawn.rest
+        asked = (drawn.question * self.values + drawn.beside[:, 0]) * self.rests + drawn.beside[:, 1]
+        last = self.answer(_at(drawn.value, drawn.asked))
+        kinds = self.keys * self.values * self.rests
+        return np.concatenate([items, kinds + asked[:, None], last[:, None]], 1)
+
+    def labels(self, drawn: Lookup) -> dict[str, Int[np.ndarray, "N T"]]:
+        """The attributes of items where items stand, those of the question where it stands."""
+        items = {"a": drawn.key, "b": drawn.value, "c": drawn.rest}
+        asked = {"a": drawn.question, "b": drawn.beside[:, 0], "c": drawn.beside[:, 1]}
+        size, last = (len(drawn.asked), self.items + 2), self.items
+        found = {f"item.{name}": _placed(size, slice(0, last), of) for name, of in items.items()}
+        return found | {
+            f"question.{name}": _placed(size, slice(last, last + 1), of[:, None]) for name, of in asked.items()
+        }
+
+    def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+        """The words b1, b2, …"""
+        return 2 * self.keys * self.values * self.rests + value
+
+
+ROLES = Roles(
+    "roles",
+    items=4,
+    keys=6,
+    values=6,
+    rests=6,
+    note="A generated world: four items (a, b, c), each one word, and a question that names an a; the answer is the b of the "
+    "item that has it, and nothing else is to be predicted. Labels speak of the word that is read.",
+)
+WORLDS: dict[str, World] = {world.name: world for world in (ROLES,)}
+
+
+def world_of(corpus: Corpus) -> World:
+    """The world that a corpus was made by; raises CorpusError where that is none."""
+    world = WORLDS.get(corpus.name)
+    if world is None or set(world.columns) != set(corpus.labels):
+        known = f"Donors can be made for documents of {', '.join(WORLDS)}."
+        given = f"An interchange was asked for in the text '{corpus.name}'."
+        raise CorpusError(given, known, "Leave interchange out, or use such a text.")
+    return world
+
+
+def _placed(size: tuple[int, int], where: slice, values: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N T"]:
+    """No class but for these places."""
+    labels = np.full(size, -1)
+    labels[:, where] = values
+    return labels
+
+
+def _upto(size: int) -> range:
+    return range(1, size + 1)
+
+
+def _at(of: Int[np.ndarray, "N I"], place: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    return np.take_along_axis(of, place[:, None], 1)[:, 0]
+
+
+def _below(rng: np.random.Generator, n: int, *shape: int) -> Int[np.ndarray, "N W"]:
+    """Whole numbers below n, made of uniform ones, whose stream is the same in every version of NumPy."""
+    return (rng.random(shape) * n).astype(np.int64)
