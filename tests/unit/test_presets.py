@@ -27,7 +27,7 @@ def test_small_presets_control_the_sites_that_decide(preset: Design):
     assert [found["attack", variant] for variant in ("plain", "control", "bounded", "site")] == [30, 6, 6, 6]
     # pairs save one matrix a layer, as an identity does, and three in one save two: two widths of heads
     assert [found[kind, "plain"] for kind in ("tie", "identity", "narrow")] == [4, 2, 2]
-    assert all(getattr(preset, method) for method in METHODS)
+    assert all(getattr(preset, method) for method in METHODS if method != "interchange")  # that needs a world
     assert preset.control is not None
     assert {str(site) for site in preset.control.sites} == {f"{c}@{layer}" for c in "qkv" for layer in (1, 5)}
 
@@ -54,8 +54,24 @@ def test_beyond_is_a_grid_of_everything_and_a_sweep_of_strengths():
     assert len({run.id for run in runs if run.edit}) == sum(run.edit is not None for run in runs)
 
 
+@pytest.mark.parametrize("name", ["roles", "roles-quick"])
+def test_worlds_have_a_cell_for_each_component_and_attribute(name: str):
+    designs = find_experiments(name)
+    assert {one.name for one in designs} == {name}
+    assert len({(one.text, one.model, one.training, one.seeds) for one in designs}) == 1  # one folder holds them
+    cells = {(str(s), label) for one in designs if one.attack for s in one.attack.sites for label in one.attack.labels}
+    wanted = {("q@2", f"question.{a}") for a in "abc"} | {(f"{c}@2", f"item.{a}") for c in "kv" for a in "abc"}
+    assert cells == wanted
+    erased = {(str(s), label) for one in designs if one.erase for s in one.erase.sites for label in one.erase.labels}
+    assert erased == cells
+    (idle,) = designs[0].model.idle
+    for method in (designs[0].freeze, designs[0].rewind, designs[0].ablate, designs[0].interchange):
+        assert method is not None
+        assert {str(site) for site in method.sites} == {f"{c}@{layer}" for c in "qkv" for layer in (idle, 2)}
+
+
 def test_a_preset_is_known_by_its_name():
     assert all(is_preset(name) for name in ("quick", "beyond", Path("paper")))
     assert not any(is_preset(what) for what in ("quik", PRESETS[0], None, DECIDING))
-    with pytest.raises(SpecError, match="Presets are quick, wikitext2-small, paper, beyond"):
+    with pytest.raises(SpecError, match="Presets are quick, wikitext2-small, paper, beyond, roles, roles-quick"):
         find_experiments("quik")

@@ -83,5 +83,5 @@ def test_what_is_tied_or_narrower_is_no_baseline(study):
 
 
 def test_it_is_listed_before_there_are_data():
-    assert [row["claim"] for row in claims.listing("seed")][-1] == "D-2"
+    assert "D-2" in [row["claim"] for row in claims.listing("seed")]
     assert claims.CLAIMS["tying"] == tying.CLAIMS

@@ -15,7 +15,7 @@ from trisect.claims.readings import EffectReading, When, above_unigram, read
 from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
 from trisect.core.claim import Part, SiteMean, Source
 from trisect.core.tables import frame
-from trisect.papers import SOURCES, tying
+from trisect.papers import SOURCES, roles, tying
 from trisect.stats.paired import Sample, summary, t_tested
 from trisect.stats.reach import seeds_needed
 
@@ -28,6 +28,7 @@ AT_FLOOR = "measure at its floor"
 ONE_SEED = "one seed decides nothing"
 NO_SPREAD = "no spread between the seeds, so no t test can be made"
 EPSILON = 0.01
+INTERCHANGED = "interchange_own"
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,15 @@ def depth(about: Mapping[str, Any]) -> int | None:
 
 
 def asked(evidence: Evidence) -> list[Source]:
-    """The sources whose claims are about training, without that about ties where nothing is tied."""
+    """The sources whose claims are about training, without that about ties where nothing is tied.
+
+    Of a world with planted roles, where donors were interchanged, only the claims on such worlds are asked.
+    """
+    if any(spot.measure == INTERCHANGED for spot in evidence.spots):
+        return [roles.SOURCE]
     tied = any(key.edit in ("tie", "identity") for key in evidence.trained)
-    return [source for source in SOURCES if source.unit == "seed" and (tied or source.key != tying.SOURCE.key)]
+    left = {roles.SOURCE.key} | (set() if tied else {tying.SOURCE.key})
+    return [source for source in SOURCES if source.unit == "seed" and source.key not in left]
 
 
 def barred_everywhere(evidence: Evidence) -> str | None:

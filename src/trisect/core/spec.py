@@ -17,7 +17,7 @@ from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
 SCHEMA = 1
-LATER = ("edits", "ablate", "interchange", "idle")  # statements from before there were these do not name them, nor do ids hash them
+LATER = ("edits", "ablate", "interchange", "idle")  # where there are none, neither statements nor ids name them
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,9 @@ class Model:
             "It is a share from 0 to 0.99.",
             "Use for example 0.2.",
         )
-        need(
-            tuple(sorted(set(self.idle))) == self.idle and all(1 <= layer <= self.layers for layer in self.idle),
-            f"idle is {list(self.idle)}.",
-            f"It names layers of the {self.layers}, from 1 on, each once and in order.",
-            "Leave it out, or name such layers.",
-        )
+        known = f"It names layers of the {self.layers}, from 1 on, each once and in order."
+        ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
+        need(ok, f"idle is {list(self.idle)}.", known, "Leave it out, or name such layers.")
 
 
 @dataclass(frozen=True)

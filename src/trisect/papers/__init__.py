@@ -1,7 +1,7 @@
 """Sources: one module each with its citation and its claims as data; every source is in SOURCES."""
 
 from trisect.core.claim import Source
-from trisect.papers import matrices, norms, profile, recall, submodules, tying
+from trisect.papers import matrices, norms, profile, recall, roles, submodules, tying
 
 SOURCES: tuple[Source, ...] = (
     submodules.SOURCE,
@@ -11,4 +11,5 @@ SOURCES: tuple[Source, ...] = (
     matrices.SOURCE,
     tying.SOURCE,
     profile.SOURCE,
+    roles.SOURCE,
 )

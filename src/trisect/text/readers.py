@@ -15,9 +15,8 @@ from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text import arrays
 from trisect.text.corpus import SPLITS, UNKNOWN, UNSHOWN, Corpus, Split
-from trisect.text.grammar import embedded
 from trisect.text.hub import DatasetTexts, is_hub, open_dataset, whole_name
-from trisect.text.worlds import WORLDS
+from trisect.text.worlds import generate, is_generated
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a CoNLL-U word that are used
@@ -309,23 +308,15 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
-    """'embedded', a world such as 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG], uncut.
-
-    Raw texts are read by `name`, or the reader that suits.
-    """
+    """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
     if is_generated(where):
-        return embedded() if str(where) == "embedded" else WORLDS[str(where)].corpus()
+        return generate(where)
     if is_hub(where):
         return read(where, name)
     folder = Path(where)
     if name is None and (folder / "corpus.json").is_file():
         return Corpus.load(folder)
     return read(folder, name)
-
-
-def is_generated(where: str | Path) -> bool:
-    """Whether that names a text which is generated: the embedded language, or a world with planted roles."""
-    return str(where) == "embedded" or str(where) in WORLDS
 
 
 def whole_place(where: str | Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from jaxtyping import Int
 
 from trisect.core.errors import CorpusError
 from trisect.text.corpus import Corpus, Documents, Split
+from trisect.text.grammar import embedded
 
 SIZES = {"train": 12_800, "valid": 1_000}  # documents of each split
 
@@ -121,8 +123,8 @@ class World:
             for some in zip(*kept, strict=True)
         )
         named = {name: self._spell(self.answer(value)) for name, value in predictions(base, donor).items()}
-        texts = (tuple(self._spell(row) for row in self.write(some)[:, :-1]) for some in (base, donor))
-        return DonorPairs(*texts, named.pop("unchanged"), named)
+        bases, donors = (tuple(self._spell(row) for row in self.write(some)[:, :-1]) for some in (base, donor))
+        return DonorPairs(bases, donors, named.pop("unchanged"), named)
 
     def _spell(self, numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:
         words = self.vocabulary
@@ -195,6 +197,16 @@ ROLES = Roles(
     "item that has it, and nothing else is to be predicted. Labels speak of the word that is read.",
 )
 WORLDS: dict[str, World] = {world.name: world for world in (ROLES,)}
+
+
+def is_generated(where: str | Path) -> bool:
+    """Whether that names a text which is generated: the embedded language, or a world."""
+    return str(where) == "embedded" or str(where) in WORLDS
+
+
+def generate(where: str | Path) -> Corpus:
+    """The generated text of that name."""
+    return embedded() if str(where) == "embedded" else WORLDS[str(where)].corpus()
 
 
 def world_of(corpus: Corpus) -> World:

@@ -1,4 +1,4 @@
-"""The studies that come ready: quick, wikitext2-small, the paper's own, and what lies beyond it."""
+"""The studies that come ready: quick, wikitext2-small, the paper's own, what lies beyond it, and worlds with planted roles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from itertools import combinations
 from pathlib import Path
 
 from trisect.core.errors import SpecError
-from trisect.core.methods import METHODS, PAPER_SITES, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
+from trisect.core.methods import (
+    METHODS,
+    PAPER_SITES,
+    Ablate,
+    Attack,
+    Control,
+    Erase,
+    Freeze,
+    Interchange,
+    Probe,
+    Rewind,
+    Tie,
+)
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Text, Training, read_experiment
 
@@ -98,6 +110,7 @@ def _roles() -> tuple[Design, ...]:
     Questions carry labels for queries, items for keys and values, so that there are two statements of one study.
     """
     reads = {c: Site((c,), (2,)) for c in "qkv"}
+    three = tuple(reads.values())
     every = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
     variants, strengths = ("bounded", "site", "bounded+site", "control"), (1.0, 0.1, 0.3)
     asked, found = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
@@ -129,7 +142,7 @@ def _roles() -> tuple[Design, ...]:
         rewind=Rewind(every, points=11, midstage=False),
         freeze=Freeze(every),
         tie=Tie(tuple(Site(pair, (layer,)) for layer in (1, 2) for pair in combinations("qkv", 2)), (), narrow=False),
-        probe=Probe((reads["q"],), asked, ("linear",)),
+        probe=Probe(three, asked, ("linear",)),
         erase=Erase((reads["q"],), asked),
         ablate=Ablate(every),
         interchange=Interchange(every),
@@ -139,19 +152,20 @@ def _roles() -> tuple[Design, ...]:
         base,
         attack=Attack(rest, found, strengths),
         control=Control(rest, found, variants),
-        probe=Probe(rest, found, ("linear",)),
+        probe=Probe(three, found, ("linear",)),
         erase=Erase(rest, found),
     )
     return query, items
 
 
 def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
-    """The same with two seeds, attacks of the strength 1 and the controls that say most: under two minutes of one core."""
+    """The same with two seeds, fewer epochs, attacks of the strength 1 and the controls that say most."""
     return tuple(
         replace(
             one,
             name=f"{one.name}-quick",
             seeds=(1, 2),
+            training=replace(one.training, epochs=4),
             attack=one.attack and replace(one.attack, strengths=(1.0,)),
             control=one.control and replace(one.control, variants=("bounded+site",)),
             tie=None,
@@ -217,5 +231,6 @@ def only(experiment: Design, methods: tuple[str, ...]) -> Design:
     return replace(experiment, **{m: keep.get(m) for m in METHODS}, edits=keep.get("edits", ()))
 
 
-SEVERAL = {of[0].name: of for of in (_beyond(), _roles(), _brief(_roles()))}
+BEYOND, ROLES = _beyond(), _roles()
+SEVERAL = {of[0].name: of for of in (BEYOND, ROLES, _brief(ROLES))}  # what one folder holds, as several statements
 NAMES = (*(one.name for one in PRESETS), *SEVERAL)

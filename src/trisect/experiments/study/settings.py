@@ -23,7 +23,7 @@ class DesignSource:
     experiment: Annotated[
         str | Path | Design,
         Setting(
-            "A preset (quick, wikitext2-small, paper, beyond), or a JSON file; in Python also a Design.",
+            "A preset (quick, wikitext2-small, paper, beyond, roles, roles-quick), or a JSON file; in Python also a Design.",
             argument=True,
             metavar="PRESET_OR_FILE",
         ),
@@ -92,7 +92,7 @@ class StudyFacts:
 
 STUDY = Experiment(
     "study",
-    """Train, attack, freeze, tie, rewind, probe, erase; judge; report. Goes on where it stopped when called again.
+    """Train, attack, freeze, tie, rewind, probe, erase, interchange; judge; report. Goes on where it stopped when called again.
 
     \b
     trisect study quick --seeds 1 --only rewind --out study

@@ -31,6 +31,7 @@ from trisect.lm.rewind import parts_of, self_only_loss
 from trisect.lm.snapshots import write_snapshot
 from trisect.lm.train import Progress, RunFiles, train_fleet
 from trisect.text.corpus import Corpus, unigram_loss
+from trisect.text.worlds import world_of
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> dict[
     if task.kind == "ablate":
         return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
     if task.kind == "interchange":
-        rows = interchange(bare, run.model, corpus, site, (task.how or {})["pairs"], run.seed)
+        pairs = world_of(corpus).pairs((task.how or {})["pairs"], run.seed)
+        rows = interchange(bare, run.model, corpus.vocabulary, site, pairs)
         return {"rows": [row._asdict() for row in rows]}
     epochs = epoch_weights(folder, run.id, run.training.epochs)
     convex, how = task.kind == "rewind", task.how

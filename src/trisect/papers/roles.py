@@ -1,0 +1,69 @@
+"""Claims of our own on worlds with planted roles: what q, k and v do where that is known, and which methods find it."""
+
+from __future__ import annotations
+
+from trisect.core.claim import Claim, Part, SiteMean, Source
+
+LAYER = 2  # the layer that reads, in every world
+READS = f"q+k+v@{LAYER}"  # the site under which a study's tables hold what is of all three there
+OWN, OTHER, TOLD = 0.90, 0.05, 0.9
+
+WHY_OWN = "Nine of ten pairs: the component does this and, up to errors of the model itself, nothing else."
+WHY_OTHER = "One of twenty pairs: what the component would do in another's role is no more than an error."
+WHY_TOLD = "Nine of ten comparisons of a true cell with a false one come out right; 0.5 is guessing."
+
+METHODS = {
+    "attack": ("attacks with λ = 1", "cells"),
+    "bounded": ("bounded attacks", "cells"),
+    "site": ("attacks confined to the site", "cells"),
+    "leace": ("linear erasure (LEACE)", "cells"),
+    "rewind": ("rewinding to initial weights", "sites"),
+    "freeze": ("freezing", "sites"),
+}
+
+
+def _share(name: str, component: str, measure: str, direction: str, bound: float, why: str) -> Part:
+    effect = SiteMean(f"interchange_{measure}", (f"{component}@{LAYER}",), "valid")
+    return Part(name, effect, direction, bound, "of pairs", why)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "F-1",
+        "A query asks, a key is what a thing is found by, a value is what is handed over.",
+        "our own, on worlds with planted roles",
+        (
+            *(_share(f"donor's {c}: answers by {c}", c, "own", "above", OWN, WHY_OWN) for c in "qkv"),
+            *(
+                _share(f"donor's {c}: answers by {other}", c, f"as_{other}", "below", OTHER, WHY_OTHER)
+                for c in "qkv"
+                for other in "qkv"
+                if other != c
+            ),
+        ),
+    ),
+    Claim(
+        "F-4",
+        "Removal, rewinding and freezing find the roles that were planted.",
+        "our own, on worlds with planted roles",
+        tuple(
+            Part(
+                f"{words}, over {over}",
+                SiteMean(f"auroc_{key}", (READS,), "valid"),
+                "above",
+                TOLD,
+                "of AUROC",
+                WHY_TOLD,
+            )
+            for key, (words, over) in METHODS.items()
+        ),
+    ),
+)
+
+SOURCE = Source(
+    key="roles",
+    title="Planted roles: what q, k and v do where it is known",
+    authors="trisect",
+    citation="trisect: claims of our own on worlds with planted roles, fixed before their data.",
+    claims=CLAIMS,
+)

@@ -1,0 +1,62 @@
+"""A study of a world with planted roles: interchange in its table and in its JSON, and a text without donors refused."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+import trisect
+from trisect.core.errors import CorpusError
+from trisect.core.methods import Freeze, Interchange, Rewind
+from trisect.core.site import Site
+from trisect.core.spec import Design, Text
+from trisect.experiments.study.presets import ROLES
+
+EVERY = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
+
+
+@pytest.fixture(scope="module")
+def design() -> Design:
+    first = ROLES[0]
+    bare = {"attack": None, "control": None, "tie": None, "probe": None, "erase": None, "ablate": None}
+    return replace(
+        first,
+        seeds=(1, 2),
+        text=Text("roles", train_tokens=7_680, valid_tokens=1_200),
+        training=replace(first.training, epochs=1),
+        rewind=Rewind(EVERY, points=2, midstage=False),
+        freeze=Freeze(EVERY),
+        interchange=Interchange(EVERY, pairs=50),
+        **bare,
+    )
+
+
+@pytest.fixture(scope="module")
+def study(design, tmp_path_factory):
+    return trisect.study(design, out=tmp_path_factory.mktemp("roles") / "study", workers=0, quiet=True)
+
+
+def test_every_site_and_seed_has_its_shares_of_pairs(study):
+    sites = study.tables["sites"]
+    for measure in ("interchange_own", "interchange_others", "interchange_unchanged"):
+        rows = sites.filter(sites["measure"] == measure)
+        assert sorted(rows["site"]) == sorted([f"{c}@{layer}" for c in "qkv" for layer in (1, 2)] * 2)
+        assert rows["value"].is_between(0, 1).all()
+        assert set(rows["n"]) == {50}
+    whole = sites.filter(sites["measure"].is_in(["interchange_own", "interchange_others", "interchange_unchanged"]))
+    assert whole.group_by("subject", "site").agg(pl.col("value").sum())["value"].max() <= 1 + 1e-9
+
+
+def test_only_the_claims_on_planted_roles_are_asked(study):
+    claims = study.tables["claims"]
+    assert claims["source"].unique().to_list() == ["roles"]
+    assert claims["claim"].unique().sort().to_list() == ["F-1", "F-4"]
+
+
+def test_a_text_without_donors_is_refused_before_anything_is_trained(design, tmp_path):
+    other = replace(design, text=Text("embedded", train_tokens=7_680, valid_tokens=1_200))
+    with pytest.raises(CorpusError) as caught:
+        trisect.study(other, out=tmp_path / "study", workers=0, quiet=True)
+    for words in ("asked for in the text 'embedded'", "documents of roles", "Leave interchange out"):
+        assert words in str(caught.value)
+    assert not (tmp_path / "study").exists()
