@@ -53,8 +53,8 @@ class Model:
             "It is a share from 0 to 0.99.",
             "Use for example 0.2.",
         )
-        known = f"It names layers of the {self.layers}, from 1 on, each once and in order."
         ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
+        known = f"It names layers of the {self.layers}, from 1 on, each once and in order."
         need(ok, f"idle is {list(self.idle)}.", known, "Leave it out, or name such layers.")
 
 
@@ -292,12 +292,8 @@ class Machine:
     def __post_init__(self) -> None:
         settle(self)
         known = ("auto", "cpu", "cuda")
-        need(
-            self.device in known,
-            f"{self.device!r} is not a device.",
-            f"Devices are {', '.join(known)}.",
-            "Use one of them.",
-        )
+        offered = f"Devices are {', '.join(known)}."
+        need(self.device in known, f"{self.device!r} is not a device.", offered, "Use one of them.")
         precisions = ("float32", "bfloat16")
         need(
             self.precision in precisions,
