@@ -1,4 +1,4 @@
-"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, tie, probe, ablate, interchange, …"""
+"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, tie, ablate, probe and others."""
 
 from __future__ import annotations
 
