@@ -76,7 +76,7 @@ def test_a_study_leaves_every_row_that_it_promises(whole):
         ),
     }
     assert whole.tables["claims"].filter(pl.col("part").is_null())["claim"].to_list() == [
-        f"A-{i}" for i in range(1, 15)
+        f"A-{i}" for i in range(1, 16)
     ]
     assert whole.report.exists()
     assert whole.figures
@@ -337,7 +337,7 @@ def test_a_baseline_that_diverges_is_a_row_too_and_its_seed_says_nothing_of_site
     baselines = study.tables["runs"].filter(pl.col("edit") == "none").sort("seed")
     assert baselines["status"].to_list() == ["diverged", "finished"]
     assert set(study.tables["sites"]["subject"]) == {baselines["run"][1]}
-    assert set(study.tables["claims"].filter(pl.col("part").is_null())["verdict"]) == {"inconclusive"}
+    assert set(study.tables["claims"].filter(pl.col("part").is_null())["verdict"]) <= {"inconclusive", "not tested"}
 
 
 def test_versions_and_claims_are_those_of_the_time_of_the_run(whole, tmp_path, monkeypatch):

@@ -326,7 +326,7 @@ def test_seeds_that_disagree_widen_what_is_said():
 
 def test_without_gold_or_with_few_pairs_nothing_is_decided():
     none = judge_alignment(None, CrossedBootstrap(0, 100), {})
-    assert none["verdict"][0] == "inconclusive"
+    assert none["verdict"][0] == "not tested"
     assert none["reason"][0] == "not measured on this model"
     few = planted((0.5, 0.6), (0.8, 0.8), pairs=20)
     table = judge_alignment(few, CrossedBootstrap(0, 500), {})

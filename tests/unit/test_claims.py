@@ -10,6 +10,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from tests.planted import ORDER, SEEDS, TRUTHS, TURNED, attack, judged, parts, planted, whole
+from tests.synthetic import about
 
 from trisect import claims
 from trisect.claims import verdicts
@@ -71,7 +72,7 @@ def test_a_part_says_itself_in_words_and_numbers():
 def test_listing_is_plain_and_in_the_order_of_the_table():
     assert json.loads(canonical(claims.listing())) == claims.listing()
     listed = [row for row in claims.listing("seed") if row["source"] == "submodules"]
-    table = judged(planted({}, seeds=(1, 2)), seeds=(1, 2))
+    table = claims.judge(planted({}, seeds=(1, 2)), about((1, 2)), claims.REVISION)
     shown = table.filter(pl.col("part").is_not_null())
     for column in ("source", "claim", "part", "sentence", "direction", "bound", "margin", "unit", "decides"):
         assert shown[column].to_list() == [row[column] for row in listed]

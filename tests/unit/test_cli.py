@@ -155,7 +155,7 @@ def test_claims_prints_every_claim_part_margin_and_reason():
     rows = json.loads(call("claims", "--json").stdout)
     text = call("claims").stdout
     assert {r["claim"] for r in rows} == {
-        *(f"A-{i}" for i in range(1, 15)),
+        *(f"A-{i}" for i in range(1, 16)),
         *(f"{source}-{i}" for source in "BC" for i in range(1, 5)),
         "C-5",
         *(f"D-{i}" for i in range(1, 4)),

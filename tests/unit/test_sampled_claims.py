@@ -136,12 +136,12 @@ def test_below_thirty_units_nothing_is_decided_and_the_card_says_how_many_would(
 
 
 @pytest.mark.parametrize("estimates", [{}, {"s": float("nan")}])
-def test_what_was_not_measured_is_inconclusive_and_stays_in_the_family(estimates):
+def test_what_was_not_measured_is_not_tested_and_stays_in_the_family(estimates):
     two = source(claim("X", part("s")), claim("Y", part("t")))
     table = judge_sampled(two, {"s": drawn(1), "t": drawn(9.0)}, estimates | {"t": 9.0}, 50, ABOUT)
     x, y = (r for r in table.iter_rows(named=True) if r["part"] is None)
     assert (x["verdict"], x["reason"], x["seeds_needed"], x["effect"]) == (
-        "inconclusive",
+        "not tested",
         "not measured on this model",
         None,
         None,

@@ -84,4 +84,5 @@ def test_what_is_tied_or_narrower_is_no_baseline(study):
 
 def test_it_is_listed_before_there_are_data():
     assert "D-2" in [row["claim"] for row in claims.listing("seed")]
-    assert claims.CLAIMS["tying"] == tying.CLAIMS
+    assert claims.CLAIMS["tying"] == tying.SOURCE.claims
+    assert [c.parts for c in tying.SOURCE.claims] == [c.parts for c in tying.FIRST.claims]

@@ -6,13 +6,23 @@ from typing import Any, TypedDict
 
 from trisect.claims.preconditions import MARGIN, Check, preconditions
 from trisect.claims.sampled import LEAST, judge_sampled
-from trisect.claims.verdicts import EPSILON, judge
+from trisect.claims.verdicts import EPSILON, judge, revision_of
 from trisect.core.claim import Claim, plain
 from trisect.core.files import canonical, digest
-from trisect.papers import SOURCES
+from trisect.papers import REVISION, SOURCES
 from trisect.stats.tested import ALPHA
 
-__all__ = ["CLAIMS", "Check", "claims_hash", "judge", "judge_sampled", "listing", "preconditions"]
+__all__ = [
+    "CLAIMS",
+    "REVISION",
+    "Check",
+    "claims_hash",
+    "judge",
+    "judge_sampled",
+    "listing",
+    "preconditions",
+    "revision_of",
+]
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
 
@@ -21,6 +31,7 @@ class ListedPart(TypedDict):
     """One part of one claim as plain data; `effect` is the effect's own fields with its kind."""
 
     source: str
+    revision: int
     citation: str
     claim: str
     claim_sentence: str
@@ -45,6 +56,7 @@ def listing(unit: str | None = None) -> list[ListedPart]:
     return [
         {
             "source": source.key,
+            "revision": source.revision,
             "citation": source.citation,
             "claim": claim.id,
             "claim_sentence": claim.sentence,
@@ -70,4 +82,6 @@ def claims_hash(unit: str = "seed") -> str:
     """Sixteen hex digits of every claim, part, margin and reason that varies over `unit`, and of the rule's own numbers."""
     rule: dict[str, float] = {"alpha": ALPHA}
     rule |= {"precondition_margin": MARGIN, "epsilon": EPSILON} if unit == "seed" else {"least": LEAST}
-    return digest(canonical({"rule": rule, "claims": listing(unit)}), 8)
+    first = {"revision": 1}  # what the first revision listed carries no number, so that its hashes stay
+    listed = [{k: v for k, v in row.items() if first.get(k) != v} for row in listing(unit)]
+    return digest(canonical({"rule": rule, "claims": listed}), 8)

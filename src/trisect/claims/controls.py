@@ -11,11 +11,10 @@ import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
 from trisect.claims.readings import read
-from trisect.claims.verdicts import barred_everywhere, depth
+from trisect.claims.verdicts import asked, barred_everywhere, depth, revision_of
 from trisect.core.claim import Combination, CurveDistance, Effect, Leaf, LearnedFraction, LossChange, Part
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import TableRow, frame
-from trisect.papers import SOURCES
 from trisect.papers.submodules import MARGIN
 from trisect.stats.paired import Sample, summary, t_interval, t_test
 from trisect.stats.tested import ALPHA, number
@@ -45,8 +44,8 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any])
     evidence = gather(tables, depth(about))
     barred = barred_everywhere(evidence) is not None
     rows = []
-    for source in SOURCES:
-        for claim in source.claims if source.unit == "seed" else ():
+    for source in asked(evidence, revision_of(tables["runs"])):
+        for claim in source.claims:
             for part in claim.parts:
                 for control in CONTROLS if part.decides else ():
                     found = _row(part, control, evidence, barred)

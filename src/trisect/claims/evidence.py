@@ -86,7 +86,12 @@ class Evidence:
     def measured(self, seed: int, site: str | None, measure: str, split: str, at: float | None = None) -> float | None:
         """A number of the `sites` table about that seed's baseline, or null."""
         base = self.baseline(seed)
-        return None if base is None else self.spots.get(Spot(base.run, site, measure, split, at))
+        if base is None:
+            return None
+        found = self.spots.get(Spot(base.run, site, measure, split, at))
+        if found is None and site is not None:  # `all` as it was asked, or counted out
+            found = self.spots.get(Spot(base.run, counted(site, self.layers), measure, split, at))
+        return found
 
 
 @cache

@@ -10,11 +10,13 @@ import numpy as np
 
 from trisect.claims.evidence import Evidence, LossCurve, TrainedRun
 from trisect.core.claim import (
+    AboveUnigram,
     Combination,
     CurveDistance,
     Effect,
     LearnedFraction,
     LossChange,
+    RewindChange,
     RewindRise,
     SiteMean,
 )
@@ -57,21 +59,18 @@ def read(
         return None
     if isinstance(effect, CurveDistance):
         return _curve_distance(effect, evidence, seed, variant)
-    if isinstance(effect, RewindRise):
+    if isinstance(effect, (RewindRise, RewindChange)):
         return _rewind_rise(effect, evidence, seed)
     assert isinstance(effect, SiteMean), "a statistic of one model has no seeds"
     return _site_mean(effect, evidence, seed)
 
 
 def above_unigram(effect: Effect, evidence: Evidence, seed: int) -> EffectReading | None:
-    """(L_unigram − L) / (L_unigram − L_baseline) of a learned fraction's runs; null for every other effect."""
-    if not isinstance(effect, LearnedFraction):
+    """(L_unigram − L) / (L_unigram − L_baseline) of a learned fraction's runs; null for every other effect, and for itself."""
+    if not isinstance(effect, LearnedFraction) or isinstance(effect, AboveUnigram):
         return None
-    start = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
-    if start is None:
-        return None
-    pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, "final", "plain")
-    return _mean(_fraction(pair, start) for pair in pairs)
+    own = AboveUnigram(effect.label, effect.sites, effect.split)
+    return _learned(own, evidence, seed, "final", "plain")
 
 
 def _loss_change(effect: LossChange, evidence: Evidence, seed: int, when: When, variant: str) -> EffectReading | None:
@@ -88,7 +87,9 @@ def _learned(effect: LearnedFraction, evidence: Evidence, seed: int, when: When,
     if when == "matched_train":
         return None  # where both came down to the same train loss, both learned the same: a fraction of about 1
     pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, when, variant)
-    return _mean(_fraction(pair, None if pair is None else pair.initial) for pair in pairs)
+    words_alone = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
+    above = isinstance(effect, AboveUnigram)
+    return _mean(_fraction(pair, words_alone if above else None if pair is None else pair.initial) for pair in pairs)
 
 
 def _fraction(pair: LossPair | None, start: float | None) -> EffectReading | None:
@@ -179,11 +180,12 @@ def _site_mean(effect: SiteMean, evidence: Evidence, seed: int) -> EffectReading
     return _mean(one(site) for site in effect.sites)
 
 
-def _rewind_rise(effect: RewindRise, evidence: Evidence, seed: int) -> EffectReading | None:
+def _rewind_rise(effect: RewindRise | RewindChange, evidence: Evidence, seed: int) -> EffectReading | None:
     base = evidence.baseline(seed)
     if base is None or not {effect.split, "train"} <= base.curves.keys():
         return None
-    final, scale = base.curves[effect.split][-1], base.curves["train"][-1]
+    final = base.curves[effect.split][-1]
+    scale = 1.0 if isinstance(effect, RewindChange) else base.curves["train"][-1]
 
     def one(site: str) -> EffectReading | None:
         loss = evidence.measured(seed, site, "rewind_loss_nats", effect.split, 0.0)

@@ -11,6 +11,7 @@ from trisect.stats.correct import conjunction, holm, two_sided
 from trisect.stats.tested import ALPHA, PValues, Tested, number
 
 UNDECIDED = "not decided at the measured spread"
+NOT_TESTED = "not tested"
 
 ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 
@@ -70,10 +71,13 @@ class Decided(Generic[T]):
     p: float
     p_holm: float
     barred: str | None
+    collected: bool = True
 
     @property
     def verdict(self) -> str:
-        """supported, refuted or inconclusive; only p after Holm decides."""
+        """supported, refuted or inconclusive, where only p after Holm decides; not tested where its data were not collected."""
+        if not self.collected:
+            return NOT_TESTED
         if not self.p_holm < ALPHA:
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
@@ -85,7 +89,7 @@ class Decided(Generic[T]):
     @property
     def undecided(self) -> bool:
         """Whether there is no verdict."""
-        return self.verdict == "inconclusive"
+        return self.verdict in ("inconclusive", NOT_TESTED)
 
     @property
     def weakest(self) -> T:
@@ -93,23 +97,26 @@ class Decided(Generic[T]):
         return max(self.deciding, key=lambda t: (t.tested.p_for, -t.tested.p_against, -t.slack))
 
 
-def decide(claims: Sequence[Sequence[T]], foremost: str, everywhere: str | None = None) -> list[Decided[T]]:
+def decide(
+    claims: Sequence[Sequence[T]], missing: str, everywhere: str | None = None, revision: int = 2
+) -> list[Decided[T]]:
     """Every claim of a source, given its parts (section E of the definitions).
 
-    A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them, and of several reasons
-    `foremost` is the one that is said.
+    A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
+    its data were not collected, is the one that is said: the claim is then not tested (inconclusive by revision 1).
     """
     found = []
     for parts in claims:
         deciding = tuple(test for test in parts if test.part.decides)
         reasons = [test.barred for test in deciding if test.barred is not None]
-        barred = everywhere or (foremost if foremost in reasons else next(iter(reasons), None))
+        absent = missing in reasons and revision > 1
+        barred = missing if absent else everywhere or (missing if missing in reasons else next(iter(reasons), None))
         joint = conjunction([test.tested.p for test in deciding])
-        found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred))
-    adjusted = holm([p for _, _, p, _ in found])
+        found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, not absent))
+    adjusted = holm([p for _, _, p, _, _ in found])
     return [
-        Decided(deciding, joint, p, float(p_holm), barred)
-        for (deciding, joint, p, barred), p_holm in zip(found, adjusted, strict=True)
+        Decided(deciding, joint, p, float(p_holm), barred, collected)
+        for (deciding, joint, p, barred, collected), p_holm in zip(found, adjusted, strict=True)
     ]
 
 

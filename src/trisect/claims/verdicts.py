@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
+from trisect.claims.floors import AT_FLOOR, collapsed_runs, off_floor, reads_collapsed
 from trisect.claims.preconditions import checks
 from trisect.claims.readings import EffectReading, When, above_unigram, read
 from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
-from trisect.core.claim import Part, SiteMean, Source
+from trisect.core.claim import Claim, Part, SiteMean, Source
 from trisect.core.tables import frame
-from trisect.papers import SOURCES, roles, tying
+from trisect.papers import FIRST_REVISION, REVISION, SOURCES, roles, tying
 from trisect.stats.paired import Sample, summary, t_tested
 from trisect.stats.reach import seeds_needed
 
@@ -24,7 +25,7 @@ NOT_CHECKED = "whether attention is in use was not measured in this study"
 BASELINE_DIVERGED = "a baseline diverged"
 NOT_MEASURED = "not measured in this study"
 OTHER_EPSILON = "criticality was measured with another ε than 1 % of the final loss"
-AT_FLOOR = "measure at its floor"
+STOPPED = "the attack stopped all learning"
 ONE_SEED = "one seed decides nothing"
 NO_SPREAD = "no spread between the seeds, so no t test can be made"
 EPSILON = 0.01
@@ -50,22 +51,42 @@ class SeedPart(TestedPart):
         return any((slack(self.part, x) > 0) != (self.slack > 0) for x in readings)
 
 
-def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.DataFrame:
+class Context(NamedTuple):
+    """What every part is judged against: the evidence, what bars all claims, the study's ε, and which runs went wrong."""
+
+    evidence: Evidence
+    everywhere: str | None
+    epsilon: float
+    diverged: frozenset[str]
+    collapsed: frozenset[str]
+    revision: int
+
+
+def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], revision: int | None = None) -> pl.DataFrame:
     """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
 
     `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
-    are. A source about ties is judged where something was tied: other studies do not ask it.
+    are. A source about ties is judged where something was tied: other studies do not ask it. Null for `revision` takes that
+    of the rules under which the study's runs were made: nobody chooses one by its outcome.
     """
     evidence = gather(tables, depth(about))
-    everywhere = barred_everywhere(evidence)
+    under = revision_of(tables["runs"]) if revision is None else revision
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
-    epsilon = _epsilon(about)
+    collapsed = collapsed_runs(evidence) if under > 1 else frozenset[str]()
+    context = Context(evidence, barred_everywhere(evidence), _epsilon(about), diverged, collapsed, under)
     rows: list[ClaimColumns] = []
-    for source in asked(evidence):
+    for source in asked(evidence, under):
         family = len(source.claims)
-        tested = [tuple(_test(part, evidence, epsilon, family) for part in claim.parts) for claim in source.claims]
-        rows += _judge_source(source, tested, everywhere, diverged)
+        tested = [tuple(_test(part, claim, context, family) for part in claim.parts) for claim in source.claims]
+        rows += _judge_source(source, tested, context)
     return frame("claims", rows)
+
+
+def revision_of(runs: pl.DataFrame) -> int:
+    """The revision of the rules that all runs of a study were made under: the earliest; runs of before say none, which is 1."""
+    if "revision" not in runs.columns or not runs.height:
+        return 1 if runs.height else REVISION
+    return int(runs["revision"].fill_null(1).min() or 1)  # type: ignore[arg-type]
 
 
 def depth(about: Mapping[str, Any]) -> int | None:
@@ -73,8 +94,8 @@ def depth(about: Mapping[str, Any]) -> int | None:
     return (about["experiment"].get("model") or {}).get("layers")
 
 
-def asked(evidence: Evidence) -> list[Source]:
-    """The sources whose claims are about training, without that about ties where nothing is tied.
+def asked(evidence: Evidence, revision: int = REVISION) -> list[Source]:
+    """The sources whose claims are about training, as that revision has them, without that about ties where nothing is tied.
 
     Of a world with planted roles, where donors were interchanged, only the claims on such worlds are asked.
     """
@@ -82,7 +103,9 @@ def asked(evidence: Evidence) -> list[Source]:
         return [roles.SOURCE]
     tied = any(key.edit in ("tie", "identity") for key in evidence.trained)
     left = {roles.SOURCE.key} | (set() if tied else {tying.SOURCE.key})
-    return [source for source in SOURCES if source.unit == "seed" and source.key not in left]
+    first = {source.key: source for source in FIRST_REVISION} if revision == 1 else {}
+    own = [source for source in SOURCES if source.unit == "seed" and source.key not in left]
+    return [first.get(source.key, source) for source in own]
 
 
 def barred_everywhere(evidence: Evidence) -> str | None:
@@ -100,7 +123,8 @@ def _epsilon(about: Mapping[str, Any]) -> float:
     return EPSILON if rewind is None else float(rewind["epsilon"])
 
 
-def _test(part: Part, evidence: Evidence, epsilon: float, family: int) -> SeedPart:
+def _test(part: Part, claim: Claim, context: Context, family: int) -> SeedPart:
+    evidence, epsilon = context.evidence, context.epsilon
     readings = {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
     sample = summary([r.value for r in readings.values()])
     critical = [leaf for leaf in part.leaves() if isinstance(leaf, SiteMean) and leaf.measure == "criticality"]
@@ -111,6 +135,10 @@ def _test(part: Part, evidence: Evidence, epsilon: float, family: int) -> SeedPa
         barred = OTHER_EPSILON
     elif critical and _at_floor(critical, evidence, tuple(readings)):
         barred = AT_FLOOR
+    elif claim.floored and (reason := off_floor(claim, evidence)):
+        barred = reason
+    elif reads_collapsed(part, frozenset().union(*(r.runs for r in readings.values())) & context.collapsed):
+        barred = STOPPED
     untestable = ONE_SEED if sample.n == 1 else NO_SPREAD
     return SeedPart(
         part,
@@ -141,21 +169,19 @@ def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
     return sum(values) / len(values) if values and len(values) == len(readings) else None
 
 
-def _judge_source(
-    source: Source, tested: Sequence[tuple[SeedPart, ...]], everywhere: str | None, diverged: frozenset[str]
-) -> list[ClaimColumns]:
+def _judge_source(source: Source, tested: Sequence[tuple[SeedPart, ...]], context: Context) -> list[ClaimColumns]:
     """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
     family = len(source.claims)
-    wholes = decide(tested, NOT_MEASURED, everywhere)
+    wholes = decide(tested, NOT_MEASURED, context.everywhere, context.revision)
     rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
-        named = {"source": source.key, "claim": claim.id}
-        rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, family, diverged)})
-        rows += [{**named, **test.row(), **_beside(test, diverged)} for test in parts]
+        named = {"source": source.key, "claim": claim.id, "revision": source.revision}
+        rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, family, context)})
+        rows += [{**named, **test.row(), **_beside(test, context)} for test in parts]
     return rows
 
 
-def _whole_row(whole: Decided[SeedPart], family: int, diverged: frozenset[str]) -> ClaimColumns:
+def _whole_row(whole: Decided[SeedPart], family: int, context: Context) -> ClaimColumns:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part."""
     undecided, weakest = whole.undecided, whole.weakest
     untested = next((test.reason for test in whole.deciding if test.reason is not None), UNDECIDED)
@@ -166,24 +192,26 @@ def _whole_row(whole: Decided[SeedPart], family: int, diverged: frozenset[str]) 
     runs = frozenset().union(*(test.runs for test in whole.deciding))
     flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
     return {
-        **({**weakest.columns(), **_beside(weakest, diverged)} if measured else {}),
+        **({**weakest.columns(), **_beside(weakest, context)} if measured else {}),
         **whole.row(),
         "n": min(test.tested.n for test in whole.deciding),
         "reason": (whole.barred or untested) if undecided else None,
         "seeds_needed": needed,
         "early_stopping": any(flags) if flags and measured else None,
-        "diverged": len(runs & diverged),
+        "diverged": len(runs & context.diverged),
+        "collapsed": len(runs & context.collapsed) if context.revision > 1 else None,
         "runs": json.dumps(sorted(runs)),
     }
 
 
-def _beside(test: SeedPart, diverged: frozenset[str]) -> ClaimColumns:
+def _beside(test: SeedPart, context: Context) -> ClaimColumns:
     """The columns that only evidence over seeds has: earlier readings, runs, and how many of these diverged."""
     return {
         "effect_best_valid": test.best_valid,
         "effect_matched_train": test.matched_train,
         "early_stopping": test.early_stopping,
         "above_unigram": test.above_unigram,
-        "diverged": len(test.runs & diverged),
+        "diverged": len(test.runs & context.diverged),
+        "collapsed": len(test.runs & context.collapsed) if context.revision > 1 else None,
         "runs": json.dumps(sorted(test.runs)),
     }

@@ -36,6 +36,11 @@ class LearnedFraction:
 
 
 @dataclass(frozen=True)
+class AboveUnigram(LearnedFraction):
+    """(L_unigram − L) / (L_unigram − L_baseline) of attacked runs, mean over `sites`: 0 as good as word frequencies alone."""
+
+
+@dataclass(frozen=True)
 class SiteMean:
     """A measure of the trained baseline's sites (criticality, rewind_area, midstage_area), mean over `sites`."""
 
@@ -48,6 +53,14 @@ class SiteMean:
 @dataclass(frozen=True)
 class RewindRise:
     """Rise of the loss with a site's initial weights (α = 0), as a share of the final loss; mean over `sites`."""
+
+    sites: tuple[str, ...]
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class RewindChange:
+    """Rise of the loss in nats with a site's initial weights (α = 0); mean over `sites`."""
 
     sites: tuple[str, ...]
     split: str = "train"
@@ -74,7 +87,7 @@ class Statistic:
     name: str
 
 
-Leaf: TypeAlias = LossChange | LearnedFraction | SiteMean | RewindRise | CurveDistance | Statistic
+Leaf: TypeAlias = LossChange | LearnedFraction | SiteMean | RewindRise | RewindChange | CurveDistance | Statistic
 
 
 @dataclass(frozen=True)
@@ -132,12 +145,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a source and the parts that must all hold for it; `where` says where it stands there."""
+    """A sentence of a source and the parts that must all hold for it; `where` says where it stands there.
+
+    A claim that is `floored` needs a measure off its floor: at least one of its sites has to move the loss at full dose.
+    """
 
     id: str
     sentence: str
     where: str
     parts: tuple[Part, ...]
+    floored: bool = False
 
     def deciding(self) -> tuple[Part, ...]:
         """The parts that the verdict rests on."""
@@ -155,7 +172,7 @@ class Source:
     """One source: how to cite it, and its claims, which are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
-    model: 'text', 'name', 'sentence' or 'head'.
+    model: 'text', 'name', 'sentence' or 'head'. `revision` is that of the rules; data that an earlier one has seen are judged by it.
     """
 
     key: str
@@ -164,6 +181,7 @@ class Source:
     citation: str
     claims: tuple[Claim, ...]
     unit: str = "seed"
+    revision: int = 1
 
 
 def plain(value: object) -> object:

@@ -38,6 +38,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "wall_seconds": REAL,
         "versions": TEXT,
         "claims_hash": TEXT,
+        "revision": WHOLE,  # of the rules that were in force when it was trained; null is 1
     },
     "metrics": {"run": TEXT, "epoch": WHOLE, "split": TEXT, "name": TEXT, "value": REAL},
     "sites": {
@@ -122,7 +123,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "p": REAL,
         "p_holm": REAL,
         "n": WHOLE,
-        "verdict": TEXT,  # supported, refuted, inconclusive
+        "verdict": TEXT,  # supported, refuted, inconclusive, not tested
         "reason": TEXT,  # why it is inconclusive or cannot be tested, else null
         "spread": REAL,
         "seeds_needed": WHOLE,
@@ -132,11 +133,18 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "above_unigram": REAL,  # of a learned fraction: the same, counted from the unigram loss
         "diverged": WHOLE,
         "runs": TEXT,
+        "revision": WHOLE,  # of the rules; null is 1
+        "collapsed": WHOLE,  # runs of it whose attack stopped all learning
     },
 }
+SCHEMAS["claims_revised"] = SCHEMAS["claims"]  # by today's rules, where the runs were made under earlier ones
 
-LATER = {"runs": ("variant",), "sites": ("label",)}  # columns that tables of earlier versions lack
-LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
+LATER = {
+    "runs": ("variant", "revision"),
+    "sites": ("label",),
+    "claims": ("revision", "collapsed"),
+}  # columns that tables of earlier versions lack
+LATER_TABLES = ("controls", "claims_revised")  # tables that studies of earlier versions lack
 STUDY_TABLES = tuple(
     name for name in SCHEMAS if name not in ("measures", "answers", "translations")
 )  # what a study holds; pretrained models have rows of "measures"
@@ -149,7 +157,7 @@ def frame(name: str, rows: Iterable[TableRow]) -> pl.DataFrame:
     unknown = {key for row in rows for key in row} - set(schema)
     assert not unknown, f"columns not in {name}: {unknown}"
     table = pl.DataFrame([{c: row.get(c) for c in schema} for row in rows], schema=schema, orient="row")
-    return table if name == "claims" else table.sort(list(schema), nulls_last=True)
+    return table if name.startswith("claims") else table.sort(list(schema), nulls_last=True)
 
 
 def write_table(folder: Path, name: str, table: pl.DataFrame) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trisect.core.claim import Claim, Combination, Effect, LossChange, Part, Source
 from trisect.papers.matrices import SOURCE as QUESTION
 from trisect.papers.submodules import MARGIN, WHY_MARGIN
@@ -44,10 +46,11 @@ CLAIMS: tuple[Claim, ...] = (
     ),
 )
 
-SOURCE = Source(
+FIRST = Source(
     key="tying",
     title=QUESTION.title,
     authors=QUESTION.authors,
     citation=QUESTION.citation,
     claims=CLAIMS,
 )
+SOURCE = replace(FIRST, claims=tuple(replace(claim, floored=True) for claim in CLAIMS), revision=2)

@@ -21,7 +21,7 @@ WIDTH, HEIGHT, EDGE = 220, 34, 8
 MIDDLE, FOOT, TIGHT = 11, 22, 30
 PLACES = {"name": 3}  # decimals, fixed where the effects are shares of such units
 UNITS = {source.key: source.unit for source in SOURCES}
-VERDICTS = ("supported", "refuted", "inconclusive")
+VERDICTS = ("supported", "refuted", "inconclusive", "not tested")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Card:
     diverged: str
     replication: bool
     controls: tuple[Survival, ...] = ()
+    collapsed: str = ""
+    revision: int = 1
 
 
 def cards(claims: pl.DataFrame, controls: pl.DataFrame | None = None) -> list[Card]:
@@ -82,6 +84,7 @@ def badge(verdict: str, size: int = 22) -> Markup:
         "supported": '<circle cx="12" cy="12" r="11"/><path class="sign" d="M6.5 12.5l4 4 7-8.5"/>',
         "refuted": '<rect x="1" y="1" width="22" height="22" rx="2"/><path class="sign" d="M7 7l10 10M17 7L7 17"/>',
         "inconclusive": '<path class="open" d="M12 1.5L22.5 12 12 22.5 1.5 12Z"/><path class="dash" d="M8 12h8"/>',
+        "not tested": '<circle class="open" cx="12" cy="12" r="10.5" stroke-dasharray="3 3"/>',
     }
     shape = shapes.get(verdict, shapes["inconclusive"])
     return Markup(
@@ -94,7 +97,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     parts = [r for r in rows if r["part"] is not None]
     spans = {unit: _span([r for r in parts if r["unit"] == unit]) for unit in dict.fromkeys(r["unit"] for r in parts)}
     verdict = whole["verdict"] if whole["verdict"] in VERDICTS else "inconclusive"
-    many = whole["diverged"] or 0
+    many, fell = whole["diverged"] or 0, whole.get("collapsed") or 0
     return Card(
         id=whole["claim"],
         sentence=whole["sentence"] or "",
@@ -108,6 +111,10 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss."
         if many
         else "",
+        collapsed=f"{several(fell, 'run')} of this claim collapsed: the attack kept the model at word frequencies throughout."
+        if fell
+        else "",
+        revision=whole.get("revision") or 1,
         replication=verdict != "supported",
     )
 
@@ -132,6 +139,8 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
 
     Nobody can give a model more heads, and a spread that is not known tells nothing.
     """
+    if whole["verdict"] == "not tested":
+        return "not tested"
     if whole["verdict"] != "inconclusive":
         return "no more"
     if whole["seeds_needed"] is not None:

@@ -77,6 +77,7 @@ def tally(verdicts: Mapping[str, int]) -> str:
     """How many claims came out how."""
     total = sum(verdicts.values())
     parts = [f"{verdicts.get(v, 0)} {v}" for v in ("supported", "refuted", "inconclusive")]
+    parts += [f"{verdicts['not tested']} not tested"] if verdicts.get("not tested") else []
     return f"Of {several(total, 'claim')}, {listed(parts)} here."
 
 

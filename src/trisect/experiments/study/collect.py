@@ -35,6 +35,8 @@ def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
         ),
     }
     tables["claims"] = claims.judge(tables, about)
+    earlier = claims.revision_of(tables["runs"]) < claims.REVISION
+    tables["claims_revised"] = claims.judge(tables, about, claims.REVISION) if earlier else frame("claims_revised", ())
     tables["controls"] = judge_controls(tables, about)
     return tables
 
@@ -47,16 +49,20 @@ def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
 def _run_row(run: str, body: dict[str, Any], corpus: str) -> dict[str, Any]:
     spec = body["spec"]
     edit = None if spec["edit"] is None else read_edit(spec["edit"], run)
-    return {
-        "run": run,
-        "edit": edit.kind if edit else "none",
-        "site": str(edit.site) if edit else None,
-        **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
-        "seed": spec["seed"],
-        "epochs": spec["training"]["epochs"],
-        "corpus": f"{corpus}:{spec['corpus']}",
-        "versions": json.dumps(body["versions"], sort_keys=True),
-    } | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash")}
+    return (
+        {
+            "run": run,
+            "edit": edit.kind if edit else "none",
+            "site": str(edit.site) if edit else None,
+            **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
+            "seed": spec["seed"],
+            "epochs": spec["training"]["epochs"],
+            "corpus": f"{corpus}:{spec['corpus']}",
+            "versions": json.dumps(body["versions"], sort_keys=True),
+        }
+        | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash")}
+        | {"revision": body.get("revision", 1)}
+    )
 
 
 def _metric_rows(run: str, body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ class StudyRows:
     claims: pl.DataFrame
     about: Mapping[str, Any]
     controls: pl.DataFrame = field(default_factory=lambda: frame("controls", ()))
+    revised: pl.DataFrame = field(default_factory=lambda: frame("claims_revised", ()))
     heads: StudyRows | None = None
 
     @classmethod
@@ -52,7 +53,8 @@ class StudyRows:
         kept["metrics"] = kept["metrics"].join(runs.select(about_runs), on="run")
         seeds = runs.select(pl.col("run").alias("subject"), "seed", "status")
         kept["sites"] = later(kept["sites"], "label").join(seeds, on="subject")
-        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"])._split()
+        revised = tables.get("claims_revised", frame("claims_revised", ()))
+        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"], revised)._split()
 
     def _split(self) -> StudyRows:
         """The same rows with those of single heads apart, where there are both."""

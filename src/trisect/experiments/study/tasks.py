@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from trisect.claims import claims_hash
+from trisect.claims import REVISION, claims_hash
 from trisect.core.files import digest, write_json
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
@@ -138,6 +138,7 @@ def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, des
             "parameters": parameters_of(run.model, len(corpus.vocabulary), run.edit),
             "versions": versions(),
             "claims_hash": claims_hash(),
+            "revision": REVISION,
             "device": asked.device,
             "precision": asked.precision,
             "recorded": outcome.recorded,

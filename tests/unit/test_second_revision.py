@@ -1,0 +1,189 @@
+"""Revision 2 of the rules: collapse, floors, all layers at once, what was not tested, and which data it judges."""
+
+import numpy as np
+import polars as pl
+import pytest
+from tests.planted import SEEDS, TRUTHS, attack, every, freeze, judged, parts, planted, rises, whole, without
+from tests.synthetic import FINAL, INIT, UNIGRAM, about
+
+from trisect import claims
+from trisect.claims import floors, verdicts
+from trisect.core.tables import frame
+from trisect.papers import FIRST_REVISION, SOURCES, submodules, submodules_revised
+
+TO_UNIGRAM = {split: UNIGRAM[split] - FINAL[split] for split in UNIGRAM}
+ALL = {"q": 0.03, "k": 0.031, "v": 0.30}
+
+
+def second(tables):
+    """The same tables, made under revision 2."""
+    return {**tables, "runs": tables["runs"].with_columns(pl.lit(2, pl.Int64).alias("revision"))}
+
+
+def with_all_layers(tables, rewound, frozen, spread=0.001):
+    """Rows of one component in all layers at once: rises of the train loss at α = 0, and loss changes by freezing."""
+    draw, runs, metrics, sites = np.random.default_rng(3), [], [], []
+    last = {}
+    for row in tables["metrics"].filter(pl.col("name") == "loss_nats").iter_rows(named=True):
+        last.setdefault((row["run"], row["split"]), {})[row["epoch"]] = row["value"]
+    for base in tables["runs"].filter(pl.col("edit") == "none").iter_rows(named=True):
+        for component in "qkv":
+            site = f"{component}@1-5"
+            noise = spread * draw.standard_normal(2)
+            if component in rewound:
+                end = max(last[base["run"], "train"].items())[1]
+                value = end + rewound[component] + noise[0]
+                spot = {
+                    "subject": base["run"],
+                    "site": site,
+                    "measure": "rewind_loss_nats",
+                    "at": 0.0,
+                    "split": "train",
+                }
+                sites.append(spot | {"value": value, "n": 10})
+            if component in frozen:
+                name = f"freeze-{site}-s{base['seed']}-aaaaaaaa"
+                runs.append({**base, "run": name, "edit": "freeze", "site": site})
+                for split in ("train", "valid"):
+                    for epoch, value in last[base["run"], split].items():
+                        shift = (frozen[component] + noise[1]) * (epoch > 0)
+                        metrics.append(
+                            {"run": name, "epoch": epoch, "split": split, "name": "loss_nats", "value": value + shift}
+                        )
+    return {
+        "runs": frame("runs", [*tables["runs"].to_dicts(), *runs]),
+        "metrics": frame("metrics", [*tables["metrics"].to_dicts(), *metrics]),
+        "sites": frame("sites", [*tables["sites"].to_dicts(), *sites]),
+    }
+
+
+def test_data_of_before_are_judged_by_the_first_revision_and_new_data_by_the_second():
+    tables = planted(TRUTHS["A-1"])
+    before, after = judged(tables), judged(second(tables))
+    assert set(before["revision"]) == {1}
+    assert set(after["revision"]) == {2}
+    assert whole(after, "A-15")["verdict"] == "not tested"
+    assert before.filter(pl.col("claim") == "A-15").is_empty()
+    mixed = {**tables, "runs": pl.concat([second(tables)["runs"][:3], frame("runs", tables["runs"][3:].to_dicts())])}
+    assert set(judged(mixed)["revision"]) == {1}
+    assert set(claims.judge(tables, about(SEEDS), 2)["revision"]) == {2}
+
+
+def test_the_first_revision_stays_as_it_was_and_the_second_changes_what_it_says_it_changes():
+    assert [s.revision for s in FIRST_REVISION] == [1, 1]
+    assert [s.key for s in SOURCES if s.revision == 2] == ["submodules", "tying"]
+    assert [c.id for c in submodules_revised.CLAIMS] == [*(c.id for c in submodules.CLAIMS), "A-15"]
+    for old, new in zip(submodules.CLAIMS, submodules_revised.CLAIMS, strict=False):
+        kept = [p for p in new.parts if p in old.parts]
+        swapped = [p for p in old.parts if p not in kept]
+        assert len(new.deciding()) == len(old.deciding())
+        assert all("learned fraction" in p.name and p.direction == "below" for p in swapped)
+        assert sum("fraction above unigram" in p.name for p in new.parts) == len(swapped)
+    assert {c.id for c in submodules_revised.CLAIMS if c.floored} == set(submodules_revised.FLOORED)
+
+
+def test_a_model_at_word_frequencies_is_close_to_initialisation_by_the_second_revision_alone():
+    sites = every("v")
+    effects = {f"attack-dep-{s}/{split}": TO_UNIGRAM[split] + 0.3 for s in sites for split in ("train", "valid")}
+    tables = planted(effects)
+    assert whole(judged(tables), "A-8")["verdict"] == "refuted"
+    row = whole(judged(second(tables)), "A-8")
+    assert row["verdict"] == "supported"
+    assert row["collapsed"] == len(sites) * len(SEEDS)
+    shown = parts(judged(second(tables)), "A-8").filter(~pl.col("decides"))
+    assert shown["part"].str.contains("learned fraction").all()
+
+
+def test_contrasts_are_not_read_from_collapsed_attacks():
+    fell = {
+        f"attack-{label}-{site}/{split}": TO_UNIGRAM[split]
+        for label, of in (("dep", "q"), ("pos", "k"))
+        for site in every(of)
+        for split in ("train", "valid")
+    }
+    both = judged(second(planted(fell)))
+    assert (whole(both, "A-7")["verdict"], whole(both, "A-7")["reason"]) == ("inconclusive", verdicts.STOPPED)
+    assert whole(both, "A-9")["reason"] == verdicts.STOPPED
+    alive = judged(second(planted(TRUTHS["A-7"])))
+    assert whole(alive, "A-7")["verdict"] == "supported"
+    assert whole(alive, "A-7")["collapsed"] == 0
+    assert whole(judged(planted(fell)), "A-7")["verdict"] == "supported"  # as revision 1 has it
+
+
+def test_a_run_collapsed_exactly_when_it_never_comes_a_twentieth_of_a_nat_below_the_unigram_loss():
+    for short, fell in ((0.049, True), (0.051, False)):
+        above = {f"attack-pos-k@1/{split}": TO_UNIGRAM[split] - short for split in ("train", "valid")}
+        tables = planted(above, spread=0.0)
+        shift = tables["metrics"].filter(
+            pl.col("run").str.starts_with("attack-pos-k@1-"),
+            pl.col("epoch") == 4,
+            pl.col("split") == "valid",
+            pl.col("name") == "loss_nats",
+        )
+        sites = tables["sites"].with_columns(
+            pl.when(pl.col("measure") == "unigram_loss_nats")
+            .then(shift["value"].max() + short)
+            .otherwise(pl.col("value"))
+            .alias("value")
+        )
+        evidence = verdicts.gather({**tables, "sites": sites}, 5)
+        names = {run.rpartition("-s")[0] for run in floors.collapsed_runs(evidence)}
+        worst = [run for run in floors.collapsed_runs(evidence) if run.startswith("attack-pos-k@1-")]
+        assert bool(worst) is fell, names
+
+
+@pytest.mark.parametrize("claim", ["A-10", "A-11", "A-12", "A-13", "A-14"])
+def test_claims_about_rewinding_and_freezing_need_a_site_that_moves_the_loss(claim):
+    effects = dict(TRUTHS[claim]) | rises(0.004, 0.002)
+    still = judged(second(planted(effects, spread=0.001)))
+    assert whole(still, claim)["verdict"] == "inconclusive"
+    assert whole(still, claim)["reason"] == floors.AT_FLOOR
+    moved = judged(
+        second(planted(dict(TRUTHS[claim]) | ({} if claim in ("A-10", "A-11", "A-14") else rises(0.3, 0.005))))
+    )
+    assert whole(moved, claim)["verdict"] == "supported"
+
+
+def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
+    tables = second(planted(freeze(["k@1", "q@1"], -0.3, 0.3) | freeze(["v@1"], 0.3, 0.3), spread=0.001))
+    assert whole(judged(tables), "A-13")["reason"] == floors.AT_FLOOR
+    bases = tables["runs"].filter(pl.col("edit") == "none")["run"]
+    rows = [
+        {"subject": run, "site": "v@1", "measure": "ablate_rise_nats", "split": "train", "value": 0.4, "n": 9}
+        for run in bases
+    ]
+    ablated = {**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), *rows])}
+    assert whole(judged(ablated), "A-13")["verdict"] == "supported"
+    unknown = {**tables, "sites": tables["sites"].filter(~pl.col("measure").str.starts_with("rewind"))}
+    assert whole(judged(unknown), "A-13")["reason"] == floors.FLOOR_UNKNOWN
+
+
+def test_all_layers_at_once_supports_and_refutes_the_fifteenth_claim():
+    tables = second(with_all_layers(planted({}), ALL, ALL))
+    row = whole(judged(tables), "A-15")
+    assert (row["verdict"], row["n"]) == ("supported", len(SEEDS))
+    decide = parts(judged(tables), "A-15").filter(pl.col("decides"))
+    assert decide["effect"].to_list() == pytest.approx([0.269, 0.27, 0.001] * 2, abs=0.003)
+    turned = second(with_all_layers(planted({}), {"q": 0.3, "k": 0.3, "v": 0.03}, ALL))
+    assert whole(judged(turned), "A-15")["verdict"] == "refuted"
+    small = second(with_all_layers(planted({}), dict.fromkeys("qkv", 0.004), ALL))
+    assert whole(judged(small), "A-15")["reason"] == floors.AT_FLOOR
+
+
+def test_what_was_not_collected_is_not_tested_and_stays_in_the_family():
+    tables = without(second(planted(TRUTHS["A-1"])), "attack-dep")
+    table = judged(tables)
+    row = whole(table, "A-6")
+    assert (row["verdict"], row["reason"], row["p"]) == ("not tested", verdicts.NOT_MEASURED, 1.0)
+    assert whole(table, "A-1")["verdict"] == "supported"
+    unused = second(planted(TRUTHS["A-1"] | {"self_only": 0.0}))
+    found = judged(without(unused, "attack-dep"))
+    assert whole(found, "A-6")["verdict"] == "not tested"
+    assert whole(found, "A-1")["reason"] == verdicts.NOT_IN_USE
+
+
+def test_close_to_initialisation_itself_holds_by_both_revisions():
+    tables = planted(attack("pos", ["k@4", "k@5"], None, None))
+    assert INIT["train"] > UNIGRAM["train"]
+    assert whole(judged(tables), "A-3")["verdict"] == "supported"
+    assert whole(judged(second(tables)), "A-3")["verdict"] == "supported"
