@@ -9,6 +9,7 @@ from tests import tiny
 
 from trisect.cli import main
 from trisect.core.spec import plain
+from trisect.papers import SOURCES
 
 
 def call(*words: str):
@@ -154,12 +155,8 @@ def test_one_seed_by_name():
 def test_claims_prints_every_claim_part_margin_and_reason():
     rows = json.loads(call("claims", "--json").stdout)
     text = call("claims").stdout
-    assert {r["claim"] for r in rows} == {
-        *(f"A-{i}" for i in range(1, 16)),
-        *(f"{source}-{i}" for source in "BC" for i in range(1, 5)),
-        "C-5",
-        *(f"D-{i}" for i in range(1, 4)),
-    }
+    assert {r["claim"] for r in rows} == {claim.id for source in SOURCES for claim in source.claims}
+    assert {*(f"A-{i}" for i in range(1, 16)), "B-4", "C-5", "D-3"} <= {r["claim"] for r in rows}
     for row in rows:
         assert row["sentence"] in text
         assert row["reason"] in text
