@@ -17,6 +17,7 @@ import explorer
 import fleets
 import gpu
 import norms
+import profiling
 import proof
 import rewinding
 import similarity
@@ -36,6 +37,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "norms": norms.rows,
     "norms-memory": norms.memory_rows,
     "similarity": similarity.rows,
+    "profiling": profiling.rows,
     "proof": proof.rows,
     "explorer": explorer.rows,
     "gpu": gpu.rows,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import ModelError
 from trisect.core.spec import Run, read_run
 from trisect.lab.folder import Folder, is_study
-from trisect.lab.runs import read_finished, weights
+from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import Corpus
 
@@ -86,3 +87,21 @@ def _baseline(folder: Folder) -> Run:
         known = f"Of its {len(runs)} runs no baseline is finished."
         raise ModelError(f"{folder.path} has no trained model yet.", known, "Run 'trisect study' on it to the end.")
     return min(done, key=lambda run: run.seed)
+
+
+def read_epochs(model: OwnModel, where: str | Path) -> tuple[OwnModel, ...]:
+    """A study's baseline with its queries', keys' and values' weights of every epoch, 0 as they were initialised; all else final.
+
+    Raises ModelError for a run that keeps no epochs, DamagedFileError where one is gone.
+    """
+    place = Path(where)
+    folder = Folder(place) if is_study(place) else Folder(place.parent.parent)
+    run = read_run(read_finished(folder, model.name)["spec"])
+    if run.edit is not None:
+        known = "The weights of every epoch are kept of baselines alone."
+        raise ModelError(f"{run.id} has no epochs.", known, "Give a baseline, or the study's folder.")
+    files = epoch_weights(folder, run.id, run.training.epochs)
+    stored = (weights(folder, run.id, file, "cpu") for file in files)
+    return tuple(
+        replace(model, parameters={**model.parameters, **{n: v[None] for n, v in kept.items()}}) for kept in stored
+    )

@@ -50,24 +50,32 @@ class LayerSpot(NamedTuple):
 
 
 class ProfileNumbers(NamedTuple):
-    """The table `measures`, found by place and measure; `spots` are the layers, `labels` the labels, in their order."""
+    """The table `measures`, found by place and measure; `spots` are the layers, `labels` the labels, in their order.
+
+    `stages` are gains at checkpoints, by the checkpoint's number from 0.
+    """
 
     found: Mapping[_Key, MeasuredNumber]
     spots: tuple[LayerSpot, ...]
     labels: tuple[str, ...]
+    stages: Mapping[tuple[int, int | None, str, str], MeasuredNumber]
 
     @classmethod
     def of(cls, measures: pl.DataFrame, labels: tuple[str, ...] = ()) -> ProfileNumbers:
         """Read the rows once; labels in the order given, else as they come."""
-        columns = ("stack", "layer", "head", "component", "measure", "group", "value", "low", "high", "n")
+        columns = ("stack", "layer", "head", "component", "measure", "group", "at", "value", "low", "high", "n")
         found: dict[_Key, MeasuredNumber] = {}
+        stages: dict[tuple[int, int | None, str, str], MeasuredNumber] = {}
         spots, met = set(), dict.fromkeys(labels)
-        for stack, layer, head, component, measure, group, *rest in measures.select(columns).iter_rows():
+        for stack, layer, head, component, measure, group, at, *rest in measures.select(columns).iter_rows():
+            if at is not None:
+                stages[int(at), layer, component, group] = MeasuredNumber(*rest)
+                continue
             found[stack, layer, head, component, measure, group] = MeasuredNumber(*rest)
             met.setdefault(group)
             if layer is not None:
                 spots.add(LayerSpot(stack, layer))
-        return cls(found, tuple(sorted(spots)), tuple(met))
+        return cls(found, tuple(sorted(spots)), tuple(met), stages)
 
     def get(
         self, spot: LayerSpot, label: str, measure: str, component: str | None = None, head: int | None = None

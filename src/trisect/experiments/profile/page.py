@@ -9,6 +9,7 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot, ProfileNumbers
+from trisect.experiments.profile.page_checkpoints import checkpoint_findings, over_checkpoints
 from trisect.papers import profile
 from trisect.report import format as words
 from trisect.report.heatmaps import grid
@@ -58,6 +59,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
         Section("Layer by layer", _how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
         _heads(numbers, facts),
+        *(over_checkpoints(numbers, facts.checkpoints) if facts.checkpoints else ()),
         Section("Notes", tuple(about.notes)),
     )
     own = provenance(
@@ -75,7 +77,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:
     """A sentence a label: which of q, k and v keep it and which drop it, and where; then every verdict."""
     numbers = ProfileNumbers.of(tables["measures"], about.facts.labels)
-    return (*(_label(numbers, label) for label in numbers.labels), *verdict_findings(tables["claims"]))
+    named = (_label(numbers, label) for label in numbers.labels)
+    begun = checkpoint_findings(numbers, about.facts.checkpoints)
+    return (*named, *begun, *verdict_findings(tables["claims"]))
 
 
 def _label(numbers: ProfileNumbers, label: str) -> Finding:

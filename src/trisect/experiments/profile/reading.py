@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.subject import Subject
-from trisect.core.trace import Address, Trace
+from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.word_labels import WordPlace, WordTexts
 from trisect.measure.profile import WordClasses
@@ -86,14 +86,18 @@ def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
     return x if block.beta is None else x + block.beta.float()
 
 
-def maps_of(trace: Trace, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
+def weights_of(p: Projections, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
     """A component's weights and biases per head; null where it is no plain map."""
-    p = trace.projections
     w, b = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}[component]
     if w is None:
         return None
     w = w.detach().float().cpu()
     return w, torch.zeros(w.shape[0], w.shape[2]) if b is None else b.detach().float().cpu()
+
+
+def maps_of(trace: Trace, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
+    """The same of a layer that was read."""
+    return weights_of(trace.projections, component)
 
 
 def used(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trisect.core.finding import Json
+from trisect.experiments.profile.settings import ProfileFacts
 from trisect.lab.experiment import Result
 
-if TYPE_CHECKING:
-    pass
 
-
-class Profile(Result["ProfileFacts"]):
+class Profile(Result[ProfileFacts]):
     """A profile: tables, page and findings, with `layers` and `heads` as rows."""
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,20 @@ from torch import Tensor
 
 from trisect.claims.heads import judge_heads
 from trisect.core.finding import About
+from trisect.core.subject import Subject
 from trisect.core.tables import frame
-from trisect.core.trace import Address
-from trisect.experiments.profile.reading import COMPONENTS, LayerWords, StoredWords, WordsRead, maps_of, read_words
+from trisect.core.trace import Address, Projections
+from trisect.experiments.profile.reading import (
+    COMPONENTS,
+    LayerWords,
+    StoredWords,
+    WordsRead,
+    maps_of,
+    read_words,
+    weights_of,
+)
 from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
+from trisect.experiments.profile.stages import EPOCHS, EpochWeights, Stage, epochs_of, revisions_of, stage_rows
 from trisect.experiments.profile.statistics import (
     LayerScores,
     MeanTest,
@@ -27,12 +39,13 @@ from trisect.experiments.profile.statistics import (
     pair_tests,
 )
 from trisect.lab.experiment import Bench, Measured
+from trisect.lm.reading import OwnModel
 from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
 from trisect.papers import profile
 from trisect.stats.correct import holm
 from trisect.stats.tested import ALPHA, finite
-from trisect.text.labelled import open_labelled
-from trisect.text.word_classes import labeller
+from trisect.text.labelled import LabelledTexts, open_labelled
+from trisect.text.word_classes import WordLabeller, labeller
 
 
 def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
@@ -42,8 +55,36 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     by probes that were fitted to other folds. Raises TrisectError.
     """
     subject = bench.subject
+    own = isinstance(subject, OwnModel)
+    epochs = epochs_of(settings.source, subject, settings.checkpoints)
     texts = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
     label = labeller(texts, settings.labels, settings.limit)
+    read, scores = _profile(subject, texts, label, settings, bench, epochs)
+    stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
+    for name, revision in () if own else revisions_of(settings.source, settings.checkpoints):
+        stages.append(Stage(name, _profile(revision, texts, label, settings, bench, ())[1]))
+    made = chain(rows(scores, read.labels), stage_rows(stages, label.labels))
+    measures = frame("measures", ({"subject": subject.name, **row} for row in made))
+    found = evidence(scores, label.labels, settings.seed)
+    facts = _facts(settings, bench, read, texts, stages)
+
+    def judge(about: About[ProfileFacts]) -> pl.DataFrame:
+        named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
+        return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named})
+
+    notes = (*read.notes, *((EPOCHS,) if epochs else ()))
+    return Measured({"measures": measures}, facts, notes, judge, "head")
+
+
+def _profile(
+    subject: Subject,
+    texts: LabelledTexts,
+    label: WordLabeller,
+    settings: ProfileSettings,
+    bench: Bench,
+    epochs: Sequence[EpochWeights],
+) -> tuple[WordsRead, list[LayerScores]]:
+    """Read the words in one model, and score its layers one by one."""
     with bench.progress(f"{subject.name}: words") as step:
         read = read_words(subject, texts, label, settings, step)
     fold = deal_folds(read.groups, settings.folds, np.random.default_rng([settings.seed, 1]))
@@ -54,16 +95,8 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
             def told(share: float, before: int = number) -> None:
                 step(int(100 * (before + share)), 100 * len(read.layers))
 
-            scores.append(score_layer(address, layer, read.labels, fold, settings, told))
-    measures = frame("measures", ({"subject": subject.name, **row} for row in rows(scores, read.labels)))
-    found = evidence(scores, label.labels, settings.seed)
-    facts = _facts(settings, bench, read, texts.name, texts.fingerprint)
-
-    def judge(about: About[ProfileFacts]) -> pl.DataFrame:
-        named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
-        return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named})
-
-    return Measured({"measures": measures}, facts, read.notes, judge, "head")
+            scores.append(score_layer(address, layer, read.labels, fold, settings, told, epochs))
+    return read, scores
 
 
 def score_layer(
@@ -73,8 +106,9 @@ def score_layer(
     fold: Int[np.ndarray, " N"],
     settings: ProfileSettings,
     told: Callable[[float], object],
+    epochs: Sequence[EpochWeights] = (),
 ) -> LayerScores:
-    """Probes of every head's q, k and v, of random maps as wide, and of the whole input of one layer."""
+    """Probes of every head's q, k and v (and of earlier epochs'), of random maps as wide, and of the whole input of one layer."""
     taken = _prober(layer.taken, labels, fold)
     width = len(layer.taken.scale)
     heads: dict[str, MapScores] = {}
@@ -94,7 +128,14 @@ def score_layer(
         drawn = random_maps(width, into, settings.draws, draw)
         by_width[into] = taken.scores(drawn, lambda done, base=base: told(base + 0.9 * done / settings.draws))
     whole = taken.scores(torch.eye(width)[None])
-    return LayerScores(address, heads, {c: by_width[w] for c, w in widths.items()}, whole)
+    earlier = tuple(_weighed(taken, epoch.projections[address]) for epoch in epochs)
+    return LayerScores(address, heads, {c: by_width[w] for c, w in widths.items()}, whole, earlier)
+
+
+def _weighed(taken: Prober, projections: Projections) -> dict[str, MapScores]:
+    """The scores of other weights of the same layer."""
+    found = {c: weights_of(projections, c) for c in COMPONENTS}
+    return {c: taken.scores(maps[0]) for c, maps in found.items() if maps is not None}
 
 
 def _prober(stored: StoredWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"]) -> Prober:
@@ -193,12 +234,18 @@ def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[d
     yield from _pair_rows(scores, at, of)
 
 
-def _facts(settings: ProfileSettings, bench: Bench, read: WordsRead, name: str, fingerprint: str) -> ProfileFacts:
+def _facts(
+    settings: ProfileSettings,
+    bench: Bench,
+    read: WordsRead,
+    texts: LabelledTexts,
+    stages: Sequence[Stage],
+) -> ProfileFacts:
     return ProfileFacts(
         bench.subject.name,
         bench.subject.fingerprint,
-        name,
-        fingerprint,
+        texts.name,
+        texts.fingerprint,
         read.texts,
         len(read.groups),
         len(np.unique(read.groups)),
@@ -209,4 +256,5 @@ def _facts(settings: ProfileSettings, bench: Bench, read: WordsRead, name: str, 
         settings.folds,
         settings.seed,
         settings.limit,
+        tuple(stage.name for stage in stages),
     )

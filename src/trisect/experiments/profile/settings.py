@@ -56,6 +56,15 @@ class ProfileSettings:
             known=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with.",
         ),
     ] = FEWEST
+    checkpoints: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Checkpoints in the order of training, with commas: epochs of a study's run, or 'all'; revisions on a hub, "
+            "or folders beside MODEL.",
+            many="commas",
+            metavar="CHECKPOINTS",
+        ),
+    ] = ()
     folds: Annotated[int, Setting("Parts of the text; each is predicted from the others.", low=2, option="")] = 5
     batch: BatchSize = 16
     seed: Seed = 0
@@ -63,7 +72,10 @@ class ProfileSettings:
 
 @dataclass(frozen=True)
 class ProfileFacts:
-    """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole."""
+    """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole.
+
+    `checkpoints` are those that the rows' `at` counts from 0.
+    """
 
     subject: str
     fingerprint: str
@@ -79,6 +91,7 @@ class ProfileFacts:
     folds: int
     seed: int
     limit: int | None
+    checkpoints: tuple[str, ...] = ()
 
 
 PROFILE = Experiment(

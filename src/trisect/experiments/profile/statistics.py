@@ -27,13 +27,15 @@ LATE = 3  # the last one in so many layers are late
 class LayerScores:
     """What probes found in one layer: in each head's q, k and v, in random maps of the input, and in all of the input.
 
-    `nulls` are found by a component's name, since a component may be as wide as no other is.
+    `nulls` are found by a component's name, since a component may be as wide as no other is. `epochs` are what the heads
+    of earlier epochs find in the same input.
     """
 
     address: Address
     heads: Mapping[str, MapScores]
     nulls: Mapping[str, MapScores]
     whole: MapScores
+    epochs: tuple[Mapping[str, MapScores], ...] = ()
 
     def null(self, component: str, label: int) -> Null:
         """What random maps as wide as that component's heads find of a label."""
