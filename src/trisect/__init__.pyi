@@ -194,6 +194,7 @@ def profile(
     words: int = 40000,
     per: str = 'layer',
     draws: int = 200,
+    checkpoints: str | Sequence[str] = (),
     folds: int = 5,
     batch: int = 16,
     seed: int = 0,
