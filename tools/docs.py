@@ -103,7 +103,7 @@ def result(one: Experiment[Any, Any] | Utility[Any]) -> str:
     """The type of what a function returns."""
     if isinstance(one, Utility):
         return one.gives
-    return f"Result[{one.facts.__name__}]"
+    return one.result or f"Result[{one.facts.__name__}]"
 
 
 def stub() -> str:
@@ -122,6 +122,8 @@ def stub() -> str:
     ]
     lines += [f"from trisect.{home} import {name} as {name}" for name, home in sorted(HOME.items())]
     lines += ["from trisect.lab.experiment import Result"]
+    own = [one for one in EXPERIMENTS if one.result and one.result not in HOME]
+    lines += [f"from {one.home}.result import {one.result}" for one in own]
     for one in EXPERIMENTS:
         lines.append(f"from {one.settings.__module__} import {one.facts.__name__}")
     lines += [f"from {one.home} import {one.gives}" for one in UTILITIES]

@@ -66,7 +66,7 @@ def signature(experiment: Experiment[Any, Any] | Utility[Any]) -> inspect.Signat
 
 def is_input(one: Declared) -> bool:
     """Whether a setting is what the experiment is about: an argument, texts, or data."""
-    return one.setting.argument or one.required or one.name in ("texts", "data")
+    return one.setting.argument or one.setting.placed or one.required or one.name in ("texts", "data")
 
 
 def _parameter(one: Declared, kind: Any) -> inspect.Parameter:

@@ -66,5 +66,5 @@ def test_logit_change_is_none_at_the_own_run_and_whole_at_the_other() -> None:
 def test_a_pair_without_room_adds_nothing_to_the_change() -> None:
     """Both runs answer the second pair alike: its own ratio would be 0 / 0."""
     found = logit_change(np.array([0.0, 1.0]), np.array([2.0, 1.0]), np.array([-2.0, 1.0]))
-    assert found.value == pytest.approx(0.5)
+    assert (found.value, found.n) == (pytest.approx(0.5), 1)
     assert logit_change(np.ones(2), np.ones(2), np.ones(2)).value is None

@@ -30,7 +30,8 @@ class Setting:
     one ('repeat'), with spaces between ('words'), with commas ('commas'), as a number of seeds or the seeds themselves ('seeds'),
     as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`).
     A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
-    `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part.
+    `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. One that
+    is `placed` may be given by place in Python.
     """
 
     help: str
@@ -47,6 +48,7 @@ class Setting:
     metavar: str | None = None
     unset: str | None = None
     known: str | None = None
+    placed: bool = False
 
 
 class Declared(NamedTuple):

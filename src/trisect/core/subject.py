@@ -11,7 +11,7 @@ from trisect.core.site import Site
 from trisect.core.trace import Address, Projections, Reading, Side
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
 
 OBJECTIVES = ("causal", "masked", "seq2seq", "output")
@@ -194,6 +194,30 @@ class Subject(Protocol):
         clean: RowScores | None = None,
     ) -> RowScores:
         """Score one batch; writers replace q, k, v at their addresses, `hold` puts weights in place of the softmax's."""
+        ...
+
+
+@runtime_checkable
+class AnsweringSubject(Subject, Protocol):
+    """A Subject whose predictions can be read, not their loss alone."""
+
+    @property
+    def mask(self) -> str | None:
+        """What stands in a text for a token that is to be predicted; null where it is always the next one."""
+        ...
+
+    def token(self, number: int) -> str:
+        """The text of a token, by its id."""
+        ...
+
+    def outputs(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        places: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """What it gives at every position: logits, or last hidden states where it has no loss; of a row's place alone, [B 1 V]."""
         ...
 
 

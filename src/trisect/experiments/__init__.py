@@ -11,6 +11,7 @@ from trisect.experiments.dissect.settings import DISSECT
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.explore.settings import EXPLORE
 from trisect.experiments.norms.settings import NORMS
+from trisect.experiments.patch.settings import PATCH
 from trisect.experiments.profile.settings import PROFILE
 from trisect.experiments.recall.settings import ASK, RECALL
 from trisect.experiments.similarity.settings import SIMILARITY
@@ -26,6 +27,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ERASE,
     EXPLORE,
     NORMS,
+    PATCH,
     PROFILE,
     RECALL,
     REWIND,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
@@ -20,7 +20,7 @@ from trisect.hf.batches import Desk, sides_of
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.losses import row_scores
+from trisect.hf.losses import first_tensor, row_scores
 from trisect.hf.proof import Proof, evaluating, prove
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
@@ -204,6 +204,28 @@ class Pretrained:
         order = {address: i for i, address in enumerate(self.addresses)}
         edits = Edits({order[a]: w for a, w in (write or {}).items()}, {order[a]: w for a, w in (hold or {}).items()})
         return self._run(inputs, edits)[1]
+
+    @property
+    def mask(self) -> str | None:
+        """The mask of a masked language model; null for the others, which predict the next token."""
+        return getattr(self.tokenizer, "mask_token", None) if self.objective == "masked" else None
+
+    def token(self, number: int) -> str:
+        """The text of a token, by its id; its number where there is no tokenizer."""
+        return str(number) if self.tokenizer is None else str(self.tokenizer.decode([number]))
+
+    def outputs(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        places: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Logits, or last hidden states, of one batch; see AnsweringSubject."""
+        made = first_tensor(self.predict(batch.inputs, write, hold)).detach()
+        if places is None:
+            return made.cpu()
+        return made[torch.arange(len(made), device=made.device), places.to(made.device)][:, None].cpu()
 
     def _run(self, inputs: Inputs, edits: Edits) -> tuple[list[Call], Any]:
         own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}

@@ -192,6 +192,30 @@ class OwnModel:
         losses = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
         return RowScores((losses.double() * real[:, 1:]).sum(1), real[:, 1:].sum(1).double())
 
+    @property
+    def mask(self) -> str | None:
+        """Always null: it predicts the next word."""
+        return None
+
+    def token(self, number: int) -> str:
+        """A word of the vocabulary."""
+        return self.vocabulary[number]
+
+    @torch.no_grad()
+    def outputs(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        places: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Logits of the next word at every position, or at one place of each row."""
+        hidden = self._pass(batch.inputs["ids"], write or {}, hold or {}, None)
+        if places is not None:
+            hidden = hidden[torch.arange(len(hidden)), places][:, None]
+        flat = linear(hidden.flatten(0, 1)[None], self.parameters["decoder.weight"], self.parameters["decoder.bias"])
+        return flat[0].view(*hidden.shape[:2], -1)
+
     def _pass(
         self,
         ids: Int[Tensor, "B T"],

@@ -57,7 +57,7 @@ def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: 
 
     `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as
     known) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
-    such as 'q+k' has its own entry. Only pairs count where all these predictions are known and differ.
+    such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ.
     """
     assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
     wanted = {name: np.asarray(predictions[name]) for name in _compared(predictions, component)}
@@ -106,7 +106,7 @@ def logit_change(
     Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
     """
     moved, room = (own - patched)[:, None], own - other
-    kept = np.isfinite(moved[:, 0]) & np.isfinite(room)
+    kept = np.isfinite(moved[:, 0]) & np.isfinite(room) & ((room != 0) | (moved[:, 0] != 0))  # else it says nothing
     moved, room, n = moved[kept], room[kept], int(kept.sum())
     if not n or room.sum() == 0:
         return LogitChange(None, None, None, n)

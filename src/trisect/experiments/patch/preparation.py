@@ -1,0 +1,223 @@
+"""Text pairs made ready for one model: opened, checked token by token, their answers as ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.files import digest
+from trisect.core.subject import AnsweringSubject, SiteTarget, Subject, TextOrPair
+from trisect.core.trace import Side
+from trisect.experiments.patch.positions import own_tokens
+from trisect.experiments.patch.recalled import recall_pairs
+from trisect.experiments.patch.settings import PatchSettings
+from trisect.measure.interchange import UNKNOWN
+from trisect.text.bindings import draw_bindings, usable_templates
+from trisect.text.pairs import ANSWERS, TextPair, bad_pair, given_pairs, read_pairs
+
+TOGETHER = 64  # texts that are tokenized at once
+SIDES = ("source", "target")
+
+
+class TokenizedText(NamedTuple):
+    """A text's own tokens, and how many positions it takes with those that the tokenizer adds; target 0 where there is none."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    lengths: tuple[int, int]
+
+    @property
+    def last(self) -> tuple[int, ...]:
+        """The side that an answer follows on."""
+        return self.target if self.lengths[1] else self.source
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedPairs:
+    """Pairs that fit a model, with the ids of their answers by name, UNKNOWN where one is not stated."""
+
+    name: str
+    fingerprint: str
+    pairs: tuple[TextPair, ...]
+    answers: Mapping[str, Int[np.ndarray, " N"]]
+    notes: tuple[str, ...] = ()
+
+
+def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
+    """The pairs of the settings, each checked against the model; raises SpecError, CorpusError naming pair and difference."""
+    name, pairs, notes = _open(settings, subject)
+    _check_kinds(subject, pairs)
+    texts = [text for pair in pairs for text in (pair.base, pair.donor)]
+    read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)])
+    needed = _needed(targets)
+    for number, pair in enumerate(pairs):
+        _check_lengths(pair, read[2 * number], read[2 * number + 1], needed)
+    answers = _answer_ids(subject, pairs, {texts[i]: one for i, one in enumerate(read)})
+    body = [[pair.base, pair.donor, dict(pair.answers)] for pair in pairs]
+    return PreparedPairs(name, digest(json.dumps(body).encode(), 8), pairs, answers, notes)
+
+
+def tokenize(subject: Subject, texts: Sequence[TextOrPair], places: Sequence[str] | None = None) -> list[TokenizedText]:
+    """The tokens of every text; with `places`, which name them, raises CorpusError for one that is longer than a window."""
+    found: list[TokenizedText] = []
+    for batch in subject.batches(texts, TOGETHER):
+        sides = [side for side in (batch.source, batch.target) if side is not None]
+        if any(side.ids is None for side in sides):
+            known = "Pairs are aligned by them."
+            raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
+        for row, (text, start) in enumerate(batch.rows):
+            ids = [_own_ids(side, row) for side in sides]
+            lengths = [int(side.real[row].sum()) for side in sides]
+            own = TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
+            if not start:
+                found.append(own)
+            elif places is not None:
+                what = f"{_words(texts[text])!r} is longer than {subject.name} reads at once"
+                raise bad_pair(places[text], what)
+            else:
+                before = found.pop()
+                found.append(own._replace(source=before.source + own.source, target=before.target + own.target))
+    return found
+
+
+def _own_ids(side: Side, row: int) -> tuple[int, ...]:
+    assert side.ids is not None
+    return tuple(side.ids[row][own_tokens(side)[row]].tolist())
+
+
+def _open(settings: PatchSettings, subject: AnsweringSubject) -> tuple[str, tuple[TextPair, ...], tuple[str, ...]]:
+    """The one source of pairs that the settings name."""
+    single = settings.base is not None or settings.donor is not None
+    sources = {
+        "--pairs": settings.pairs,
+        "--task": settings.task,
+        "given": settings.given,
+        "a base and a donor": single or None,
+    }
+    named = [name for name, value in sources.items() if value is not None]
+    if len(named) != 1:
+        given = f"{' and '.join(named)} were given." if named else "No pairs were given."
+        known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
+        raise SpecError(given, known, "Give one of them.")
+    if single:
+        if settings.base is None or settings.donor is None:
+            missing = "base" if settings.base is None else "donor"
+            raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
+        return "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}]), ()
+    if settings.pairs is not None:
+        return settings.pairs.name, read_pairs(settings.pairs), ()
+    if settings.given is not None:
+        return "given pairs", given_pairs(settings.given), ()
+    if settings.task == "recall":
+        return "recall", *recall_pairs(settings.source.model, settings.count, settings.seed)
+    if subject.objective != "causal":
+        known = f"{subject.name} predicts {subject.objective}; the task is for models that go on with a text."
+        raise SpecError("The task 'bindings' was asked for.", known, "Give pairs of your own with --pairs.")
+    usable = usable_templates(lambda texts: [one.source for one in tokenize(subject, texts)])
+    names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
+    return (
+        "bindings",
+        draw_bindings(usable, settings.count, settings.seed),
+        (f"Templates that the tokenizer can tell: {names}.",),
+    )
+
+
+def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
+    """Sources with targets for encoder-decoders, texts for the others; answers for models that give any."""
+    paired = subject.objective == "seq2seq"
+    for pair in pairs:
+        if isinstance(pair.base, tuple) != paired:
+            wants = "a source and a target" if paired else "one text"
+            raise bad_pair(pair.place, f"{subject.name} takes {wants}, and it has {'one text' if paired else 'two'}")
+        if pair.answers and subject.objective == "output":
+            raise bad_pair(pair.place, f"it has answers, and {subject.name} gives none")
+    if subject.mask is not None:
+        _check_masks(subject.mask, pairs)
+
+
+def _check_masks(mask: str, pairs: Sequence[TextPair]) -> None:
+    """For a masked language model all texts have one mask, where the answer is read, or none has any."""
+    counts = [(pair, name, str(getattr(pair, name)).count(mask)) for pair in pairs for name in ("base", "donor")]
+    if not any(n for _, _, n in counts) and not any(pair.answers for pair in pairs):
+        return
+    for pair, name, n in counts:
+        if n != 1:
+            raise bad_pair(pair.place, f"its {name} has {mask!r} {n} times, where an answer is read at exactly one")
+
+
+def _needed(targets: Sequence[SiteTarget]) -> tuple[str, ...]:
+    """The sides whose lengths have to be the same: those that are patched."""
+    found = set()
+    for target in targets:
+        stack = target.address.stack
+        of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
+        found.add("target" if of_target else "source")
+    return tuple(side for side in SIDES if side in found)
+
+
+def _check_lengths(pair: TextPair, base: TokenizedText, donor: TokenizedText, needed: Sequence[str]) -> None:
+    for side, own, other in zip(SIDES, base.lengths, donor.lengths, strict=True):
+        if side in needed and own != other:
+            of = f" of the {side}" if base.lengths[1] else ""
+            what = f"the base has {own} tokens{of}, the donor {other}: {_words(pair.base)!r} and {_words(pair.donor)!r}"
+            raise bad_pair(pair.place, what)
+
+
+def _answer_ids(
+    subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[TextOrPair, TokenizedText]
+) -> dict[str, Int[np.ndarray, " N"]]:
+    """Every stated answer as the one token that it is behind the base (the donor's behind the donor)."""
+    asked = [
+        (number, name, candidate)
+        for number, pair in enumerate(pairs)
+        for name, answer in pair.answers.items()
+        for candidate in _candidates(pair.base, answer, subject.mask)
+    ]
+    texts = list(dict.fromkeys(_answered(pairs[n].base, candidate, subject.mask) for n, _, candidate in asked))
+    made = dict(zip(texts, tokenize(subject, texts), strict=True)) if texts else {}
+    found: dict[str, Int[np.ndarray, " N"]] = {}
+    for number, name, candidate in asked:
+        column = found.setdefault(name, np.full(len(pairs), UNKNOWN))
+        if column[number] == UNKNOWN:
+            before = read[pairs[number].base].last
+            column[number] = _single(
+                before, made[_answered(pairs[number].base, candidate, subject.mask)].last, subject.mask
+            )
+    for number, pair in enumerate(pairs):
+        if wrong := [name for name in pair.answers if found[name][number] == UNKNOWN]:
+            what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not one token behind {_words(pair.base)!r}"
+            raise bad_pair(pair.place, what)
+    return {name: found[name] for name in ANSWERS if name in found}
+
+
+def _candidates(text: TextOrPair, answer: str, mask: str | None) -> tuple[str, ...]:
+    """How an answer may be written behind a text: with a space between them first."""
+    before = text[1] if isinstance(text, tuple) else text
+    if mask is not None:
+        return (answer.strip(),)
+    return (answer,) if answer[:1].isspace() or before[-1:].isspace() else (f" {answer}", answer)
+
+
+def _answered(text: TextOrPair, answer: str, mask: str | None) -> TextOrPair:
+    if isinstance(text, tuple):
+        return text[0], text[1] + answer
+    return text + answer if mask is None else text.replace(mask, answer)
+
+
+def _single(before: Sequence[int], whole: Sequence[int], mask: str | None) -> int:
+    """The id of the one token that was added (or put in the mask's place); UNKNOWN where it is not one."""
+    if mask is None:
+        return whole[-1] if len(whole) == len(before) + 1 and tuple(whole[:-1]) == tuple(before) else UNKNOWN
+    changed = [b for a, b in zip(before, whole, strict=False) if a != b]
+    return changed[0] if len(before) == len(whole) and len(changed) == 1 else UNKNOWN
+
+
+def _words(text: TextOrPair) -> str:
+    shown = " → ".join(text) if isinstance(text, tuple) else text
+    return shown if len(shown) <= 80 else f"{shown[:77]}…"

@@ -1,0 +1,137 @@
+"""What an interchange intervention is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from trisect.core.fields import Setting
+from trisect.core.site import Site
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed
+
+TASKS = ("bindings", "recall")
+PATHS = ("all", "direct")
+HOW = ("denoise", "noise", "both")
+
+
+@dataclass(frozen=True)
+class PatchSettings:
+    """Which parts of a donor text's queries, keys or values a model is given in a base text, and where the texts are from."""
+
+    source: ModelSource
+    base: (
+        Annotated[
+            Any, Setting("A base text; for encoder-decoders in Python (source, target).", metavar="TEXT", placed=True)
+        ]
+        | None
+    ) = None
+    donor: (
+        Annotated[Any, Setting("A donor text, as many tokens long as the base.", metavar="TEXT", placed=True)] | None
+    ) = None
+    sites: (
+        Annotated[
+            tuple[Site | str, ...],
+            Setting(
+                "Sites such as q@all v@2.h4, one or several.",
+                many="words",
+                metavar="SITE",
+                unset="q, k and v of every layer",
+                placed=True,
+            ),
+        ]
+        | None
+    ) = None
+    pairs: (
+        Annotated[
+            Path,
+            Setting(
+                "A file of pairs, one a line as JSON: base, donor and, where they are known, answers.", metavar="FILE"
+            ),
+        ]
+        | None
+    ) = None
+    given: Annotated[Any, Setting("Pairs in memory: (base, donor), or mappings as in a file.", option="")] | None = None
+    task: (
+        Annotated[
+            str,
+            Setting(
+                "Pairs that are made for the model: bindings (who has what), or recall (for a model of trisect recall).",
+                choices=TASKS,
+                metavar="TASK",
+            ),
+        ]
+        | None
+    ) = None
+    count: Annotated[int, Setting("Pairs that a task makes.", low=1)] = 100
+    per: Per = "layer"
+    positions: Annotated[
+        str,
+        Setting(
+            "Positions that are patched: all, last, differ (where the texts do), or numbers such as 3,5-7.",
+            metavar="WHERE",
+        ),
+    ] = "all"
+    path: Annotated[
+        str,
+        Setting(
+            "all, or direct: q, k and v of all later layers stay as without the patch.", choices=PATHS, metavar="PATH"
+        ),
+    ] = "all"
+    how: Annotated[
+        str,
+        Setting(
+            "denoise (the donor's into the base), noise (the base's into the donor), or both.",
+            choices=HOW,
+            metavar="HOW",
+        ),
+    ] = "denoise"
+    answered: Annotated[bool, Setting("Count only pairs of which the model answers both texts as stated.")] = False
+    batch: BatchSize = 16
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class PatchFacts:
+    """Model, pairs and settings of an interchange.
+
+    `objective` is the model's; `scored` says what is measured: answers, or output where the model gives none. `pairs` are those that
+    were read, `counted` those that shares and changes are of. `predicted` are the components whose own answer is known.
+    """
+
+    subject: str
+    fingerprint: str
+    objective: str
+    scored: str
+    corpus: str
+    corpus_fingerprint: str
+    pairs: int
+    counted: int
+    predicted: tuple[str, ...]
+    sites: tuple[str, ...] | None
+    per: str
+    positions: str
+    path: str
+    how: str
+    answered: bool
+    seed: int
+
+
+PATCH = Experiment(
+    "patch",
+    """Put a donor text's queries, keys or values into a base text (interchange intervention, activation patching).
+
+    What is counted is to which answer the model then comes: the base's, or that by which q, k or v would show itself.
+
+    \b
+    trisect patch MODEL --task bindings --sites q@all k@all v@all
+    trisect patch MODEL --pairs pairs.jsonl --per head
+    """,
+    PatchSettings,
+    PatchFacts,
+    "trisect.experiments.patch",
+    out="patch-{model}",
+    record="patch.json",
+    result="Patched",
+)

@@ -1,0 +1,277 @@
+"""The experiment patch: pairs from files and from Python, what is refused and why, answers as tokens, positions, and its results."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests import interchanged, tinyhf
+
+import trisect
+from trisect.core.errors import CorpusError, SpecError
+from trisect.experiments.patch.positions import read_positions
+from trisect.experiments.patch.recalled import recall_pairs
+from trisect.experiments.patch.rows import COMPLEMENT
+from trisect.text.bindings import BindingTemplate, Bound, draw_bindings, predicted, usable_templates
+from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
+
+KEYS = ("Ann", "Bob", "Cid", "Dan", "Eve")
+VALUES = ("ball", "cup", "hat", "map", "pen")
+TEMPLATE = BindingTemplate("has", "Look:", " {key} has {value}.", " So {key} has", KEYS, VALUES)
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return trisect.load(tinyhf.gpt2(), tokenizer=tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def recaller():
+    return trisect.load(interchanged.recaller(), tokenizer=interchanged.tokenizer())
+
+
+def refused(call, *words):
+    with pytest.raises((CorpusError, SpecError)) as error:
+        call()
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_pair_in_memory_gives_its_sites_and_a_page(recaller, tmp_path):
+    base, donor = interchanged.facts(1)[0]
+    done = trisect.patch(recaller, base.text, donor.text, "v@2", out=tmp_path / "out", quiet=True)
+    (site,) = done.sites
+    assert (site.site, site.own, site.n) == ("v@2", None, 1)
+    assert done.data()["sites"] == [site.data()]
+    assert "A text pair" in done.report.read_text()
+
+
+def test_a_file_of_pairs_says_how_often_each_answer_came(recaller, tmp_path):
+    pairs = [
+        {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(12)
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(map(json.dumps, pairs)) + "\n\n")
+    done = trisect.patch(recaller, pairs=file, per="head", out=tmp_path / "out", quiet=True)
+    found = {site.site: site for site in done.sites}
+    data = found["q@2.h1"].data()
+    assert (data["own"], data["others"], data["unchanged"], data["n"]) == (1.0, {"k": 0.0, "v": 0.0}, 0.0, 12)
+    assert (found["q@2.h1"].logit_change or 0.0) > 0
+    assert list(found) == [f"{c}@{n}.h1" for n in (1, 2) for c in "qkv"]
+    assert done.about.command == "trisect patch MODEL --pairs pairs.jsonl --per head"
+    assert "v@1.h1 as k 1.000" in " ".join(map(str, done.findings))
+    came = done.tables["interchanges"].filter(component="q", layer=2)
+    assert set(came["came"]) == {"q"}
+    assert came["answer"].to_list() == [pair["answers"]["q"] for pair in pairs]
+
+
+def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_path):
+    (base, donor), (other, another) = interchanged.facts(2)
+    right = {"base": base.text, "donor": donor.text, "answers": interchanged.predicted(base, donor)}
+    wrong = interchanged.predicted(other, another)
+    wrong |= {"base": next(v for v in interchanged.VALUES if v not in wrong.values())}
+    pairs = [right, {"base": other.text, "donor": another.text, "answers": wrong}]
+    kept = trisect.patch(recaller, given=pairs, sites="q@2", answered=True, out=tmp_path / "kept", quiet=True)
+    both = trisect.patch(recaller, given=pairs, sites="q@2", out=tmp_path / "both", quiet=True)
+    assert (kept.sites[0].n, both.sites[0].n) == (1, 2)
+    assert kept.notes == ("Pairs of which the model does not answer both texts as stated were left out: 1 of 2.",)
+    assert "base 0.500" in str(both.findings[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", ("line 2: it is no JSON",)),
+        ("[1]", ("line 2: it is list, no object",)),
+        ('{"base": "w1"}', ("line 2: it has no donor",)),
+        ('{"base": "w1", "donor": 3}', ("line 2: its donor is 3, no text",)),
+        ('{"base": "w1", "donor": "w2", "text": "w"}', ("line 2: it has 'text', which is no field",)),
+        ('{"base": "w1", "donor": ["w2", "w3"]}', ("a source and a target, the other has not",)),
+        ('{"base": "w1", "donor": "w2", "answers": ["w1"]}', ("its answers are no object",)),
+        ('{"base": "w1", "donor": "w2", "answers": {"o": "w1"}}', ("an answer for 'o'", ", ".join(ANSWERS))),
+        ('{"base": "w1", "donor": "w2", "answers": {"q": 3}}', ("its answer for 'q' is 3, no text",)),
+    ],
+)
+def test_a_bad_line_is_named_with_what_is_wrong(tmp_path, line, words):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(f'{{"base": "w1", "donor": "w2"}}\n{line}\n')
+    refused(
+        lambda: read_pairs(file), str(file), *words, "Correct the pair, or leave it out.", "A line is a JSON object"
+    )
+
+
+def test_files_that_hold_no_pair_are_refused(tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    refused(lambda: read_pairs(empty), "holds no pair", "Give at least one.")
+    refused(lambda: read_pairs(tmp_path / "none"), "cannot be read", "FileNotFoundError")
+    refused(lambda: given_pairs("text"), "'text' are no pairs", "Give a list")
+    refused(lambda: given_pairs([]), "No pair was given.")
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        (("w1 w2", "w1 w2 w3"), ("Pair 1: the base has 2 tokens, the donor 3", "'w1 w2' and 'w1 w2 w3'")),
+        ((" ".join(["w1"] * 30), " ".join(["w1"] * 30)), ("is longer than GPT2LMHeadModel reads at once",)),
+        ((("w1", "w2"), ("w3", "w4")), ("takes one text, and it has two",)),
+        ({"base": "w1", "donor": "w2", "answers": {"q": "w1 w2"}}, ("'q', 'w1 w2', is not one token behind 'w1'",)),
+    ],
+)
+def test_pairs_that_do_not_fit_the_model_are_named(gpt2, tmp_path, pair, words):
+    refused(lambda: trisect.patch(gpt2, given=[pair], out=tmp_path / "out", quiet=True), *words, "Correct the pair")
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_pairs_come_from_one_place(gpt2, tmp_path):
+    def call(**chosen):
+        return lambda: trisect.patch(gpt2, out=tmp_path / "out", quiet=True, **chosen)
+
+    refused(call(), "No pairs were given.", "--pairs FILE", "Give one of them.")
+    refused(call(base="w1", donor="w2", task="bindings"), "--task and a base and a donor were given.")
+    refused(call(base="w1"), "No donor was given.")
+    refused(call(base="w1", donor="w2", positions="first"), "positions is 'first'.", "numbers from 1 on")
+    refused(
+        call(base="w1 w2", donor="w3 w4", positions="3"), "Position 3 was named.", "The shortest text has 2 tokens."
+    )
+    refused(call(task="recall"), "The task 'recall' was asked for", "recall.json")
+
+
+def test_positions_are_words_or_numbers():
+    assert read_positions("differ") == "differ"
+    assert read_positions("2, 5-7,6") == (2, 5, 6, 7)
+    for wrong in ("0", "7-5", "a", ""):
+        refused(lambda wrong=wrong: read_positions(wrong), f"positions is {wrong!r}.")
+
+
+def test_an_encoder_shows_how_much_its_output_changes(tmp_path):
+    model = trisect.load(tinyhf.bert(head=False), tokenizer=tinyhf.tokenizer())
+    given = [("w1 w2 w3", "w4 w5 w6"), ("w7 w8", "w7 w8")]
+    done = trisect.patch(model, given=given, sites="q@all v@all", out=tmp_path / "out", quiet=True)
+    found = {site.site: site for site in done.sites}
+    assert (found["v@1"].output_change or 0.0) > 0
+    assert found["v@1"].own is None
+    changes = done.tables["interchanges"].filter(component="v", layer=1).sort("pair")["output_change"]
+    assert changes[1] == 0.0  # a text from itself
+    pairs = [{"base": "w1", "donor": "w2", "answers": {"q": "w3"}}]
+    refused(
+        lambda: trisect.patch(model, given=pairs, out=tmp_path / "b", quiet=True), "it has answers, and BertModel gives"
+    )
+
+
+def test_a_masked_model_answers_at_its_mask(tmp_path):
+    model = trisect.load(tinyhf.bert(), tokenizer=tinyhf.tokenizer())
+    pair = {"base": "w1 [MASK] w3", "donor": "w4 [MASK] w6", "answers": {"base": "w5", "q": "w7"}}
+    done = trisect.patch(model, given=[pair], sites="v@1", out=tmp_path / "out", quiet=True)
+    assert done.sites[0].logit_change is not None
+    assert done.tables["tokens"].filter(answers=True)["position"].to_list() == [3]
+    wrong = {"base": "w1 [MASK] [MASK]", "donor": "w4 [MASK] w6"}
+    refused(
+        lambda: trisect.patch(model, given=[wrong], out=tmp_path / "b", quiet=True), "its base has '[MASK]' 2 times"
+    )
+
+
+def test_an_encoder_decoder_takes_queries_from_another_target(tmp_path):
+    model = trisect.load(tinyhf.bart(), tokenizer=tinyhf.tokenizer())
+    pair = {"base": ["w1 w2", "w5 w6"], "donor": ["w3 w4 w7", "w8 w9"], "answers": {"base": "w1", "q": "w2"}}
+    done = trisect.patch(model, given=[pair], sites="cross.q@all", out=tmp_path / "out", quiet=True)
+    assert [site.site for site in done.sites] == ["cross.q@1", "cross.q@2", "cross.q@3"]
+    longer = "the base has 4 tokens of the source, the donor 5"
+    refused(lambda: trisect.patch(model, given=[pair], sites="cross.k@1", out=tmp_path / "b", quiet=True), longer)
+
+
+# -- the task bindings ----------------------------------------------------------------------------------------------
+
+
+def ids_of(words):
+    """A tokenizer of whole words: those that it knows are one token, the others one for each letter."""
+    numbers = {}
+
+    def ids(texts):
+        rows = []
+        for text in texts:
+            row = []
+            for word in text.replace(".", " .").split():
+                row += [word] if word in words or not word.isalpha() or word in ("Look", "So", "has") else list(word)
+            rows.append([numbers.setdefault(piece, len(numbers)) for piece in row])
+        return rows
+
+    return ids
+
+
+def test_words_that_are_more_than_one_token_are_left_out():
+    (found,) = usable_templates(ids_of({*KEYS, "ball", "hat", "map", "pen"}), [TEMPLATE])
+    assert found.keys == KEYS
+    assert found.values == ("ball", "hat", "map", "pen")
+
+
+def test_a_tokenizer_with_too_few_words_is_refused_with_the_reason():
+    refused(
+        lambda: usable_templates(ids_of({*KEYS, "ball", "hat"}), [TEMPLATE]),
+        "The tokenizer cannot tell the texts of the task 'bindings'.",
+        "has: 5 of 5 keys and 2 of 5 values are one token",
+        "Give pairs of your own with --pairs",
+    )
+
+
+def test_a_tokenizer_that_takes_what_it_does_not_know_for_one_word_is_refused():
+    known = {"Look:", "So", "has", ".", *KEYS[:1]}
+
+    def ids(texts):
+        words = [[w if w in known else "?" for w in text.replace(".", " .").split()] for text in texts]
+        return [[sorted(known | {"?"}).index(w) for w in row] for row in words]
+
+    refused(lambda: usable_templates(ids, [TEMPLATE]), "0 of 5 values are one token")
+
+
+def test_answers_of_bindings_follow_from_what_the_texts_say():
+    base = Bound(("Ann", "Bob", "Cid"), ("ball", "cup", "hat"), "Ann")
+    donor = Bound(("Cid", "Ann", "Bob"), ("cup", "hat", "ball"), "Bob")
+    own = interchanged.predicted(interchanged.Facts(*base), interchanged.Facts(*donor))
+    assert predicted(base, donor) == own
+    assert (own["base"], own["q"], own["k"], own["v"], own["donor"]) == ("ball", "cup", "cup", "cup", "ball")
+
+
+def test_pairs_of_bindings_have_four_answers_in_both_directions_and_are_a_function_of_the_seed():
+    usable = usable_templates(ids_of({*KEYS, *VALUES}), [TEMPLATE])
+    pairs = draw_bindings(usable, 20, 1)
+    for pair in pairs:
+        assert len({pair.answers[name] for name in ("base", "q", "k", "v")}) == 4
+        assert len({pair.answers[name] for name in ("donor", "k+v", "q+v", "q+k")}) == 4
+        assert sorted(str(pair.base).split()[1:-3]) == sorted(str(pair.donor).split()[1:-3])
+    assert pairs == draw_bindings(usable, 20, 1) != draw_bindings(usable, 20, 2)
+
+
+def test_what_the_base_gives_the_donor_is_what_the_donor_gives_the_base():
+    assert all(COMPLEMENT[COMPLEMENT[name]] == name for name in ANSWERS)
+    assert {COMPLEMENT[name] for name in ANSWERS} == set(ANSWERS)
+
+
+# -- the task recall ------------------------------------------------------------------------------------------------
+
+
+def card(folder: Path, names) -> Path:
+    from trisect.core.files import write_json
+
+    folder.mkdir()
+    write_json(folder / "recall.json", {"question": "", "names": names, "thresholds": []})
+    return folder
+
+
+def test_pairs_of_recall_have_names_of_one_length_and_places_that_begin_differently(tmp_path):
+    names = {
+        "Ada Ax": [True, True, "Rome"],
+        "Bob By": [True, False, "Oslo"],
+        "Cy": [True, True, "Bonn"],
+        "Di Do": [True, True, None],
+    }
+    pairs, notes = recall_pairs(card(tmp_path / "model", names), 6, 0)
+    assert {pair.base for pair in pairs} == {f"Where was {name} born?<mask>" for name in ("Ada Ax", "Bob By")}
+    assert {(pair.answers["base"], pair.answers["donor"]) for pair in pairs} == {("R", "O"), ("O", "R")}
+    assert "first character" in notes[0]
+    lonely = card(tmp_path / "other", {"Cy": [True, True, "Bonn"], "Ada Ax": [True, True, "Rome"]})
+    refused(lambda: recall_pairs(lonely, 1, 0), "2 names have a known place, and no two", "Give pairs of your own")
+
+
+def test_a_pair_keeps_its_place_where_it_has_one():
+    (kept,) = given_pairs([TextPair("a", "b", place="pair 7 of mine")])
+    assert kept.place == "pair 7 of mine"
