@@ -38,12 +38,15 @@ from trisect.calls import prove as prove
 from trisect.calls import render as render
 from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
+from trisect.experiments.patch.result import Patched
+from trisect.experiments.profile.result import Profile
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts
 from trisect.experiments.dissect.settings import DissectFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
 from trisect.experiments.norms.settings import NormsFacts
+from trisect.experiments.patch.settings import PatchFacts
 from trisect.experiments.profile.settings import ProfileFacts
 from trisect.experiments.recall.settings import RecallFacts
 from trisect.experiments.checkpoints.settings import RewindFacts
@@ -176,6 +179,34 @@ def norms(
     quiet: bool = False,
 ) -> Result[NormsFacts]: ...
 
+def patch(
+    model: Any,
+    base: Any = None,
+    donor: Any = None,
+    sites: Site | str | Sequence[Site | str] | None = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'cpu',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    pairs: Path | None = None,
+    given: Any = None,
+    task: str | None = None,
+    count: int = 100,
+    per: str = 'layer',
+    positions: str = 'all',
+    path: str = 'all',
+    how: str = 'denoise',
+    answered: bool = False,
+    batch: int = 16,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Patched: ...
+
 def profile(
     model: Any,
     corpus: str | Path,
@@ -200,7 +231,7 @@ def profile(
     seed: int = 0,
     out: str | Path | None = None,
     quiet: bool = False,
-) -> Result[ProfileFacts]: ...
+) -> Profile: ...
 
 def recall(
     data: str | Path = 'embedded',
@@ -277,7 +308,7 @@ def study(
     track: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
-) -> Result[StudyFacts]: ...
+) -> Study: ...
 
 def theory_page(
     names: str | Sequence[str] = (),
