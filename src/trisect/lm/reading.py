@@ -81,34 +81,7 @@ class OwnModel:
 
     def projections(self) -> tuple[Projections, ...]:
         """Per-head weights of every layer: slices of the in-projection, and of the output projection's columns."""
-        return tuple(self._projections(n) for n in range(1, self.model.layers + 1))
-
-    def _projections(self, n: int) -> Projections:
-        wide, heads = self.model.width, self.model.heads
-        each = wide // heads
-        w, b = self.parameters[f"layers.{n}.in.weight"][0], self.parameters[f"layers.{n}.in.bias"][0]
-        maps, shifts, origins = {}, {}, {}
-        for i, component in enumerate(COMPONENTS):
-            rows = torch.arange(i * wide, (i + 1) * wide).view(heads, each)
-            maps[component], shifts[component] = w[rows].transpose(1, 2), b[rows]
-            words = f"rows {i * wide + 1}-{(i + 1) * wide} of the in-projection"
-            name = f"layers.{n}.in"
-            origins[component] = Origin("rows", words, f"{name}.weight", f"{name}.bias", rows, residual=0.0)
-        out = f"layers.{n}.out"
-        columns = torch.arange(wide).view(heads, each)
-        origins["o"] = Origin("rows", "the output projection", f"{out}.weight", f"{out}.bias", columns, residual=0.0)
-        return Projections(
-            Address(STACK, n),
-            origins,
-            maps["q"],
-            maps["k"],
-            maps["v"],
-            self.parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0),
-            shifts["q"],
-            shifts["k"],
-            shifts["v"],
-            self.parameters[f"{out}.bias"][0],
-        )
+        return tuple(_projections(self.model, self.parameters, n) for n in range(1, self.model.layers + 1))
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` makes no difference, since nothing has to be hidden."""
@@ -173,7 +146,21 @@ class OwnModel:
             )
             scale = (self.model.width // self.model.heads) ** -0.5
             address = Address(STACK, n)
-            traces.append(Trace(address, q, k, v, weights, output, real, real, self._projections(n), scale, block))
+            traces.append(
+                Trace(
+                    address,
+                    q,
+                    k,
+                    v,
+                    weights,
+                    output,
+                    real,
+                    real,
+                    _projections(self.model, self.parameters, n),
+                    scale,
+                    block,
+                )
+            )
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows, batch.notes, self.objective)
 
     @torch.no_grad()
@@ -187,9 +174,8 @@ class OwnModel:
         """Next-word losses of one batch, row by row, in nats."""
         ids, real = batch.inputs["ids"], batch.source.real
         hidden = self._pass(ids, write or {}, hold or {}, None)
-        flat = hidden[:, :-1].flatten(0, 1)[None]
-        logits = linear(flat, self.parameters["decoder.weight"], self.parameters["decoder.bias"])[0]
-        losses = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+        logits = self._logits(hidden[:, :-1])
+        losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
         return RowScores((losses.double() * real[:, 1:]).sum(1), real[:, 1:].sum(1).double())
 
     @property
@@ -213,8 +199,11 @@ class OwnModel:
         hidden = self._pass(batch.inputs["ids"], write or {}, hold or {}, None)
         if places is not None:
             hidden = hidden[torch.arange(len(hidden)), places][:, None]
+        return self._logits(hidden)
+
+    def _logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         flat = linear(hidden.flatten(0, 1)[None], self.parameters["decoder.weight"], self.parameters["decoder.bias"])
-        return flat[0].view(*hidden.shape[:2], -1)
+        return flat[0].view(*hidden.shape[:2], flat.shape[-1])
 
     def _pass(
         self,
@@ -239,6 +228,35 @@ class OwnModel:
             mixed = output.transpose(1, 2).reshape(1, *x.shape[1:])
             x = finish(p, n, x, mixed, None, idle=self.model.idle)
         return x[0]
+
+
+def _projections(model: Model, parameters: Mapping[str, Tensor], n: int) -> Projections:
+    """Slices of a layer's in-projection, and of its output projection's columns."""
+    wide, heads = model.width, model.heads
+    each = wide // heads
+    w, b = parameters[f"layers.{n}.in.weight"][0], parameters[f"layers.{n}.in.bias"][0]
+    maps, shifts, origins = {}, {}, {}
+    for i, component in enumerate(COMPONENTS):
+        rows = torch.arange(i * wide, (i + 1) * wide).view(heads, each)
+        maps[component], shifts[component] = w[rows].transpose(1, 2), b[rows]
+        words = f"rows {i * wide + 1}-{(i + 1) * wide} of the in-projection"
+        name = f"layers.{n}.in"
+        origins[component] = Origin("rows", words, f"{name}.weight", f"{name}.bias", rows, residual=0.0)
+    out = f"layers.{n}.out"
+    columns = torch.arange(wide).view(heads, each)
+    origins["o"] = Origin("rows", "the output projection", f"{out}.weight", f"{out}.bias", columns, residual=0.0)
+    return Projections(
+        Address(STACK, n),
+        origins,
+        maps["q"],
+        maps["k"],
+        maps["v"],
+        parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0),
+        shifts["q"],
+        shifts["k"],
+        shifts["v"],
+        parameters[f"{out}.bias"][0],
+    )
 
 
 def _split(t: Float[Tensor, "B T D"], heads: int) -> Float[Tensor, "B H T E"]:

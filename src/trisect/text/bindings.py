@@ -16,7 +16,7 @@ SLOTS = 3  # places of a word in the text that its token is looked for in
 NO_WORD = "zqxjvk"  # stands for whatever a tokenizer does not know
 PARTS = ("q", "k", "v")
 FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of either direction of a patch
-Ids = Callable[[Sequence[str]], Sequence[Sequence[int]]]  # texts -> the token ids of each, without the tokenizer's own
+TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]  # texts -> the token ids of each, without the tokenizer's own
 
 
 class BindingTemplate(NamedTuple):
@@ -89,7 +89,7 @@ TEMPLATES = (
 )
 
 
-def usable_templates(ids: Ids, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[UsableTemplate, ...]:
+def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[UsableTemplate, ...]:
     """The templates that a tokenizer can tell, each with the words that are one token of their own wherever they stand.
 
     Then all texts of a template are as long, and position by position they differ in the words alone. Raises CorpusError
@@ -155,7 +155,7 @@ def _told(template: BindingTemplate, bound: Bound) -> str:
     return template.lead + told + template.question.format(key=bound.asked)
 
 
-def _single(ids: Ids, template: BindingTemplate, slot: str, words: Sequence[str]) -> tuple[str, ...]:
+def _single(ids: TokenIds, template: BindingTemplate, slot: str, words: Sequence[str]) -> tuple[str, ...]:
     """The words that are one token of their own wherever the template has them: in two bindings, and at the end."""
     other = {"key": template.values, "value": template.keys}[slot][0]
     whole, asked = [], []
