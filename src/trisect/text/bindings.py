@@ -16,7 +16,9 @@ SLOTS = 3  # places of a word in the text that its token is looked for in
 NO_WORD = "zqxjvk"  # stands for whatever a tokenizer does not know
 PARTS = ("q", "k", "v")
 FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of either direction of a patch
-TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]  # texts -> the token ids of each, without the tokenizer's own
+TokenIds = Callable[
+    [Sequence[str]], Sequence[Sequence[int]]
+]  # texts -> the token ids of each, without the tokenizer's own
 
 
 class BindingTemplate(NamedTuple):
