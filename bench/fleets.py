@@ -20,7 +20,7 @@ from trisect.experiments.study.presets import find_experiment
 from trisect.lm.matmul import fast_products
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus
-from trisect.text.readers import load_text
+from trisect.text.sources import load_text
 
 MEMBERS, STEPS = 8, 20
 

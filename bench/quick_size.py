@@ -14,7 +14,7 @@ from trisect.experiments.study.presets import find_experiment
 from trisect.lm.fleet import views
 from trisect.lm.rewind import self_only_loss
 from trisect.lm.train import Trainer
-from trisect.text.readers import load_text
+from trisect.text.sources import load_text
 
 # train tokens, window, columns, epochs, rate, decay
 SIZES = (

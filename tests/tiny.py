@@ -7,7 +7,7 @@ from trisect.core.spec import Attack, Design, Freeze, Model, Rewind, Run, Text, 
 from trisect.lm.adversary import Attackers
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus
-from trisect.text.readers import load_text
+from trisect.text.sources import load_text
 
 TEXT = Text("embedded", train_tokens=1_200, valid_tokens=400)
 MODEL = Model(width=8, layers=2, heads=2, feedforward=8, dropout=0.1)

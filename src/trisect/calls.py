@@ -12,7 +12,7 @@ from trisect.experiments.study.result import Study
 from trisect.lab.inputs import open_any
 from trisect.lab.subject import load as load
 from trisect.text.corpus import Corpus
-from trisect.text.readers import open_corpus
+from trisect.text.sources import open_corpus
 
 if TYPE_CHECKING:
     from trisect.claims import ListedPart

@@ -37,7 +37,7 @@ def lines() -> list[Line]:
     found = [line._replace(link="training/report.html") for line in found]
     q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))
     missing = TITLES - {line.title for line in found}
-    assert missing <= {"Ablation", "Norms", "Similarity", "Recall"}
+    assert missing <= {"Ablation", "Ablation in the study", "Norms", "Similarity", "Recall"}
     return [
         *found,
         *(Line(kind.lower(), "norms", LONG, "nats", q, k, v, words=LONG, link="x.html") for kind in sorted(missing)),

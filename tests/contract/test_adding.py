@@ -208,3 +208,70 @@ def test_a_new_source_with_two_claims_is_one_file_and_its_place_in_the_tuple(cop
     page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert "Freezing v everywhere makes training worse." in page
     assert "Nobody. A source made for a test. 2026." in page
+
+
+READER = '''"""Tab-separated words with tags, a blank line between sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trisect.text.names import SPLITS
+from trisect.text.readers.base import Paragraph, Reader, SplitText, lines
+
+
+def suits(where: SplitText) -> bool:
+    """Whether a folder has a file train.tsv."""
+    return isinstance(where, Path) and bool(TABBED.candidates(where, "train"))
+
+
+def paragraphs(part: SplitText) -> Iterator[Paragraph]:
+    """A paragraph for each run of lines that are not blank."""
+    rows: list[list[str]] = []
+    for line in (*lines(part), ""):
+        if line.strip():
+            rows.append(line.rstrip("\\n").split("\\t"))
+        elif rows:
+            yield Paragraph([word for word, _ in rows], {"tag": [tag for _, tag in rows]})
+            rows = []
+
+
+TABBED = Reader("tabbed", {s: (f"{s}.tsv",) for s in SPLITS}, suits, paragraphs, columns=("tag",))
+'''
+
+
+def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
+    folder = tmp_path / "tagged"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.tsv").write_text("The\tDT\ncat\tNN\n\nCats\tNN\nsleep\tVB\n", encoding="utf-8")
+    unknown = copy.call("corpus", "show", str(folder))
+    assert unknown.returncode == 2
+    assert "has no train split." in unknown.stderr
+
+    copy.write("text/readers/tabbed.py", READER)
+    copy.insert(
+        "text/readers/__init__.py",
+        first="from trisect.text.readers.plain import PLAIN\n|from trisect.text.readers.tabbed import TABBED\n",
+        second="READERS: tuple[Reader, ...] = (|TABBED, ",
+    )
+    assert copy.changed() == {"text/readers/tabbed.py", "text/readers/__init__.py"}
+
+    shown = copy.call("corpus", "show", str(folder), "--json")
+    assert shown.returncode == 0, shown.stderr
+    facts = json.loads(shown.stdout)
+    assert facts["types"] == 4
+    train = {row["class"]: row["count"] for row in facts["labels"] if row["split"] == "train" and row["label"] == "tag"}
+    assert train == {"NN": 2, "DT": 1, "VB": 1, None: 0}
+    assert json.loads(copy.call("corpus", "show", str(folder), "--reader", "tabbed", "--json").stdout) == facts
+    assert "tabbed, conllu, wikitext or plain" in " ".join(copy.call("corpus", "show", "--help").stdout.split())
+    refused = copy.call("corpus", "show", str(folder), "--reader", "nothing")
+    assert "Readers are tabbed, conllu, wikitext, plain." in refused.stderr
+
+    model = tinyhf.save(tinyhf.bert(), tmp_path / "bert")
+    done = copy.call("ablate", str(model), "--corpus", str(folder), "--out", str(tmp_path / "out"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "its words, joined by spaces" in json.loads(done.stdout)["notes"][0]
+    code = f"from trisect.text.labelled import open_labelled as o; print([x.labels for x in o({str(folder)!r}, 'test').texts()])"
+    assert "('DT', 'NN')" in copy.call(code=code).stdout

@@ -18,7 +18,7 @@ from trisect.engine import processes
 from trisect.text import annotate as room
 from trisect.text.annotate import annotate
 from trisect.text.corpus import Corpus
-from trisect.text.readers import read
+from trisect.text.sources import read
 
 spacy = pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
 
@@ -256,8 +256,8 @@ def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, 
 
 def test_another_pipeline_and_another_text_are_another_statement(source, tagger, tmp_path):
     """With the same name and version, only the weights tell two pipelines apart."""
-    from trisect.text import readers
     from trisect.text import tagger as process
+    from trisect.text.readers.wikitext import WIKITEXT
 
     other = pipeline(tmp_path / "tiny", seed=1, tagger=True, entities=ENTITIES)
     first, second = (process.describe_pipeline(str(p), ("pos", "dep")) for p in (tagger, other))
@@ -265,7 +265,7 @@ def test_another_pipeline_and_another_text_are_another_statement(source, tagger,
     assert first.digest != second.digest
     assert process.describe_pipeline(str(tagger), ("pos", "dep")) == first
     changed = shutil.copytree(source, tmp_path / "text")
-    kind = readers.WIKITEXT
+    kind = WIKITEXT
     mine = room._statement(kind, kind.find(source), "Unk", first)
     assert room._statement(kind, kind.find(changed), "Unk", first) == mine
     assert room._statement(kind, kind.find(source), "Unk", replace(first, columns=("pos",))) != mine
@@ -274,7 +274,7 @@ def test_another_pipeline_and_another_text_are_another_statement(source, tagger,
 
 
 def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
-    from trisect.text.readers import WIKITEXT
+    from trisect.text.readers.wikitext import WIKITEXT
 
     monkeypatch.setattr(room, "LONGEST", 3)
     shards = list(room._shards(WIKITEXT, WIKITEXT.find(source), Path("s"), "Unk"))

@@ -64,7 +64,9 @@ def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done)
     some = not pl.read_parquet(retrieved).filter(measure="survival", group="retrieved").is_empty()
     lines = from_table(done.tables["evidence"])
     # eight dimensions are fewer than the classes: the label takes all of them, which says nothing
-    assert {line.kind for line in lines} == set(KINDS) - {"erasure"} | OF_MODELS | ({"recall"} if some else set())
+    assert {line.kind for line in lines} == set(KINDS) - {"erasure", "ablation"} | OF_MODELS | (
+        {"recall"} if some else set()
+    )
     for line in lines:
         rows = done.tables["evidence"].filter(kind=line.kind, what=line.what)
         assert dict(rows.select("component", "value").iter_rows()) == {c: m.mean for c, m in line.means.items()}

@@ -12,7 +12,9 @@ from trisect.experiments.study.plan import choose
 from trisect.text import annotate as room
 from trisect.text import hub
 from trisect.text.hub import DatasetTexts
-from trisect.text.readers import PLAIN, WIKITEXT, find_source, load_text, open_corpus, read
+from trisect.text.readers.plain import PLAIN
+from trisect.text.readers.wikitext import WIKITEXT
+from trisect.text.sources import find_source, load_text, open_corpus, read
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face datasets are the optional extra trisect[hub]")
 

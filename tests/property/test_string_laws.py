@@ -16,7 +16,7 @@ from trisect.core.errors import CorpusError, SiteError, TrisectError
 from trisect.core.site import COMPONENTS, Site
 from trisect.core.spec import plain
 from trisect.text.corpus import Corpus
-from trisect.text.readers import open_corpus
+from trisect.text.sources import open_corpus
 
 many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

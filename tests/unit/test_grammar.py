@@ -8,8 +8,8 @@ import pytest
 
 from trisect.text.grammar import VERSION, embedded, sentences
 from trisect.text.lexicon import FUNCTION, Lexicon
-from trisect.text.readers import Text as TextSpec
-from trisect.text.readers import load_text
+from trisect.text.sources import Text as TextSpec
+from trisect.text.sources import load_text
 
 UD_POS = {"NOUN", "DET", "VERB", "PUNCT", "PRON", "ADJ", "ADP", "AUX", "CCONJ", "SCONJ", "PROPN", "ADV", "NUM", "INTJ"}
 UD_POS |= {"PART"}

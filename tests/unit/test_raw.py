@@ -4,7 +4,7 @@ import pytest
 
 from trisect.core.errors import CorpusError
 from trisect.text.raw import first_texts, given_texts, open_texts
-from trisect.text.readers import open_corpus
+from trisect.text.sources import open_corpus
 
 
 def put(folder, **files):

@@ -5,9 +5,15 @@ import pytest
 
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
-from trisect.text import readers
+from trisect.text import sources
 from trisect.text.corpus import Corpus
-from trisect.text.readers import CONLLU, PLAIN, WIKITEXT, basic_english, describe, load_text, open_corpus, read, reader
+from trisect.text.overview import describe
+from trisect.text.readers import base, suiting
+from trisect.text.readers.base import basic_english
+from trisect.text.readers.conllu import CONLLU
+from trisect.text.readers.plain import PLAIN
+from trisect.text.readers.wikitext import WIKITEXT
+from trisect.text.sources import find_source, load_text, open_corpus, read
 
 WIKI = ' \n = The <unk> Title = \n \n He said " no ; " it \'s ( 1 @,@ 000 ) : so<br />what ? \n'
 
@@ -45,7 +51,7 @@ def test_wikitext_is_read_without_empty_lines_or_line_ends(tmp_path):
 @pytest.mark.parametrize("names", [("train.txt", "valid.txt"), ("wiki.train.tokens", "wiki.valid.tokens")])
 def test_wikitext_names(tmp_path, names):
     folder = folder_of(tmp_path, dict.fromkeys(names, WIKI))
-    assert reader(folder) is WIKITEXT
+    assert suiting(folder) is WIKITEXT
     assert list(WIKITEXT.find(folder)) == ["train", "valid"]
 
 
@@ -53,9 +59,9 @@ def test_wikitext_names(tmp_path, names):
 def test_text_with_wikitext_marks_is_wikitext_and_else_plain(tmp_path, mark):
     plain = folder_of(tmp_path / "plain", {"train.txt": "a = b\nc @ d\n", "valid.txt": "a b\n"})
     marked = folder_of(tmp_path / "marked", {"train.txt": f"a = b\n{mark}\nc d\n", "valid.txt": "a b\n"})
-    assert reader(plain) is PLAIN
-    assert reader(marked) is WIKITEXT
-    assert reader(marked, "plain") is PLAIN
+    assert suiting(plain) is PLAIN
+    assert suiting(marked) is WIKITEXT
+    assert find_source(marked, "plain").kind is PLAIN
     assert read(marked, "plain").splits["train"].tokens.tolist() == read(marked).splits["train"].tokens.tolist()
 
 
@@ -65,7 +71,7 @@ def test_conllu_takes_words_only(tmp_path):
     body += "# text = x\n" + word(1, "X Y", "_", "nsubj:pass")
     folder = folder_of(tmp_path, {"en_x-ud-train.conllu": body, "en_x-ud-dev.conllu": body.replace("\n", "\r\n")})
     corpus = read(folder)
-    assert reader(folder) is CONLLU
+    assert suiting(folder) is CONLLU
     assert corpus.vocabulary == ("do", "n't", "walk", "x y")
     assert corpus.labels == {"pos": ("AUX", "PART", "VERB"), "dep": ("aux", "advmod", "root", "nsubj:pass")}
     for split in ("train", "valid"):
@@ -133,15 +139,15 @@ def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):
     text = " ".join(f"word{i}" for i in range(50))
     folder = folder_of(tmp_path, {"train.txt": text, "valid.txt": text + "\n" + text})
     whole = read(folder)
-    monkeypatch.setattr(readers, "LINE", 16)
-    assert max(len(line) for line in readers.lines(folder / "train.txt")) < 32
+    monkeypatch.setattr(base, "LINE", 16)
+    assert max(len(line) for line in base.lines(folder / "train.txt")) < 32
     assert read(folder).fingerprint == whole.fingerprint
 
 
 def test_folders_without_what_is_needed(tmp_path):
     with pytest.raises(CorpusError, match=r"There is no folder .*none"):
         read(tmp_path / "none")
-    with pytest.raises(CorpusError, match=r"no train split.\n  Looked for train.txt or .*; the folder holds nothing"):
+    with pytest.raises(CorpusError, match=r"no train split.\n  Looked for .*train.txt or .*; the folder holds nothing"):
         read(tmp_path)
     folder = folder_of(tmp_path, {"train.txt": "a b", "notes.md": ""})
     with pytest.raises(CorpusError, match=r"no valid split.\n.*the folder holds notes.md, train.txt.\n  Add that file"):
@@ -170,12 +176,12 @@ def test_no_corpus_named():
 
 
 def test_an_unknown_reader(tmp_path):
-    with pytest.raises(CorpusError, match=r"'html' is not a reader.\n  Readers are wikitext, conllu, plain."):
+    with pytest.raises(CorpusError, match=r"'html' is not a reader.\n  Readers are conllu, wikitext, plain."):
         read(tmp_path, "html")
 
 
 def test_too_many_names_for_one_column():
-    ids = readers.Ids(2)
+    ids = sources.Ids(2)
     assert (ids["a"], ids["b"], ids["a"]) == (0, 1, 0)
     with pytest.raises(CorpusError, match=r"At most 2 fit; 'c' is one too many"):
         ids["c"]
@@ -216,9 +222,9 @@ def test_a_corpus_folder_is_loaded_not_read(tmp_path):
 def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
     for split in ("train", "valid"):
         (tmp_path / f"{split}.txt").write_text("\ufeffThe cat sat .\n", encoding="utf-8")
-    assert set(readers.read(tmp_path).vocabulary) == {"the", "cat", "sat", "."}
+    assert set(read(tmp_path).vocabulary) == {"the", "cat", "sat", "."}
     for split in ("train", "valid"):
         (tmp_path / f"{split}.txt").unlink()
         rows = "\ufeff# x = 1\n1\tCats\tcat\tNOUN\t_\t_\t0\troot\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t1\tdep\t_\t_\n\n"
         (tmp_path / f"{split}.conllu").write_text(rows, encoding="utf-8")
-    assert set(readers.read(tmp_path).vocabulary) == {"cats", "sleep"}
+    assert set(read(tmp_path).vocabulary) == {"cats", "sleep"}

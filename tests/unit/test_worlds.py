@@ -11,7 +11,7 @@ import pytest
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text.corpus import Corpus, Documents, Split, batch, check_windows, sample_steps, steps, unigram_loss
-from trisect.text.readers import load_text, open_corpus, whole_place
+from trisect.text.sources import load_text, open_corpus, whole_place
 from trisect.text.worlds import ROLES, Roles, world_of
 
 SMALL: Roles = replace(ROLES, items=3, keys=4, values=5, rests=2)

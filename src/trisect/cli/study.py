@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from trisect.cli.group import main
+from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
     from trisect.claims import ListedPart
-    from trisect.text.readers import CorpusFacts
+    from trisect.text.overview import CorpusFacts
 
 
 @main.command()
@@ -49,7 +50,7 @@ def corpus() -> None:
 
 @corpus.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
+@click.option("--reader", help=f"{HELP}; found out when not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(folder: str, reader: str | None, as_json: bool) -> None:
     """Print a text's splits, tokens, types, rows and columns, and its labels.
@@ -58,7 +59,7 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
     trisect corpus show embedded
     """
     from trisect import calls
-    from trisect.text.readers import describe
+    from trisect.text.overview import describe
 
     facts = describe(calls.corpus(folder, reader))
     click.echo(json.dumps(facts, indent=1, ensure_ascii=False) if as_json else "\n".join(_corpus_lines(facts)))
@@ -68,7 +69,7 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
 @click.argument("source", metavar="CORPUS")
 @click.option("--pipeline", required=True, help="Name or folder of a spaCy pipeline.")
 @click.option("--out", required=True, help="Folder for the annotated corpus; --corpus takes it.")
-@click.option("--reader", help="wikitext, conllu or plain; found out when not given.")
+@click.option("--reader", help=f"{HELP}; found out when not given.")
 @click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
 @click.option(
     "--columns", help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]"

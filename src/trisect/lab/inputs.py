@@ -11,6 +11,7 @@ from trisect.core.errors import ModelError, SpecError
 from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.core.spec import Machine
+from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
     from trisect.core.subject import Subject, Texts
@@ -133,7 +134,7 @@ class TextSource:
     ) = None
     text: Annotated[tuple[str, ...], Setting("A text; may stand several times.")] = ()
     split: Annotated[str, Setting("train, valid or test.", metavar="SPLIT")] = "test"
-    reader: Annotated[str, Setting("wikitext, conllu or plain.", unset="found out")] | None = None
+    reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
     limit: Annotated[int, Setting("Read no more than so many texts.", low=1)] | None = None
 
     def open(self) -> Texts:

@@ -18,7 +18,7 @@ from trisect.core.trace import Address, Side
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import UNKNOWN
 from trisect.text.labelled import Labelled
-from trisect.text.readers import basic_english
+from trisect.text.readers.base import basic_english
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained

@@ -19,7 +19,7 @@ from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, TextOrPa
 from trisect.core.trace import Address, Origin, Projections, Reading, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.corpus import UNKNOWN
-from trisect.text.readers import basic_english
+from trisect.text.readers.base import basic_english
 
 STACK = "plain"
 NORM_EPSILON = 1e-5  # of the fleet's layer norms

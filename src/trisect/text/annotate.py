@@ -23,9 +23,10 @@ from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
 from trisect.engine.start import open_engine
-from trisect.text import arrays, readers
+from trisect.text import arrays, sources
 from trisect.text.corpus import SPLITS, Corpus, Split
 from trisect.text.hub import DatasetTexts
+from trisect.text.readers.base import Reader
 from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, describe, tag
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
@@ -65,7 +66,7 @@ def annotate(
     wanted, extra = (NEEDED, EXTRA) if columns is None else (tuple(columns), ())
     _check(placeholder, workers, wanted)
     _check_folder(out)
-    raw = readers.find_source(source, reader)
+    raw = sources.find_source(source, reader)
     kind, files = raw.kind, raw.parts
     crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
     with ExitStack() as stack:
@@ -77,7 +78,7 @@ def annotate(
         statement = _statement(kind, files, placeholder, about)
         if (finished := _finished(out, statement)) is not None:
             return finished
-        text = readers.read(raw)  # before anything is made in the folder: it may be refused
+        text = sources.read(raw)  # before anything is made in the folder: it may be refused
         stack.enter_context(_locked(out))
         _prepare(out / ".shards", statement)
         shards = _shards(kind, files, out / ".shards", placeholder)
@@ -152,7 +153,7 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
 
 
 def _statement(
-    kind: readers.Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: PipelineFacts
+    kind: Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: PipelineFacts
 ) -> dict[str, Any]:
     """All that the labels depend on; shards and results of another statement are never taken for ours."""
     return {
@@ -209,9 +210,7 @@ def _prepare(folder: Path, statement: Mapping[str, Any]) -> None:
         write_json(key, statement)
 
 
-def _shards(
-    kind: readers.Reader, files: Mapping[str, Path | DatasetTexts], folder: Path, placeholder: str
-) -> Iterator[_Shard]:
+def _shards(kind: Reader, files: Mapping[str, Path | DatasetTexts], folder: Path, placeholder: str) -> Iterator[_Shard]:
     """The text in pieces of about 20,000 words; where they are cut depends on the text alone."""
     for split, part in files.items():
         number, tokens, texts = 0, 0, []
@@ -319,10 +318,10 @@ def _tag(
     drive(works(), engine)
 
 
-def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[str], notes: tuple[str, ...]) -> Corpus:
+def _merge(text: Corpus, kind: Reader, folder: Path, columns: Sequence[str], notes: tuple[str, ...]) -> Corpus:
     """The text with the shards' labels beside its tokens; hidden words and words left out by the pipeline get -1."""
     hidden = np.array([word in kind.hidden for word in text.vocabulary])
-    classes = {column: readers.Ids(2**15 - 1) for column in columns}
+    classes = {column: sources.Ids(2**15 - 1) for column in columns}
     splits = {}
     for name, split in text.splits.items():
         grown = {column: arrays.GrowingArray(np.int16) for column in columns}
@@ -347,7 +346,7 @@ def _merge(text: Corpus, kind: readers.Reader, folder: Path, columns: Sequence[s
     return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
 
 
-def _notes(kind: readers.Reader, text: Corpus, placeholder: str, about: PipelineFacts) -> tuple[str, ...]:
+def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -> tuple[str, ...]:
     *first, last = (COLUMNS[c] for c in about.columns)
     what = " and ".join([*filter(None, [", ".join(first)]), last])
     pipeline = about.pipeline

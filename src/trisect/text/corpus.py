@@ -15,10 +15,8 @@ from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import canonical, digest, inside, is_name, read_json, write_json
 from trisect.core.spec import Text
 from trisect.text import arrays
+from trisect.text.names import SPLITS, UNKNOWN, UNSHOWN
 
-SPLITS = ("train", "valid", "test")
-UNKNOWN = "<unk>"
-UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
 FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +12,9 @@ from trisect.core.errors import CorpusError
 from trisect.core.files import digest
 from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts, is_hub
-from trisect.text.raw import HEADING, JOINED, LONGEST_SENTENCE, STOP
-from trisect.text.readers import WIKITEXT, RawSource, find_source, lines, open_corpus
+from trisect.text.raw import LONGEST_SENTENCE, STOP
+from trisect.text.sources import RawSource, find_source, open_corpus
 
-ARTICLE = re.compile(r"^ ?= [^=]+ = *$")
 WORD = re.compile(r"<unk>|\w+(?:['’-]\w+)*|[^\w\s]")
 Labels = Mapping[str, tuple[str | None, ...]]
 
@@ -75,12 +73,12 @@ def open_labelled(where: str | Path, split: str, reader: str | None = None, bare
     mark = digest("\n".join(part.texts()), 8) if isinstance(part, DatasetTexts) else digest(part.read_bytes(), 8)
 
     def texts() -> Iterator[Labelled]:
-        for found, paragraph in zip(_said(part), source.kind.paragraphs(part), strict=True):
+        for found, paragraph in zip(source.kind.raw(part), source.kind.paragraphs(part), strict=True):
             none = [None] * len(paragraph.words)
             one = placed(found.text, paragraph.words, {c: tuple(paragraph.labels.get(c) or none) for c in columns})
             yield one._replace(heads=found.heads, article=found.article)
 
-    notes = (*source.notes, *source.kind.label_notes, "A text is a sentence, as its '# text' line has it.")
+    notes = (*source.notes, *source.kind.label_notes, source.kind.unit)
     return LabelledTexts(f"{source.name}, {split}", columns, texts, notes, mark, options)
 
 
@@ -113,51 +111,17 @@ def _runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
             start = i + 1
 
 
-class _Around(NamedTuple):
-    """What stands around a sentence's words: its `# text`, the words' heads (empty where one has none), its article."""
-
-    text: str
-    heads: tuple[int, ...]
-    article: int | None
-
-
-def _said(part: Path | DatasetTexts) -> Iterator[_Around]:
-    """What stands around every sentence that has words; articles begin at `# newdoc` lines."""
-    said, article = "", None
-    heads: list[str] = []
-    for line in chain(lines(part), ("",)):
-        if line.startswith("# text = "):
-            said = line.removeprefix("# text = ").strip()
-        elif line.startswith("# newdoc"):
-            article = 0 if article is None else article + 1
-        elif not line.strip():
-            if heads:
-                known = all(head.isdigit() and int(head) <= len(heads) for head in heads)
-                yield _Around(said, tuple(map(int, heads)) if known else (), article)
-            said, heads = "", []
-        elif not line.startswith("#"):
-            cells = line.split("\t")
-            if cells[0].isdigit():
-                heads.append(cells[6] if len(cells) > 6 else "")
-
-
 def _unlabelled(source: RawSource, split: str, options: tuple[str, ...]) -> LabelledTexts:
     """A raw text's paragraphs or lines without labels; headings of the first level begin articles."""
-    part, wiki = source.parts[split], source.kind is WIKITEXT
+    part = source.parts[split]
 
     def texts() -> Iterator[Labelled]:
-        article = None
-        for line in lines(part):
-            if wiki and HEADING.match(line):
-                if ARTICLE.match(line):
-                    article = 0 if article is None else article + 1
-            elif line.strip():
-                said = JOINED.sub(r"\1", line.strip()) if wiki else line.strip()
-                yield Labelled(said, tuple(found.span() for found in WORD.finditer(said)), {}, (), article)
+        for one in source.kind.raw(part):
+            yield Labelled(one.text, tuple(found.span() for found in WORD.finditer(one.text)), {}, (), one.article)
 
-    what = "A text is a paragraph; headings are left out." if wiki else "A text is a line."
+    notes = (*source.notes, source.kind.unit)
     mark = digest("\n".join(part.texts()), 8) if isinstance(part, DatasetTexts) else digest(part.read_bytes(), 8)
-    return LabelledTexts(f"{source.name}, {split}", (), texts, (*source.notes, what), mark, options)
+    return LabelledTexts(f"{source.name}, {split}", (), texts, notes, mark, options)
 
 
 def _need_split(name: str, split: str, there: tuple[str, ...]) -> None:

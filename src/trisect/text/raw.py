@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -13,10 +12,8 @@ from trisect.core.files import digest
 from trisect.core.subject import TextOrPair, Texts
 from trisect.text.corpus import SPLITS, Corpus
 from trisect.text.hub import DatasetTexts, is_hub
-from trisect.text.readers import CONLLU, WIKITEXT, find_source, lines, open_corpus
+from trisect.text.sources import find_source, open_corpus
 
-HEADING = re.compile(r"^ ?(= )+.+( =)+\s*$")
-JOINED = re.compile(r" @([-,.])@ ")
 STOP = "."
 FEW = 3  # texts that a command is still written out with
 LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
@@ -60,21 +57,9 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     if split not in source.parts:
         raise _no_split(str(where), split, tuple(source.parts))
     part, kind, options = source.parts[split], source.kind, _options(where, split, reader)
-    notes = list(source.notes)
-    if kind is CONLLU:
-        notes.append("A text is a sentence of the treebank, as its '# text' line has it.")
-        return Texts(f"{source.name}, {split}", lambda: _sentences(part), tuple(notes), _mark(part), options)
-    if kind is WIKITEXT:
-        notes.append("A text is a paragraph; headings are left out, and '@-@', '@,@', '@.@' are joined again.")
-        return Texts(f"{source.name}, {split}", lambda: _paragraphs(part), tuple(notes), _mark(part), options)
-    notes.append("A text is a line.")
-    return Texts(
-        f"{source.name}, {split}",
-        lambda: (t for line in lines(part) if (t := line.strip())),
-        tuple(notes),
-        _mark(part),
-        options,
-    )
+    notes = (*source.notes, kind.unit)
+    name = f"{source.name}, {split}"
+    return Texts(name, lambda: (one.text for one in kind.raw(part)), notes, _mark(part), options)
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
@@ -101,30 +86,6 @@ def _runs(corpus: Corpus, split: str) -> Iterator[str]:
             words = []
     if words:
         yield " ".join(words)
-
-
-def _paragraphs(part: Path | DatasetTexts) -> Iterator[str]:
-    for line in lines(part):
-        if line.strip() and not HEADING.match(line):
-            yield JOINED.sub(r"\1", line.strip())
-
-
-def _sentences(part: Path | DatasetTexts) -> Iterator[str]:
-    said, words = "", []
-    for line in lines(part):
-        line = line.rstrip("\r\n")
-        if line.startswith("# text = "):
-            said = line.removeprefix("# text = ").strip()
-        elif not line.strip():
-            if said or words:
-                yield said or " ".join(words)
-            said, words = "", []
-        elif not line.startswith("#"):
-            cells = line.split("\t")
-            if len(cells) == 10 and cells[0].isdigit():
-                words.append(cells[1])
-    if said or words:
-        yield said or " ".join(words)
 
 
 def _mark(part: Path | DatasetTexts) -> str:

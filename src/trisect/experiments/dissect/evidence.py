@@ -254,8 +254,8 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
 
 def _titles(lines: Sequence[Line]) -> list[str]:
     """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
-    labels = {k: {x.what.partition(",")[0] for x in lines if x.kind == k} for k in {x.kind for x in lines}}
-    names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.kind]) > 1 else x.title for x in lines]
+    labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
+    names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
     return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 

@@ -10,6 +10,7 @@ from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed, Sites
+from trisect.text.readers import HELP
 
 WHOSE = ("own", "next")
 FITTED = 20_000
@@ -26,7 +27,7 @@ class EraseSettings:
     ]
     labels: Annotated[tuple[str, ...], Setting("A column; may repeat.", option="label")] = ("pos",)
     split: Annotated[str, Setting("What the loss is measured on: train, valid or test.", metavar="SPLIT")] = "test"
-    reader: Annotated[str, Setting("wikitext, conllu or plain.", unset="found out")] | None = None
+    reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
     limit: Annotated[int, Setting("Read no more than so many texts of the split.", low=1)] | None = None
     sites: Sites | None = None
     draws: Annotated[int, Setting("Random subspaces to compare with.", low=1)] = 10

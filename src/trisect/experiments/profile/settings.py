@@ -9,6 +9,7 @@ from typing import Annotated
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelSource, Seed
+from trisect.text.readers import HELP
 
 FEWEST = 200  # random maps of a layer's input
 WORDS = 40_000
@@ -37,7 +38,7 @@ class ProfileSettings:
         | None
     ) = None
     split: Annotated[str, Setting("The words that are read: train, valid or test.", metavar="SPLIT")] = "train"
-    reader: Annotated[str, Setting("wikitext, conllu or plain.", unset="found out")] | None = None
+    reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
     limit: Annotated[int, Setting("Read no more than so many texts.", low=1)] | None = None
     words: Annotated[int, Setting("Read no more than about so many words.", low=100)] = WORDS
     per: Annotated[

@@ -22,7 +22,7 @@ from trisect.lab.folder import Folder
 from trisect.lab.live import clock
 from trisect.lm.fleet import size
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
-from trisect.text.readers import load_text, whole_place
+from trisect.text.sources import load_text, whole_place
 from trisect.text.worlds import world_of
 
 

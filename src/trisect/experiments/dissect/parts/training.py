@@ -20,6 +20,7 @@ KINDS = {
     "midstage": "Mid-stage rewinding",
     "freezing": "Freezing",
     "tying": "Tying",
+    "ablation": "Ablation in the study",
 }
 # The claims that speak of a measure, and of one label where it is about a label.
 CLAIMS = {

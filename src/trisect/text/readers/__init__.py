@@ -1,0 +1,39 @@
+"""Readers of texts: one file each, and this tuple, in the order in which they are asked whether a text suits them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trisect.core.errors import CorpusError
+from trisect.text.readers.base import Reader, SplitText, need_folder
+from trisect.text.readers.conllu import CONLLU
+from trisect.text.readers.plain import PLAIN
+from trisect.text.readers.wikitext import WIKITEXT
+
+READERS: tuple[Reader, ...] = (CONLLU, WIKITEXT, PLAIN)
+NAMES = tuple(one.name for one in READERS)
+HELP = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+
+
+def named(name: str) -> Reader:
+    """The reader of that name; raises CorpusError for an unknown one."""
+    for known in READERS:
+        if known.name == name:
+            return known
+    raise CorpusError(f"{name!r} is not a reader.", f"Readers are {', '.join(NAMES)}.", "Use one of them.")
+
+
+def suiting(where: SplitText) -> Reader:
+    """The first reader that a folder, or the train rows of a dataset, suits; raises CorpusError where none does."""
+    for known in READERS:
+        if known.suits(where):
+            return known
+    assert isinstance(where, Path), "rows of text suit the last reader"
+    need_folder(where)
+    patterns = dict.fromkeys(pattern for known in READERS for pattern in known.files["train"])
+    there = ", ".join(sorted(path.name for path in where.iterdir())[:12]) or "nothing"
+    raise CorpusError(
+        f"{where} has no train split.",
+        f"Looked for {' or '.join(patterns)}; the folder holds {there}.",
+        "Add that file, or choose another folder.",
+    )

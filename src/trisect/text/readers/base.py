@@ -1,0 +1,151 @@
+"""What a reader of texts is: a name, how its files are found and recognised, its columns, its paragraphs and its texts."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from trisect.core.errors import CorpusError
+from trisect.text.hub import DatasetTexts
+from trisect.text.names import SPLITS
+
+LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
+_APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
+_BREAK = re.compile("<br />", re.IGNORECASE)
+BASIC_ENGLISH = (
+    "Words are split by the basic_english rules and lower-cased; empty lines are dropped and there is no "
+    "end-of-line token."
+)
+SplitText = Path | DatasetTexts  # the text of one split: a file, or the rows of a dataset
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Words with their case kept, and for each label column one class name a word (null where there is none)."""
+
+    words: Sequence[str]
+    labels: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+
+
+class RawText(NamedTuple):
+    """A text as it is written, for models with a tokenizer of their own.
+
+    `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
+    `article` counts the articles (documents) that texts follow one another in; null where they are not marked.
+    """
+
+    text: str
+    heads: tuple[int, ...] = ()
+    article: int | None = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one kind of text is read. `files` lists, for each split, the patterns that its file's name may have.
+
+    `suits` says whether a folder, or the train rows of a dataset, are of this kind; readers are asked in their order.
+    `paragraphs` are the words of a split with labels in `columns` (and others that it meets); `texts` the same texts as they
+    are written, one for each paragraph where there are labels, null: their words joined by spaces; `unit` says what a text is.
+    `hidden` are (lower-cased) words that stand for words left out, so that they carry no label. `notes` speak of the
+    words, `label_notes` of the labels that come with them.
+    """
+
+    name: str
+    files: Mapping[str, tuple[str, ...]]
+    suits: Callable[[SplitText], bool]
+    paragraphs: Callable[[SplitText], Iterator[Paragraph]]
+    texts: Callable[[SplitText], Iterator[RawText]] | None = None
+    unit: str = "A text is a paragraph: its words, joined by spaces."
+    columns: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    label_notes: tuple[str, ...] = ()
+
+    def raw(self, part: SplitText) -> Iterator[RawText]:
+        """The texts of a split as they are written."""
+        if self.texts is not None:
+            return self.texts(part)
+        return (RawText(" ".join(paragraph.words)) for paragraph in self.paragraphs(part))
+
+    def candidates(self, folder: Path, split: str) -> list[Path]:
+        """Every file of a folder whose name is one that a split's may have."""
+        return sorted({path for pattern in self.files[split] for path in folder.glob(pattern) if path.is_file()})
+
+    def find(self, folder: Path) -> dict[str, Path]:
+        """The file of each split; raises CorpusError when train or valid has none, or a split has several."""
+        need_folder(folder)
+        found = {}
+        for split in SPLITS:
+            paths = self.candidates(folder, split)
+            if len(paths) > 1:
+                known = f"Found {', '.join(p.name for p in paths)}."
+                raise CorpusError(f"{folder} has several {split} files.", known, "Keep one of them in the folder.")
+            if not paths and split != "test":
+                there = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
+                known = f"Looked for {' or '.join(self.files[split])}; the folder holds {there}."
+                raise CorpusError(
+                    f"{folder} has no {split} split.",
+                    known,
+                    f"Add that file, or name a reader other than '{self.name}'.",
+                )
+            if paths:
+                found[split] = paths[0]
+        return found
+
+
+def need_folder(folder: Path) -> None:
+    """Raise CorpusError where there is no such folder."""
+    if not folder.is_dir():
+        known = "A corpus is a folder with a text file for each of train and valid."
+        raise CorpusError(f"There is no folder {folder}.", known, "Check the path.")
+
+
+def basic_english(line: str) -> list[str]:
+    """Words of a line with their case kept; lower-casing each gives the `basic_english` tokens, one for one.
+
+    ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (science A1).
+    """
+    bare = line.replace('"', "")
+    return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
+
+
+def lines(part: SplitText) -> Iterator[str]:
+    """The lines of a UTF-8 file, without a byte-order mark, or of a dataset's rows; what is too long comes in pieces.
+
+    Pieces of 2^20 characters break at white space if possible. Raises CorpusError naming a file that cannot be read.
+    """
+    if isinstance(part, DatasetTexts):
+        for text in part.texts():
+            yield from _pieces(io.StringIO(text, newline=None))
+        return
+    path = part
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            yield from _pieces(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(
+            f"{path} cannot be read.", f"The system says: {error}", "Give a readable UTF-8 text file."
+        ) from error
+
+
+def _pieces(file: TextIO) -> Iterator[str]:
+    rest = ""
+    while piece := file.readline(LINE):
+        line, rest = rest + piece, ""
+        if not line.endswith("\n") and len(piece) == LINE:
+            at = max(line.rfind(" "), line.rfind("\t")) + 1 or len(line)
+            line, rest = line[:at], line[at:]
+        yield line
+    if rest:
+        yield rest
+
+
+def english(part: SplitText) -> Iterator[Paragraph]:
+    """The words of every line that has some, split by the basic_english rules."""
+    for line in lines(part):
+        if words := basic_english(line):
+            yield Paragraph(words)

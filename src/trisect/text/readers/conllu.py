@@ -1,0 +1,117 @@
+"""CoNLL-U treebanks: sentences whose words carry part of speech, tag, relation, head and morphology."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from trisect.core.errors import CorpusError
+from trisect.text.names import UNSHOWN
+from trisect.text.readers.base import Paragraph, RawText, Reader, SplitText, lines
+
+READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used
+MORPH = "morph"  # the column of whole bundles of features, and how those of single features begin
+TEXT, ARTICLE = "# text = ", "# newdoc"
+
+
+def suits(where: SplitText) -> bool:
+    """Whether a folder has files that end in .conllu."""
+    return isinstance(where, Path) and any(where.glob("*.conllu"))
+
+
+def paragraphs(path: SplitText) -> Iterator[Paragraph]:
+    """Sentences with part of speech, tag, relation and morphology; raises CorpusError naming the line that is none."""
+    rows: list[list[str]] = []
+    for number, line in enumerate(lines(path), 1):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            if rows:
+                yield _sentence(rows)
+            rows = []
+        elif not line.startswith("#"):
+            cells = line.split("\t")
+            if len(cells) != 10:
+                raise CorpusError(
+                    f"{path}, line {number}: {line[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}.",
+                    "A CoNLL-U word has 10 columns with tabs between them.",
+                    "Correct that line.",
+                )
+            if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", cells[0]):
+                known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
+                raise CorpusError(
+                    f"{path}, line {number}: {cells[0]!r} is not a word's id.", known, "Correct that line."
+                )
+            if cells[0].isdigit():
+                if empty := [name for name, i in READ.items() if not cells[i]]:
+                    known = "No column of a CoNLL-U word is empty: what is not known is '_'."
+                    raise CorpusError(f"{path}, line {number}: {empty[0]} is empty.", known, "Correct that line.")
+                if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", cells[READ["FEATS"]]):
+                    given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} are no features."
+                    known = "Features are written Name=Value with '|' between them, and '_' where there are none."
+                    raise CorpusError(given, known, "Correct that line.")
+                if not UNSHOWN.isdisjoint(cells[READ["FEATS"]]):
+                    given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} holds a control character."
+                    raise CorpusError(given, "Features name label columns, which pages show.", "Correct that line.")
+                rows.append(cells)
+    if rows:
+        yield _sentence(rows)
+
+
+def _sentence(rows: list[list[str]]) -> Paragraph:
+    def column(i: int) -> list[str | None]:
+        return [None if row[i] == "_" else row[i] for row in rows]
+
+    labels = {"pos": column(READ["UPOS"]), "tag": column(READ["XPOS"]), "dep": column(READ["DEPREL"])}
+    labels[MORPH] = column(READ["FEATS"])
+    for i, bundle in enumerate(labels[MORPH]):
+        for feature in bundle.split("|") if bundle else ():
+            name, _, value = feature.partition("=")
+            labels.setdefault(f"{MORPH}.{name}", [None] * len(rows))[i] = value
+    return Paragraph([row[READ["FORM"]] for row in rows], labels)
+
+
+def texts(part: SplitText) -> Iterator[RawText]:
+    """Sentences with words, as their `# text` lines have them or their words joined; articles begin at `# newdoc` lines."""
+    text, article = "", None
+    words: list[list[str]] = []
+    for line in chain(lines(part), ("",)):
+        line = line.rstrip("\r\n")
+        if line.startswith(TEXT):
+            text = line.removeprefix(TEXT).strip()
+        elif line.startswith(ARTICLE):
+            article = 0 if article is None else article + 1
+        elif not line.strip():
+            if words:
+                yield RawText(text or " ".join(word[READ["FORM"]] for word in words), _heads(words), article)
+            text, words = "", []
+        elif not line.startswith("#"):
+            cells = line.split("\t")
+            if len(cells) == 10 and cells[0].isdigit():
+                words.append(cells)
+
+
+def _heads(words: list[list[str]]) -> tuple[int, ...]:
+    """The words' heads; none where one of them is no word."""
+    heads = [word[6] for word in words]
+    return tuple(map(int, heads)) if all(h.isdigit() and int(h) <= len(heads) for h in heads) else ()
+
+
+CONLLU = Reader(
+    "conllu",
+    {
+        "train": ("train.conllu", "*[-_.]train.conllu"),
+        "valid": ("valid.conllu", "dev.conllu", "*[-_.]dev.conllu", "*[-_.]valid.conllu"),
+        "test": ("test.conllu", "*[-_.]test.conllu"),
+    },
+    suits,
+    paragraphs,
+    texts,
+    "A text is a sentence of the treebank, as its '# text' line has it.",
+    ("pos", "tag", "dep", MORPH),
+    notes=("The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out.",),
+    label_notes=(
+        "Part of speech (UPOS), fine-grained tag (XPOS), relation and morphology (FEATS) are the treebank's.",
+    ),
+)
