@@ -14,11 +14,12 @@ from trisect.claims.floors import AT_FLOOR, collapsed_runs, off_floor, reads_col
 from trisect.claims.preconditions import checks
 from trisect.claims.readings import EffectReading, When, above_unigram, read
 from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
-from trisect.core.claim import Claim, Part, SiteMean, Source
+from trisect.core.claim import Claim, Leaf, Part, SiteMean, Source
 from trisect.core.tables import frame
 from trisect.papers import FIRST_REVISION, REVISION, SOURCES, roles, tying
 from trisect.stats.paired import Sample, summary, t_tested
 from trisect.stats.reach import seeds_needed
+from trisect.stats.shares import least_spread
 
 NOT_IN_USE = "attention is not in use here"
 NOT_CHECKED = "whether attention is in use was not measured in this study"
@@ -52,11 +53,14 @@ class SeedPart(TestedPart):
 
 
 class Context(NamedTuple):
-    """What every part is judged against: the evidence, what bars all claims, the study's ε, and which runs went wrong."""
+    """What every part is judged against: the evidence, what bars all claims, the study's ε, how many pairs were interchanged
+    (null: none), and which runs went wrong.
+    """
 
     evidence: Evidence
     everywhere: str | None
     epsilon: float
+    pairs: int | None
     diverged: frozenset[str]
     collapsed: frozenset[str]
     revision: int
@@ -73,7 +77,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], revision
     under = revision_of(tables["runs"]) if revision is None else revision
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
     collapsed = collapsed_runs(evidence) if under > 1 else frozenset[str]()
-    context = Context(evidence, barred_everywhere(evidence), _epsilon(about), diverged, collapsed, under)
+    context = Context(evidence, barred_everywhere(evidence), _epsilon(about), _pairs(about), diverged, collapsed, under)
     rows: list[ClaimColumns] = []
     for source in asked(evidence, under):
         family = len(source.claims)
@@ -123,10 +127,16 @@ def _epsilon(about: Mapping[str, Any]) -> float:
     return EPSILON if rewind is None else float(rewind["epsilon"])
 
 
+def _pairs(about: Mapping[str, Any]) -> int | None:
+    return (about["experiment"].get("interchange") or {}).get("pairs")
+
+
 def _test(part: Part, claim: Claim, context: Context, family: int) -> SeedPart:
     evidence, epsilon = context.evidence, context.epsilon
     readings = {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
     sample = summary([r.value for r in readings.values()])
+    if (pairs := context.pairs) is not None and sample.n > 1 and all(_is_share(leaf) for leaf in part.leaves()):
+        sample = sample._replace(spread=max(sample.spread, least_spread(float(sample.mean), pairs)))
     critical = [leaf for leaf in part.leaves() if isinstance(leaf, SiteMean) and leaf.measure == "criticality"]
     barred = None
     if not readings:
@@ -150,6 +160,11 @@ def _test(part: Part, claim: Claim, context: Context, family: int) -> SeedPart:
         _mean_of([above_unigram(part.effect, evidence, seed) for seed in readings]),
         frozenset().union(*(r.runs for r in readings.values())),
     )
+
+
+def _is_share(leaf: Leaf) -> bool:
+    """Whether it is a share of pairs, which drawing the pairs leaves open even where it is the same in every seed."""
+    return isinstance(leaf, SiteMean) and leaf.measure.startswith("interchange_")
 
 
 def _at_floor(leaves: Sequence[SiteMean], evidence: Evidence, seeds: Sequence[int]) -> bool:

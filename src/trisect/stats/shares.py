@@ -24,6 +24,12 @@ def jeffreys_draws(share: float, units: int, draw: np.random.Generator, draws: i
     return draw.beta(*_posterior(share, units), draws)
 
 
+def least_spread(share: float, units: int) -> float:
+    """The standard deviation of a share of so many units, by Jeffreys' posterior: what drawing the units alone leaves open."""
+    a, b = _posterior(share, units)
+    return float(np.sqrt(a * b / ((a + b) ** 2 * (a + b + 1))))
+
+
 def upper_bound(errors: int, units: int, level: float) -> float:
     """What a share is below with confidence `level`, `errors` of so many units having been seen; 1 where all were errors.
 

@@ -48,7 +48,7 @@ class Lookup(NamedTuple):
 
 class DonorPairs(NamedTuple):
     """Words of documents without their answers, and of their donors; the base's answer, and those by which the donor's q,
-    k and v would show. These four are different in every pair.
+    k and v would show, where they are predicted. All of these are different in every pair.
     """
 
     base: tuple[tuple[str, ...], ...]
@@ -90,6 +90,10 @@ class World:
     def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """The numbers of the words that answer with those values."""
 
+    @abstractmethod
+    def changed(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
+        """The same documents but for what the label column speaks of."""
+
     def draw(self, count: int, rng: np.random.Generator) -> Lookup:
         """Documents of different keys in a random order; values, others and what is asked for by chance."""
         key = rng.random((count, self.keys)).argsort(1)[:, : self.items]
@@ -122,9 +126,19 @@ class World:
             Lookup(*(np.concatenate(parts)[:count] for parts in zip(*some, strict=True)))
             for some in zip(*kept, strict=True)
         )
+        found = self._pairs(base, donor)
         named = {name: self._spell(self.answer(value)) for name, value in predictions(base, donor).items()}
+        return found._replace(predicted={name: words for name, words in named.items() if name != "unchanged"})
+
+    def near_pairs(self, count: int, seed: int, column: str) -> DonorPairs:
+        """Documents and donors that differ in nothing but what the label column speaks of."""
+        rng = np.random.default_rng([seed, len(SIZES) + 1])
+        base = self.draw(count, rng)
+        return self._pairs(base, self.changed(base, column, rng))
+
+    def _pairs(self, base: Lookup, donor: Lookup) -> DonorPairs:
         bases, donors = (tuple(self._spell(row) for row in self.write(some)[:, :-1]) for some in (base, donor))
-        return DonorPairs(bases, donors, named.pop("unchanged"), named)
+        return DonorPairs(bases, donors, self._spell(self.answer(_at(base.value, base.asked))), {})
 
     def _spell(self, numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:
         words = self.vocabulary
@@ -182,6 +196,24 @@ class Roles(World):
             f"question.{name}": _placed(size, slice(last, last + 1), of[:, None]) for name, of in asked.items()
         }
 
+    def changed(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
+        """Another question, another b or c of it, the items' a in turn, or another b or c of every item."""
+        match column.split("."):
+            case "question", "a":
+                return drawn._replace(asked=_other(drawn.asked, self.items, rng))
+            case "question", name:
+                place, size = ("bc".index(name), self.values if name == "b" else self.rests)
+                beside = drawn.beside.copy()
+                beside[:, place] = _other(beside[:, place], size, rng)
+                return drawn._replace(beside=beside)
+            case _, "a":
+                key = np.roll(drawn.key, 1, 1)
+                return drawn._replace(key=key, asked=(drawn.asked + 1) % self.items)
+            case _, "b":
+                return drawn._replace(value=_other(drawn.value, self.values, rng))
+            case _:
+                return drawn._replace(rest=_other(drawn.rest, self.rests, rng))
+
     def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """The words b1, b2, …"""
         return 2 * self.keys * self.values * self.rests + value
@@ -217,6 +249,11 @@ def world_of(corpus: Corpus) -> World:
         given = f"An interchange was asked for in the text '{corpus.name}'."
         raise CorpusError(given, known, "Leave interchange out, or use such a text.")
     return world
+
+
+def _other(drawn: Int[np.ndarray, "*N"], size: int, rng: np.random.Generator) -> Int[np.ndarray, "*N"]:
+    """Another number below `size` in the place of each."""
+    return (drawn + 1 + _below(rng, size - 1, *drawn.shape)) % size
 
 
 def _placed(size: tuple[int, int], where: slice, values: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N T"]:

@@ -13,6 +13,8 @@ from trisect.claims.controls import judge_controls
 from trisect.core.edits import read_edit
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, frame, read_table
+from trisect.experiments.study.planted import planted_rows
+from trisect.experiments.study.rows import StudyRows
 from trisect.experiments.study.tasks import evaluation_advice
 from trisect.lab.folder import Folder
 from trisect.lab.runs import read_finished
@@ -34,6 +36,8 @@ def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
             [row for run in done for row in _site_rows(folder, run, ledger)],
         ),
     }
+    if told := planted_rows(StudyRows.of(tables, about)):
+        tables["sites"] = pl.concat([tables["sites"], frame("sites", told)])
     tables["claims"] = claims.judge(tables, about)
     earlier = claims.revision_of(tables["runs"]) < claims.REVISION
     tables["claims_revised"] = claims.judge(tables, about, claims.REVISION) if earlier else frame("claims_revised", ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trisect.core.finding import Finding
-from trisect.experiments.study import controls, removal, tying
+from trisect.experiments.study import controls, removal, telling, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.provenance import verdict_findings
@@ -12,6 +12,7 @@ from trisect.report.provenance import verdict_findings
 def found(rows: StudyRows) -> tuple[Finding, ...]:
     """Attacks, criticality, rewinding and freezing; then what controls, probes, erasure and ties say, where there are such."""
     return (
+        *telling.findings(rows),
         *study_words.findings(rows),
         *controls.findings(rows),
         *removal.findings(rows),

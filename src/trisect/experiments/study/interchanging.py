@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trisect.core.site import Site
@@ -30,10 +31,9 @@ def interchange(
     """
     whole = {name: values[None] for name, values in final.items()}
     ids = {word: i for i, word in enumerate(vocabulary)}
-    base, donor = (_numbers(texts, ids) for texts in (pairs.base, pairs.donor))
-    kept = ((base >= 0) & (donor >= 0)).all(1)
+    base, donor, kept = _known(pairs, ids)
     predictions = {name: _numbers(words, ids)[kept] for name, words in _answers_by(pairs).items()}
-    answers = _answers(whole, model, site, base[kept], donor[kept])
+    answers = np.concatenate([logits.argmax(1).numpy() for logits in _patched_logits(whole, model, site, base, donor)])
     found = shares(answers, predictions, site.components[0])
     others = {f"interchange_as_{name}": share for name, share in found.others.items()}
     named = {"interchange_own": found.own, "interchange_unchanged": found.unchanged, **others}
@@ -46,14 +46,40 @@ def _answers_by(pairs: DonorPairs) -> dict[str, tuple[str, ...]]:
     return {BASE: pairs.unchanged, **pairs.predicted}
 
 
-def _answers(final: Mapping[str, Tensor], model: Model, site: Site, base: np.ndarray, donor: np.ndarray) -> np.ndarray:
-    """The likeliest word after each patched document."""
-    found, device = [np.empty(0, int)], final["decoder.bias"].device
-    for start in range(0, len(base), TOGETHER):
+@torch.no_grad()
+def change_one(
+    final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
+) -> SiteRow:
+    """Rise of the loss of the base's answer, in nats, where the donor differs in one attribute alone, at a resolved site."""
+    whole = {name: values[None] for name, values in final.items()}
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    base, donor, kept = _known(pairs, ids)
+    gold = torch.from_numpy(_numbers(pairs.unchanged, ids)[kept])
+
+    def loss(other: np.ndarray) -> float:
+        logits = torch.cat(list(_patched_logits(whole, model, site, base, other)))
+        return float(F.cross_entropy(logits.double(), gold))
+
+    rise = loss(donor) - loss(base) if len(gold) else None
+    return SiteRow(str(site), "interchange_rise_nats", None, "valid", rise, len(gold))
+
+
+def _known(pairs: DonorPairs, ids: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Base and donor as numbers [N T] where all words are known, and which pairs these are."""
+    base, donor = (_numbers(texts, ids) for texts in (pairs.base, pairs.donor))
+    kept = np.concatenate([base, donor], 1).min(1) >= 0
+    return base[kept], donor[kept], kept
+
+
+def _patched_logits(
+    final: Mapping[str, Tensor], model: Model, site: Site, base: np.ndarray, donor: np.ndarray
+) -> Iterator[Tensor]:
+    """What each patched document says of the next word, some documents at a time."""
+    device = final["decoder.bias"].device
+    for start in range(0, max(1, len(base)), TOGETHER):
         few = [torch.from_numpy(ids[start : start + TOGETHER]).to(device) for ids in (base, donor)]
         hidden = forward(final, few[0], model, put=_patched(final, model, site, *few)).hidden[0, :, -1]
-        found.append((hidden @ final["decoder.weight"][0].T + final["decoder.bias"][0]).argmax(1).cpu().numpy())
-    return np.concatenate(found)
+        yield (hidden @ final["decoder.weight"][0].T + final["decoder.bias"][0]).cpu()
 
 
 def _patched(final: Mapping[str, Tensor], model: Model, site: Site, base: Tensor, donor: Tensor) -> dict[int, Tensor]:

@@ -18,7 +18,7 @@ from trisect.core.spec import Run, plain, read_run
 from trisect.engine.jobs import JobDesk, job
 from trisect.experiments.study.ablating import ablate
 from trisect.experiments.study.erasing import erase
-from trisect.experiments.study.interchanging import interchange
+from trisect.experiments.study.interchanging import change_one, interchange
 from trisect.experiments.study.probing import probe
 from trisect.experiments.study.rewinding import curve_data, rewind
 from trisect.lab.folder import Folder
@@ -165,9 +165,7 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> dict[
     if task.kind == "ablate":
         return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
     if task.kind == "interchange":
-        pairs = world_of(corpus).pairs((task.how or {})["pairs"], run.seed)
-        rows = interchange(bare, run.model, corpus.vocabulary, site, pairs)
-        return {"rows": [row._asdict() for row in rows]}
+        return {"rows": _interchanged(run, bare, corpus, site, (task.how or {})["pairs"])}
     epochs = epoch_weights(folder, run.id, run.training.epochs)
     convex, how = task.kind == "rewind", task.how
     stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
@@ -183,6 +181,14 @@ def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], how: Any, corp
         site = Site.parse(task.site)
         found = erase(final, run.model, corpus, run.training, site, task.label, how["draws"], run.seed)
     return {"rows": [row._asdict() | {"label": task.label} for row in found]}
+
+
+def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site, count: int) -> list[dict[str, Any]]:
+    """Rows of the table `sites`: what donors that differ in everything change, and those that differ in one attribute."""
+    world, words = world_of(corpus), corpus.vocabulary
+    whole = interchange(final, run.model, words, site, world.pairs(count, run.seed))
+    each = {c: change_one(final, run.model, words, site, world.near_pairs(count, run.seed, c)) for c in world.columns}
+    return [row._asdict() for row in whole] + [row._asdict() | {"label": c} for c, row in each.items()]
 
 
 def _everywhere(run: Run) -> list[str]:

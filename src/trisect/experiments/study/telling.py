@@ -1,0 +1,164 @@
+"""Which methods can tell? Sentences and tables on how well each finds what a world has planted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+from markupsafe import Markup
+
+from trisect.core.finding import Estimate, Finding
+from trisect.experiments.study.planted import MARGIN, CaseEffect, MethodScore, scores, truth_of
+from trisect.experiments.study.rows import StudyRows
+from trisect.papers.roles import SOURCE
+from trisect.report import format as words
+from trisect.report.blocks import PageBlock, Table, TextBlock
+from trisect.report.points import Mean, by_site, interval
+from trisect.report.sheet import Section
+
+TITLE = "Which methods can tell?"
+SHARES = {
+    "own": "own prediction",
+    "as_q": "as q",
+    "as_k": "as k",
+    "as_v": "as v",
+    "unchanged": "unchanged",
+}
+WORLD = (
+    "This study's text is a world whose truth is known. A document is four items and a question, and only the answer is predicted. "
+    "An item is one word with three attributes, as in a3b1c6; the question names an a; the answer is the b of the item that has it; "
+    "c is for nothing. So at the layer that reads, layer 2, the query must carry the a that is asked for, the key the item's a, "
+    "the value the item's b, and none of them needs anything else. Layer 1 is idle: its attention adds nothing, in training or after."
+)
+SCORED = (
+    "Each method is scored as if the text were language. A method about a label has nine cells, a component with an attribute, three of "
+    "them true; one without a label has q, k and v of the layer that reads, and those of the idle one, where nothing can be found. AUROC "
+    "is the probability that a true case has the larger effect than a false one, over all seeds: 1 is perfect, 0.5 is guessing. By its "
+    f"own rule a method finds a case where its effect is above {MARGIN:g} (one-sided t test over seeds, Holm over the method's cases, "
+    "p < 0.05)."
+)
+KEY = "● marks what is planted, ✓ what the method finds by its own rule. Means over seeds with their 95 % intervals."
+
+
+def section(rows: StudyRows) -> Iterator[Section]:
+    """The section of the page; nothing for a text that has nothing planted."""
+    if truth_of(rows) is None:
+        return
+    found = scores(rows)
+    blocks: list[PageBlock] = [TextBlock(said) for said in (_best(found),) if said]
+    blocks += [_methods(found)] if found else []
+    blocks += [_interchange(rows)] if rows.measure("interchange_own", "valid") else []
+    for over in ("cells", "sites"):
+        blocks += [_cases(own, over)] if (own := [one for one in found if one.over == over]) else []
+    yield Section(TITLE, (WORLD, SCORED), blocks=tuple(blocks), id="planted", short=TITLE)
+
+
+def findings(rows: StudyRows) -> Iterator[Finding]:
+    """Each method's AUROC with its false alarms and misses, then the shares of pairs under interchange."""
+    for one in scores(rows):
+        each = interval(list(one.by_seed.values()))
+        said = f"AUROC {one.auroc:.2f} over {len(one.effects)} {one.over} and {words.several(each.n, 'seed')}"
+        if one.false_alarms is not None and one.misses is not None:
+            said += f"; false alarms {one.false_alarms:.0%}, misses {one.misses:.0%}"
+        values = (
+            Estimate("auroc", one.auroc, each.low, each.high, each.n),
+            Estimate("false alarms", one.false_alarms),
+            Estimate("misses", one.misses),
+        )
+        what = f"AUROC over {one.over}"
+        yield Finding(
+            "planted", f"{said}.", "", values, "", SOURCE.key, title=one.title, what=what, groups=(one.key,), per="seed"
+        )
+    for measure in ("own", "others", "unchanged"):
+        means = by_site(rows.measure(f"interchange_{measure}", "valid"))
+        if not means:
+            continue
+        said = ", ".join(f"{site} {mean.mean:.1%}" for site, mean in means.items())
+        values = tuple(Estimate(site, *mean) for site, mean in means.items())
+        title = f"Interchange, {SHARES.get(measure, 'as another component')}"
+        name = f"interchange_{measure}"
+        yield Finding(
+            name, f"{said} of pairs.", "of pairs", values, "", SOURCE.key, title=title, per="seed", signed=False
+        )
+
+
+def _best(found: Sequence[MethodScore]) -> str:
+    """Which methods tell everything apart, and which do no better than guessing."""
+    perfect = [one.title for one in found if one.auroc > 0.99]
+    poor = [one.title for one in found if one.auroc < 0.75]
+    said = [f"{words.listed(perfect)} tell what is planted from what is not." if perfect else ""]
+    said += [f"{words.listed(poor)} do hardly better than guessing (AUROC below 0.75)." if poor else ""]
+    return " ".join(filter(None, said))
+
+
+def _methods(found: Sequence[MethodScore]) -> Table:
+    rows = tuple(
+        (one.title, one.over, f"{one.auroc:.2f}", _each(one), _percent(one.false_alarms), _percent(one.misses))
+        for one in found
+    )
+    columns = ("Method", "Over", "AUROC", "In each seed", "False alarms", "Misses")
+    caption = f"How well each method tells. {words.several(_seeds(found), 'seed')}."
+    return Table(columns, rows, caption, folded=False, id="planted-methods", wrap=False)
+
+
+def _seeds(found: Sequence[MethodScore]) -> int:
+    return max((len(one.by_seed) for one in found), default=0)
+
+
+def _each(one: MethodScore) -> str:
+    low, high = min(one.by_seed.values()), max(one.by_seed.values())
+    return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _cases(found: Sequence[MethodScore], over: str) -> Table:
+    """Every method's effect in every cell, or at every site."""
+    if over == "sites":
+        found = [one for one in found if one.key != "tie"]  # at sites of its own
+    names = [one.case for one in found[0].effects] if found else []
+    rows = tuple(
+        (f"{case.name}{' ●' if case.carried else ''}", *(_cell(one, case.name) for one in found)) for case in names
+    )
+    columns = ("Cell" if over == "cells" else "Site", *(_headed(one) for one in found))
+    caption = f"The effect in every {'cell' if over == 'cells' else 'site'}. {KEY}"
+    return Table(columns, rows, caption, folded=False, id=f"planted-{over}", wrap=False)
+
+
+def _headed(one: MethodScore) -> Markup:
+    return Markup("{}<small>{}</small>").format(one.title, one.unit)
+
+
+def _cell(one: MethodScore, case: str) -> Markup:
+    effect: CaseEffect | None = next((e for e in one.effects if e.case.name == case), None)
+    if effect is None:
+        return Markup("–")
+    mean = effect.effect
+    sign = " ✓" if effect.found else ""
+    ends = "" if mean.low is None else f"{_short(mean.low)} to {_short(mean.high)}"
+    return Markup("{}{}<small>{}</small>").format(_short(mean.mean), sign, ends)
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else words.number(value, True, 2 if abs(value) >= 0.1 else 3)
+
+
+def _interchange(rows: StudyRows) -> Table:
+    """Whose answer comes when q, k or v of a site is the donor's."""
+    found = {name: by_site(rows.measure(f"interchange_{name}", "valid")) for name in SHARES}
+    counted = rows.sites.filter(pl.col("measure") == "interchange_own")["n"].max()
+    sites = sorted(found["own"], key=lambda site: (site.rpartition("@")[2], "qkv".index(site[0])), reverse=False)
+    body = tuple((site, *(_pairs(found[name].get(site)) for name in SHARES)) for site in sites)
+    caption = (
+        f"Interchange (activation patching): one of q, k and v comes from another document, and the model goes on. Shares of "
+        f"{counted} pairs a seed, all of whose four answers differ: the answer that this component predicts, those of the others, "
+        "or the document's own. q predicts the answer to the other question, k the value at the place where the other document "
+        "has the key, v the other document's value."
+    )
+    return Table(("Site", *SHARES.values()), body, caption, folded=False, id="planted-interchange", wrap=False)
+
+
+def _pairs(mean: Mean | None) -> str:
+    return "–" if mean is None else f"{mean.mean:.1%}"

@@ -1,0 +1,205 @@
+"""Scores of methods on planted roles, from tables made by hand; the truth is read by scores and pages alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats as scipy_stats
+
+import trisect
+from trisect import claims
+from trisect.core.spec import Design, plain
+from trisect.core.tables import frame
+from trisect.experiments.study import telling
+from trisect.experiments.study.page import make_sheet
+from trisect.experiments.study.planted import MethodScore, planted_rows, scores
+from trisect.experiments.study.presets import find_experiments
+from trisect.experiments.study.rows import StudyRows
+from trisect.report.blocks import Table
+from trisect.stats.shares import jeffreys_draws, least_spread
+from trisect.text.planted import TRUTH, planted_in
+from trisect.text.worlds import WORLDS
+
+CELLS = {(cell.site, cell.column): cell.carried for cell in TRUTH["roles"].cells}
+SEEDS = (1, 2, 3)
+QUICK: tuple[Design, ...] = find_experiments("roles-quick")
+
+
+def tables(
+    effect: Callable[[str, str | None, int], float], seeds: tuple[int, ...] = SEEDS, own: float = 0.99
+) -> dict[str, pl.DataFrame]:
+    """A finished study's, with that effect of whatever is done at a site, about a column, in a seed."""
+    runs, metrics, sites = [], [], []
+    for run in dict.fromkeys(run for one in QUICK for run in one.runs("text") if run.seed == 1):
+        for seed in seeds:
+            name, edit = f"{run.edit.slug if run.edit else 'baseline'}-s{seed}", run.edit
+            settings = {n: edit.setting(n) if edit else None for n in ("label", "strength", "variant")}
+            kind, site = (edit.kind, str(edit.site)) if edit else ("none", None)
+            shared = {"run": name, "edit": kind, "site": site, "seed": seed, "epochs": 1, "status": "finished"}
+            runs.append({**shared, **settings, "corpus": "roles:text", "versions": "{}", "claims_hash": ""})
+            last = 0.1 + (effect(str(edit.site), edit.column, seed) if edit else 0.0)
+            for split in ("train", "valid"):
+                row = {"run": name, "split": split, "name": "loss_nats"}
+                metrics += [{**row, "epoch": 0, "value": 2.0}, {**row, "epoch": 1, "value": last}]
+            if edit is None:
+                sites += [{"subject": name, "split": "valid", "n": 9, **row} for row in of_baseline(effect, seed, own)]
+    return {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", sites)}
+
+
+def of_baseline(effect: Callable[[str, str | None, int], float], seed: int, own: float) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {"site": None, "measure": "unigram_loss_nats", "value": 1.8},
+        {"site": "attn@all", "measure": "self_only_loss_nats", "value": 1.7},
+    ]
+    for site, column in CELLS:
+        rise = effect(site, column, seed)
+        rows.append({"site": site, "label": column, "measure": "erase_rise_nats", "value": rise})
+        rows += [
+            {"site": site, "label": column, "measure": "erase_random_rise_nats", "at": i, "value": 0.001 * i}
+            for i in (1.0, 2.0)
+        ]
+        rows.append({"site": site, "label": column, "measure": "interchange_rise_nats", "value": rise})
+    for site in (*TRUTH["roles"].reads, *TRUTH["roles"].idle):
+        moved = effect(site, None, seed)
+        rows.append({"site": site, "measure": "ablate_rise_nats", "value": moved})
+        rows += [
+            {"site": site, "measure": "rewind_loss_nats", "at": a, "value": 0.1 + (1 - a) * moved} for a in (0.0, 1.0)
+        ]
+        reads = site in TRUTH["roles"].reads
+        shares = {"own": own if reads else 0.0, "unchanged": 0.0 if reads else 1.0, "others": 0.0}
+        shares |= {f"as_{c}": 0.0 for c in "qkv" if c != site[0]}
+        rows += [{"site": site, "measure": f"interchange_{name}", "value": value} for name, value in shares.items()]
+    return rows
+
+
+def perfect(site: str, column: str | None, seed: int) -> float:
+    """Large where something is planted, with a spread over seeds; nothing elsewhere."""
+    carried = site in TRUTH["roles"].reads if column is None else CELLS[site, column]
+    return (1.0 + 0.1 * seed) if carried else 0.001 * (seed - 2)
+
+
+def asked(tables: Mapping[str, pl.DataFrame], corpus: str = "roles") -> StudyRows:
+    about = {"corpus": {"name": corpus}, "experiment": plain(QUICK[0])}
+    return StudyRows.of(tables, about)
+
+
+def by_key(tables: Mapping[str, pl.DataFrame]) -> dict[str, MethodScore]:
+    return {one.key: one for one in scores(asked(tables))}
+
+
+def test_what_finds_everything_scores_one_without_alarms_or_misses():
+    found = by_key(tables(perfect))
+    cells = {"attack", "bounded_site", "leace", "leace_alone", "interchange"}
+    assert set(found) == cells | {"rewind", "freeze", "ablate", "interchange_whole"}
+    assert all((one.auroc, one.false_alarms, one.misses) == (1, 0, 0) for key, one in found.items() if key in cells)
+    assert {one.over for key, one in found.items() if key in cells} == {"cells"}
+    assert [len(found[key].effects) for key in ("attack", "rewind")] == [9, 6]
+    assert all(one.auroc == 1 for one in found.values())
+
+
+def test_scores_are_those_of_ranks_and_of_a_t_test():
+    generator = np.random.default_rng(3)
+    drawn = {
+        (site, column, seed): generator.normal(0.3 * CELLS[site, column], 0.2)
+        for site, column in CELLS
+        for seed in SEEDS
+    }
+
+    def effect(site: str, column: str | None, seed: int) -> float:
+        return perfect(site, column, seed) if column is None else drawn[site, column, seed]
+
+    found = by_key(tables(effect))["leace_alone"]
+    true = [v for (site, column, _), v in drawn.items() if CELLS[site, column]]
+    false = [v for (site, column, _), v in drawn.items() if not CELLS[site, column]]
+    assert found.auroc == pytest.approx(np.mean([t > f for t in true for f in false]))
+    assert 0.5 < found.auroc < 1
+    for one in found.effects:
+        values = [drawn[one.case.site, one.case.column, seed] for seed in SEEDS]
+        result: Any = scipy_stats.ttest_1samp(values, 0.02, alternative="greater")
+        assert one.p == pytest.approx(result.pvalue)
+        assert one.effect.mean == pytest.approx(np.mean(values))
+
+
+def test_a_method_that_fires_everywhere_has_all_false_alarms_and_guesses():
+    found = by_key(tables(lambda site, column, seed: 1.0 + 0.1 * seed))["attack"]
+    assert (found.auroc, found.false_alarms, found.misses) == (0.5, 1, 0)
+
+
+def test_a_method_that_sees_nothing_misses_everything():
+    found = by_key(tables(lambda site, column, seed: 1e-12 * seed))["freeze"]
+    assert (found.auroc, found.false_alarms, found.misses) == (0.5, 0, 1)
+
+
+def test_one_seed_has_a_score_and_no_alarms():
+    found = by_key(tables(perfect, seeds=(1,)))["attack"]
+    assert (found.auroc, found.false_alarms, found.misses) == (1, None, None)
+
+
+def test_nothing_is_scored_where_nothing_is_planted():
+    made = tables(perfect)
+    assert scores(asked(made, "embedded")) == ()
+    assert planted_rows(asked(made, "embedded")) == []
+    assert list(telling.section(asked(made, "embedded"))) == []
+
+
+def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
+    made = tables(perfect)
+    rows = planted_rows(asked(made))
+    assert {(row["measure"], row["subject"]) for row in rows} >= {("auroc_leace", f"baseline-s{s}") for s in SEEDS}
+    made["sites"] = pl.concat([made["sites"], frame("sites", rows)])
+    about = {"corpus": {"name": "roles"}, "experiment": plain(QUICK[0])}
+    found = claims.judge(made, about)
+    whole = {row["claim"]: row for row in found.filter(pl.col("part").is_null()).iter_rows(named=True)}
+    assert (
+        whole["F-1"]["verdict"] == "supported"
+    )  # shares that are the same in all seeds have the spread of their pairs
+    assert whole["F-4"]["verdict"] == "inconclusive"
+    parts = found.filter((pl.col("claim") == "F-4") & pl.col("part").is_not_null())
+    assert dict(parts.select("part", "effect").iter_rows())["linear erasure (LEACE), over cells"] == 1
+    low = claims.judge(tables(perfect, own=0.7), about).filter((pl.col("claim") == "F-1") & pl.col("part").is_null())
+    assert low["verdict"].to_list() == ["refuted"]
+
+
+def test_the_spread_of_a_share_is_that_of_its_posterior():
+    for share, units in ((0.0, 10), (0.3, 50), (1.0, 200)):
+        drawn = jeffreys_draws(share, units, np.random.default_rng(0), 200_000)
+        assert least_spread(share, units) == pytest.approx(float(drawn.std()), rel=0.02)
+
+
+def test_the_page_begins_with_it_and_marks_the_truth():
+    rows = asked(tables(perfect))
+    sheet = make_sheet(tables(perfect), rows, ())
+    assert sheet.sections[0].title == "Which methods can tell?"
+    found = {block.id: block for block in sheet.sections[0].blocks if isinstance(block, Table)}
+    assert list(found) == ["planted-methods", "planted-interchange", "planted-cells", "planted-sites"]
+    marked = [row[0].removesuffix(" ●") for row in found["planted-cells"].rows if row[0].endswith("●")]
+    assert marked == ["q@2 question.a", "k@2 item.a", "v@2 item.b"]
+    records = {one.groups[0]: one for one in telling.findings(rows) if one.measure == "planted"}
+    assert "AUROC 1.00 over 9 cells and 3 seeds; false alarms 0%, misses 0%." in str(records["attack"])
+    assert records["attack"].values[0].mean == 1
+
+
+def test_every_world_has_its_truth():
+    assert set(TRUTH) == set(WORLDS)
+    for name, truth in TRUTH.items():
+        assert {cell.column for cell in truth.cells} <= set(WORLDS[name].columns)
+        assert {cell.site for cell in truth.cells if cell.carried} == set(truth.reads)
+    assert planted_in("embedded") is None
+
+
+def test_the_truth_is_read_by_scores_alone():
+    root, readers = Path(trisect.__file__).parent, set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(name in ("trisect.text.planted", "trisect.experiments.study.planted") for name in names):
+                readers.add(path.relative_to(root).as_posix())
+    study = "experiments/study"
+    assert readers == {f"{study}/{name}.py" for name in ("planted", "telling", "collect")}
