@@ -82,7 +82,7 @@ def test_a_line_of_a_measure_is_the_mean_over_the_trained_models(done):
         each = [fmean(t.filter(measure="loss_change_nats", component=component)["value"]) for t in tables]
         assert value == pytest.approx(fmean(each), rel=1e-12)
     norms = from_table(done.tables["evidence"].filter(kind="norms"))[0]
-    assert (norms.q, norms.ranked) == (norms.k, False)
+    assert (norms.q, norms.compared) == (norms.k, None)
 
 
 def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(done):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 from tests import pages
@@ -16,11 +17,9 @@ from trisect.core.finding import Estimate, Finding
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import (
-    First,
     Line,
     as_table,
     figure,
-    first,
     from_table,
     largest,
     ordered,
@@ -38,6 +37,7 @@ from trisect.report.points import Mean, Point, by_component, place
 from trisect.report.sheet import Sheet
 from trisect.report.sheet import html as sheet_html
 from trisect.report.survival import spelt, survivals, tallied, tally, whole
+from trisect.stats.compare import compare
 
 NEW = ["controls-pos-valid", "controls-pos-train", "removed-pos-linear-bits", "removed-pos-linear-accuracy"]
 PAPER = pl.col("edit").is_in(["none", "attack", "freeze"]) & (pl.col("variant").fill_null("plain") == "plain")
@@ -278,26 +278,34 @@ def line(kind, q, k, v, **more):
     return Line(kind, "submodules", "POS, change", "nats", q, k, v, **more)
 
 
-def test_a_line_is_led_by_its_largest_number_where_intervals_are_apart():
-    assert first(line("attack", 0.1, 0.2, -0.9)) == First("v", ())  # a difference ranks by its size
-    assert first(line("rewinding", 0.1, 0.2, -0.9, signed=False)) == First("k", ())
-    assert first(line("attack", 0.1, 0.895, 0.9)) == First("v", ("k",))
-    assert first(line("attack", None, None, 0.9)) is None
-    assert largest(line("attack", 0.1, 0.895, 0.9)) == "v, not told apart from k"
-    assert largest(line("attack", None, None, 0.9)) == "–"
+def seeds(q, k, v, margin=0.02):
+    """Five seeds with these means, each component with a spread of its own."""
+    noise = np.array([-2, -1, 0, 1, 2]) / 1000
+    return compare({"q": q + noise, "k": k - noise, "v": v + noise[::-1] * 2}, margin)
+
+
+def test_a_line_says_what_paired_differences_say():
+    assert largest(line("attack", 0.1, 0.2, 0.9, compared=seeds(0.1, 0.2, 0.9))) == "v most"
+    assert largest(line("attack", 0.1, 0.11, 0.09, compared=seeds(0.1, 0.11, 0.09, 0.05))) == "alike within 0.05"
+    assert largest(line("attack", 0.1, 0.2, 0.9)) == "–"
+    few = compare({"q": [0.1, 0.5], "v": [0.3, 0.1]}, 0.02)
+    assert largest(line("attack", 0.3, None, 0.2, compared=few, per="text")).startswith("too uncertain: about ")
+    assert largest(line("attack", 0.3, None, 0.2, compared=few, per="text")).endswith("texts needed, 2 run")
 
 
 def test_lines_are_counted_and_not_added_up():
+    one, last = seeds(0.9, 0.1, 0.2), seeds(0.1, 0.2, 0.9)
     lines = [
-        line("tying", 0.1, 0.2, 0.9),
-        line("attack", 0.1, 0.2, 0.9),
-        line("attack", 0.9, 0.1, 0.2),
+        line("tying", 0.1, 0.2, 0.9, compared=last),
+        line("freezing", 0.1, 0.2, 0.9, compared=last),
+        line("freezing", 0.9, 0.1, 0.2, compared=one),
         line("norms", 0.1, 0.1, 0.1),
+        line("ablation", 0.1, 0.1, 0.1, compared=compare({"q": [0.1], "k": [0.2]}, 0.02)),
     ]
-    assert [one.kind for one in ordered(lines)] == ["tying", "attack", "attack", "norms"]
+    assert [one.kind for one in ordered(lines)] == ["tying", "freezing", "freezing", "norms", "ablation"]
     assert summary(lines) == (
-        "Of 4 lines of evidence, 2 put the values first (tying, attack), 1 puts the queries first (attack) and 1 does not tell "
-        "the largest from others."
+        "Of 4 lines of evidence that compare q, k and v by paired differences, 2: v most (tying, freezing), 1: q most (freezing) "
+        "and 1: too uncertain to tell (ablation)."
     )
     assert summary([line("norms", None, None, 0.1)]) == ""
     assert figure([line("norms", None, None, 0.1)]) is None
@@ -305,12 +313,21 @@ def test_lines_are_counted_and_not_added_up():
 
 
 def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
-    odd = line("attack", 0.1, None, 0.9, claims=("A-1", "A-2"), words="<i>so</i>", link="page.html#answer")
+    odd = line(
+        "attack",
+        0.1,
+        None,
+        0.9,
+        claims=("A-1", "A-2"),
+        words="<i>so</i>",
+        link="page.html#answer",
+        compared=seeds(0.1, 0.2, 0.9),
+    )
     one, verdicts = Mean(0.5, None, None, 1), {"A-1": "refuted"}
     made_ = section([odd, Line("recall", "recall", "x", "nats", one, one, one, "name")], verdicts, "Figure 1")
     row, other = table([odd], verdicts).rows[0], made_.tables[0].rows[1]
     assert row[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
-    assert row[-2:] == ("v", "A-1 refuted; <i>so</i>")
+    assert row[-2:] == ("v most", "A-1 refuted; <i>so</i>")
     assert row[4] == "–"
     assert other[2].endswith("1 name")
     text = sheet_html(Sheet("T", "k", "lede", (made_,)))
@@ -321,13 +338,16 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
     assert "Attack: v" in made_.figures[0].panels[0].alt
     several = figure([odd, odd._replace(what="relation, change"), odd._replace(kind="patch", name="Patching")])
     assert several is not None
-    assert all(name in several.panels[0].alt for name in ("Attack, POS: v", "Attack, relation: v", "Patching: v"))
+    assert all(
+        name in several.panels[0].alt
+        for name in ("Attack, POS: v most", "Attack, relation: v most", "Patching: v most")
+    )
 
 
 def test_lines_are_the_same_read_back_from_their_table():
     lines = [
         line("attack", 0.1, None, -0.9, claims=("A-1", "A-2"), words="so", link="page.html#answer", name="Attacks"),
-        line("recall", Mean(0.5, None, None, 1), 0, 0, per="name", signed=False, ranked=False),
+        line("recall", Mean(0.5, None, None, 1), 0, 0, per="name", signed=False, compared=seeds(0.1, 0.2, 0.9)),
         line("attack", 0.2, 0.3, 0.4),
     ]
     assert from_table(as_table(lines)) == lines
@@ -344,7 +364,7 @@ def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
     assert values["k"].mean == pytest.approx(0.1, abs=0.005)
     assert values["all"].mean == pytest.approx(0.2 / 6, abs=0.005)
     assert values["all"].n == len(SEEDS)
-    assert (left.unit, left.comparison.partition(" ")[0], left.source) == ("nats", "k", "")
+    assert (left.unit, left.compared, left.source) == ("nats", None, "")
     assert "less that by control labels, mean over the same sites: +0.03" in left.words
 
 
@@ -366,7 +386,7 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
     assert found["information"].values[0].mean == pytest.approx(0.75, abs=0.02)
     erased = {e.name: e.mean for e in found["erasure"].values}
     assert erased["v"] == pytest.approx((0.08 + 0.5) / 2, abs=0.02)
-    assert found["erasure"].comparison == "v > k, q" or found["erasure"].comparison == "v > q, k"
+    assert found["erasure"].comparison == "v most"
 
 
 def test_a_finding_is_a_line_of_evidence_with_the_claims_that_speak_of_it(rows):

@@ -8,9 +8,9 @@ from tests import aligned
 
 from trisect.core.finding import Estimate, Finding
 from trisect.experiments.align import page as alignment_page
-from trisect.experiments.dissect.evidence import first
 from trisect.experiments.dissect.parts import ablation, alignment, norms, recall, similarity
 from trisect.report.points import interval
+from trisect.stats.compare import compare
 
 
 def aligned_findings(models=1, measures=None):
@@ -29,10 +29,7 @@ def test_an_alignments_line_is_1_less_the_error_rate_with_its_interval_turned(mo
         (row,) = whole.to_dicts()
         assert mean is not None
         assert mean == (1 - row["value"], 1 - row["high"], 1 - row["low"], 40)
-    assert first(found) is None  # q and k share a number, so that the line is shown and not counted
-    ranked = first(found._replace(ranked=True))
-    assert ranked is not None
-    assert (ranked.component, ranked.rivals) == ("v", ())
+    assert found.compared is None  # q and k share a number, so that the line is shown and not counted
     assert (found.claims, found.source) == (("C-5",), "alignment")
     assert found.words.startswith("norms less weights +0.3") or found.words.startswith("norms less weights +0.4")
 
@@ -50,7 +47,8 @@ def test_a_line_over_models_is_the_mean_of_each_with_its_interval():
     models = [of_model("mean_change", q=0.1, k=0.2, v=0.3), of_model("mean_change", q=0.3, k=0.2, v=0.7)]
     (found,) = ablation.evidence(models)
     assert (found.q, found.v) == (interval([0.1, 0.3]), interval([0.3, 0.7]))
-    assert (found.kind, found.per, found.signed, found.ranked) == ("ablation", "seed", True, True)
+    assert (found.kind, found.per, found.signed) == ("ablation", "seed", True)
+    assert found.compared == compare({"q": [0.1, 0.3], "k": [0.2, 0.2], "v": [0.3, 0.7]}, 0.02)
     (alone,) = ablation.evidence([of_model("mean_change", q=0.1, v=0.3), of_model("other", q=9.0)])
     assert (alone.q, alone.k) == (interval([0.1]), None)
     assert list(ablation.evidence([of_model("other", q=9.0)])) == []
@@ -60,8 +58,7 @@ def test_weights_are_of_q_and_k_together_so_that_norms_rank_nothing():
     (found,) = norms.evidence([of_model("dispersion", q_k=1.2, v=0.3), of_model("dispersion", q_k=1.4, v=0.1)])
     assert found.q == found.k == interval([1.2, 1.4])
     assert found.v == interval([0.3, 0.1])
-    assert first(found) is None
-    assert first(found._replace(ranked=True)) is not None
+    assert found.compared is None
 
 
 def test_a_components_similarity_is_its_mean_overlap_with_the_other_two():
@@ -87,5 +84,5 @@ def test_recalls_line_is_what_is_lost_and_is_not_ranked():
     assert found.q is not None
     assert found.v is not None
     assert (found.q.mean, found.v.mean, found.k) == (pytest.approx(0.1), 0.8, None)
-    assert (found.kind, found.what, found.ranked, found.claims[0]) == ("recall", "x lost y", False, "B-1")
+    assert (found.kind, found.what, found.compared, found.claims[0]) == ("recall", "x lost y", None, "B-1")
     assert list(recall.evidence([()])) == []

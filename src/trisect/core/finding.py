@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 F = TypeVar("F")
+MOST_UNITS = 1000  # with more of them than that, no number is said that would tell
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -20,6 +21,81 @@ class Estimate(NamedTuple):
     n: int | None = None
 
 
+class PairedDifference(NamedTuple):
+    """`first` less `second` over paired units: mean, 95 % interval, p after Holm over all pairs, and whether they are alike.
+
+    `alike` is two one-sided tests against ±margin; `above` that the difference is larger than 0 after Holm and they are
+    not alike, the mean being positive: `first` is always the one with the larger mean.
+    """
+
+    first: str
+    second: str
+    effect: float
+    low: float | None
+    high: float | None
+    p_holm: float
+    alike: bool
+    above: bool
+
+
+class Comparison(NamedTuple):
+    """What paired units say of several components (science E, r2): `n` of them, `needed` where they leave it open.
+
+    `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
+    above some), alike (all pairs within the margin) or uncertain; `needed` is null where a thousand units would not tell.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    pairs: tuple[PairedDifference, ...]
+    n: int
+    margin: float
+    needed: int | None = None
+
+    @property
+    def largest(self) -> str | None:
+        """The one component above all others, or null."""
+        return self.names[0] if self.kind == "most" else None
+
+    def words(self, unit: str = "seed") -> str:
+        """`v most`, `v and k above q`, `alike within 0.02`, or `too uncertain: about 12 seeds needed, 3 run`."""
+        match self.kind:
+            case "most":
+                return f"{self.names[0]} most"
+            case "above":
+                return "; ".join(self._relations())
+            case "alike":
+                return f"alike within {self.margin:g}"
+            case _:
+                said = f"about {self.needed:,} {unit}s" if self.needed else f"more than {MOST_UNITS:,} {unit}s"
+                return f"too uncertain: {said} needed, {self.n:,} run"
+
+    def data(self) -> dict[str, Json]:
+        """The comparison as JSON-ready data."""
+        pairs: list[Json] = [dict(pair._asdict()) for pair in self.pairs]
+        return {**self._asdict(), "names": list(self.names), "pairs": pairs}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | Sequence[Any]) -> Comparison:
+        """The comparison that such data, or a record that is read back, is of."""
+        own = given if isinstance(given, Mapping) else dict(zip(cls._fields, given, strict=True))
+        pairs = (PairedDifference(**p) if isinstance(p, Mapping) else PairedDifference(*p) for p in own["pairs"])
+        return cls(**{**own, "names": tuple(own["names"]), "pairs": tuple(pairs)})
+
+    def _relations(self) -> list[str]:
+        """Which components lie above which, those above the same ones joined."""
+        above = {
+            name: tuple(p.second for p in self.pairs if p.first == name and p.above)
+            for name in self.names
+            if any(p.first == name and p.above for p in self.pairs)
+        }
+        below = dict.fromkeys(above.values())
+        return [
+            f"{' and '.join(name for name, lower in above.items() if lower == low)} above {' and '.join(low)}"
+            for low in below
+        ]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found.
@@ -30,7 +106,8 @@ class Finding:
     of the source that asks, empty where none does. Where it is a claim's verdict, `claim` is its id and `verdict` one of
     supported, refuted, inconclusive; `part` names the claim's part where it is about one.
     `what` names the number itself, for a table; `groups` are what it is about besides components: a label column, a control;
-    `per` is what its n counts, such as seed. A `signed` number is a difference, and ranks by its size.
+    `per` is what its n counts, such as seed. A `signed` number is a difference. `compared` is what the same units say of the
+    numbers of q, k and v by paired differences, null where they are not to be ranked.
     """
 
     measure: str
@@ -47,6 +124,7 @@ class Finding:
     groups: tuple[str, ...] = ()
     per: str = ""
     signed: bool = True
+    compared: Comparison | None = None
 
     def __str__(self) -> str:
         return f"{self.title}: {self.words}" if self.title else self.words
@@ -55,13 +133,16 @@ class Finding:
         """The finding as JSON-ready data."""
         own: dict[str, Json] = asdict(self)
         own["values"] = [dict(estimate._asdict()) for estimate in self.values]
+        own["compared"] = None if self.compared is None else self.compared.data()
         return own
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Finding:
         """The finding that such data, or a record that is read back, is of."""
         values = tuple(Estimate(**one) if isinstance(one, Mapping) else Estimate(*one) for one in given["values"])
-        return cls(**{**given, "values": values, "groups": tuple(given["groups"])})
+        compared = given.get("compared")
+        read = compared if compared is None or isinstance(compared, Comparison) else Comparison.of(compared)
+        return cls(**{**given, "values": values, "groups": tuple(given["groups"]), "compared": read})
 
 
 @dataclass(frozen=True)

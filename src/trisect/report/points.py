@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from trisect.core.finding import Comparison
 from trisect.core.site import Site
+from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.tested import ROUNDING, number
 
@@ -45,36 +47,6 @@ class Mean(NamedTuple):
     low: float | None
     high: float | None
     n: int
-
-
-class Size(NamedTuple):
-    """How large a mean is, with the ends of its interval; a difference counts without its sign."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, mean: Mean, signed: bool) -> Size:
-        """The size of a mean; one without an interval is its own interval."""
-        low, high = (mean.mean if end is None else end for end in (mean.low, mean.high))
-        if not signed:
-            return cls(mean.mean, low, high)
-        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-        return cls(abs(mean.mean), least, max(abs(low), abs(high)))
-
-
-def ranked(means: Mapping[str, Mean], signed: bool = True) -> tuple[list[str], list[str]]:
-    """Names by the size of their mean, largest first, and those not told apart from the first.
-
-    Not told apart: the same mean, or a 95 % interval that overlaps that of the first.
-    """
-    sizes = {name: Size.of(mean, signed) for name, mean in means.items()}
-    rank = sorted(sizes, key=lambda name: -sizes[name].mean)
-    if not rank:
-        return [], []
-    first = sizes[rank[0]]
-    return rank, [n for n in rank[1:] if alike(sizes[n].mean, first.mean) or sizes[n].high >= first.low]
 
 
 @cache
@@ -121,12 +93,25 @@ def by_site(points: Iterable[Point]) -> dict[str, Mean]:
     return {site: interval(groups[site]) for site in sorted(groups, key=order)}
 
 
-def by_component(points: Iterable[Point]) -> dict[str, Mean]:
-    """Mean over layers within each seed, then over seeds, of every component's single-layer sites."""
+def of_seeds(points: Iterable[Point]) -> dict[str, dict[int, float]]:
+    """Mean over layers of every component's single-layer sites, by component and seed, in the order of q, k and v."""
     groups: dict[str, dict[int, list[float]]] = {}
     for point in points:
         here = place(point.site)
         if here.single:
             groups.setdefault(here.group, {}).setdefault(point.seed, []).append(point.value)
     names = sorted(groups, key=lambda g: order(f"{g}@1"))
-    return {g: interval([math.fsum(v) / len(v) for v in groups[g].values()]) for g in names}
+    return {name: {seed: math.fsum(v) / len(v) for seed, v in groups[name].items()} for name in names}
+
+
+def paired(by_seed: Mapping[str, Mapping[int, float]], margin: float) -> Comparison | None:
+    """Components compared over the seeds that have all of them; null with fewer than two components."""
+    if len(by_seed) < 2:
+        return None
+    seeds = sorted(set.intersection(*(set(values) for values in by_seed.values())))
+    return compare({name: [values[seed] for seed in seeds] for name, values in by_seed.items()}, margin)
+
+
+def by_component(points: Iterable[Point]) -> dict[str, Mean]:
+    """Mean over layers within each seed, then over seeds, of every component's single-layer sites."""
+    return {name: interval(list(values.values())) for name, values in of_seeds(points).items()}

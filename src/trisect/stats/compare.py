@@ -4,80 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from trisect.core.finding import MOST_UNITS, Comparison, PairedDifference
 from trisect.stats.correct import holm, two_sided
 from trisect.stats.paired import Sample, summary, t_interval, t_test
 from trisect.stats.reach import fewest_counts
 from trisect.stats.tested import ALPHA, number
-
-MOST_UNITS = 1000
-
-
-class PairedDifference(NamedTuple):
-    """`first` less `second` over paired units: mean, 95 % interval, p after Holm over all pairs, and whether they are alike.
-
-    `alike` is two one-sided tests against ±margin; `above` that the difference is larger than 0 after Holm and they are
-    not alike, the mean being positive: `first` is always the one with the larger mean.
-    """
-
-    first: str
-    second: str
-    effect: float
-    low: float | None
-    high: float | None
-    p_holm: float
-    alike: bool
-    above: bool
-
-
-class Comparison(NamedTuple):
-    """What paired units say of several components (science E, r2): `n` of them, `needed` where they leave it open.
-
-    `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
-    above some), alike (all pairs within the margin) or uncertain; `needed` is null where a thousand units would not tell.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    pairs: tuple[PairedDifference, ...]
-    n: int
-    margin: float
-    needed: int | None = None
-
-    @property
-    def largest(self) -> str | None:
-        """The one component above all others, or null."""
-        return self.names[0] if self.kind == "most" else None
-
-    def words(self, unit: str = "seed") -> str:
-        """`v most`, `v and k above q`, `alike within 0.02`, or `too uncertain: about 12 seeds needed, 3 run`."""
-        match self.kind:
-            case "most":
-                return f"{self.names[0]} most"
-            case "above":
-                return "; ".join(self._relations())
-            case "alike":
-                return f"alike within {self.margin:g}"
-            case _:
-                said = f"about {self.needed:,} {unit}s" if self.needed else f"more than {MOST_UNITS:,} {unit}s"
-                return f"too uncertain: {said} needed, {self.n:,} run"
-
-    def _relations(self) -> list[str]:
-        """Which components lie above which, those above the same ones joined."""
-        above = {
-            name: tuple(p.second for p in self.pairs if p.first == name and p.above)
-            for name in self.names
-            if any(p.first == name and p.above for p in self.pairs)
-        }
-        below = dict.fromkeys(above.values())
-        return [
-            f"{' and '.join(name for name, lower in above.items() if lower == low)} above {' and '.join(low)}"
-            for low in below
-        ]
 
 
 def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarray, " N"]], margin: float) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,12 +10,11 @@ import altair as alt
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.finding import Finding
+from trisect.core.finding import Comparison, Finding
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
 from trisect.report.points import Mean
-from trisect.report.points import ranked as by_size
 from trisect.report.sheet import Section, Table
 
 SOURCE = {
@@ -44,7 +44,7 @@ EVIDENCE = {
     "n": pl.Int64,
     "per": pl.String,
     "signed": pl.Boolean,
-    "ranked": pl.Boolean,
+    "compared": pl.String,  # what the numbers say of each other as JSON, null where they are not to be ranked
     "claims": pl.String,
     "words": pl.String,
     "link": pl.String,
@@ -57,8 +57,8 @@ class Line(NamedTuple):
 
     `kind` says what was measured in a word, `source` is the key of the source that asks (empty for what no source asks), `what`
     the number in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals
-    (seed, text, head), one of n in each Mean. A `signed` number is a difference: it ranks by its size. One that is not
-    `ranked`, having one number for q and k together or no intervals, is shown and not counted.
+    (seed, text, head), one of n in each Mean. A `signed` number is a difference. `compared` is what paired differences say of
+    the three; where it is null, as with one number for q and k together or none that can rank, the line is shown and not counted.
     `claims` are those that speak of it; `words` is what else is to be said; `link` is where the numbers stand, a page or
     a place on this one; empty is nowhere. `name` is what readers know the kind by, the kind itself where it is empty.
     """
@@ -75,13 +75,11 @@ class Line(NamedTuple):
     claims: tuple[str, ...] = ()
     words: str = ""
     link: str = ""
-    ranked: bool = True
+    compared: Comparison | None = None
     name: str = ""
 
     @classmethod
-    def of(
-        cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "", ranked: bool = True
-    ) -> Line | None:
+    def of(cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "") -> Line | None:
         """The line that a finding makes, of its numbers that are named q, k or v; null where there are none.
 
         A number named q+k is of both together, so that nothing can be ranked.
@@ -91,9 +89,9 @@ class Line(NamedTuple):
         q, k, v = (parts.get(c) for c in COMPONENTS)
         if not any((q, k, v)):
             return None
-        alone = ranked and not any("+" in e.name for e in known)
+        compared = None if any("+" in e.name for e in known) else finding.compared
         own = (finding.measure, finding.source, finding.what, finding.unit, q, k, v, finding.per, finding.signed)
-        return cls(*own, claims, words, "", alone, name)
+        return cls(*own, claims, words, "", compared, name)
 
     @property
     def means(self) -> dict[str, Mean]:
@@ -111,7 +109,7 @@ def as_table(lines: Sequence[Line]) -> pl.DataFrame:
     rows = [
         (
             *(number, line.kind, line.name, line.source, line.what, line.unit, c, *mean),
-            *(line.per, line.signed, line.ranked, " ".join(line.claims), line.words, line.link),
+            *(line.per, line.signed, _noted(line.compared), " ".join(line.claims), line.words, line.link),
         )
         for number, line in enumerate(lines, start=1)
         for c, mean in line.means.items()
@@ -127,27 +125,17 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
         means = {c: Mean(*rest) for c, *rest in rows.select("component", "value", "low", "high", "n").iter_rows()}
         q, k, v = (means.get(c) for c in COMPONENTS)
         asked = (one["kind"], one["source"], one["what"], one["unit"])
-        rest = (one["words"], one["link"], one["ranked"], one["name"])
+        rest = (one["words"], one["link"], _read(one["compared"]), one["name"])
         found.append(Line(*asked, q, k, v, one["per"], one["signed"], tuple(one["claims"].split()), *rest))
     return found
 
 
-class First(NamedTuple):
-    """Which component has the largest number of a line, and which others are not told apart from it."""
-
-    component: str
-    rivals: tuple[str, ...]
+def _noted(compared: Comparison | None) -> str | None:
+    return None if compared is None else json.dumps(compared.data(), sort_keys=True)
 
 
-def first(line: Line) -> First | None:
-    """The component with the largest number; null where fewer than two have one.
-
-    A rival has the same mean, or a 95 % interval that overlaps that of the largest.
-    """
-    if len(line.means) < 2 or not line.ranked:
-        return None
-    rank, rivals = by_size(line.means, line.signed)
-    return First(rank[0], tuple(name for name in COMPONENTS if name in rivals))
+def _read(noted: str | None) -> Comparison | None:
+    return None if noted is None else Comparison.of(json.loads(noted))
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:
@@ -158,32 +146,22 @@ def ordered(lines: Iterable[Line]) -> list[Line]:
 
 
 def largest(line: Line) -> str:
-    """Which component is first, in words: `v`, `v, not told apart from k`, or a dash where nothing can be ranked."""
-    found = first(line)
-    if found is None:
-        return "–"
-    return (
-        found.component if not found.rivals else f"{found.component}, not told apart from {words.listed(found.rivals)}"
-    )
+    """What paired differences say: `v most`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
+    return "–" if line.compared is None else line.compared.words(line.per)
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """How many lines put which component first, and how many tell none apart; empty where nothing can be ranked."""
-    ranked = [(line, found) for line in ordered(lines) if (found := first(line)) is not None]
-    if not ranked:
+    """How many lines say what of q, k and v; empty where none compares them."""
+    sorts: dict[str, list[str]] = {}
+    for line in ordered(lines):
+        if line.compared is not None:
+            said = "too uncertain to tell" if line.compared.kind == "uncertain" else largest(line)
+            sorts.setdefault(said, []).append(line.title.lower())
+    if not sorts:
         return ""
-    clear: dict[str, list[str]] = {}
-    for line, found in ranked:
-        if not found.rivals:
-            clear.setdefault(found.component, []).append(line.title.lower())
-    parts = [
-        f"{len(clear[c])} {'puts' if len(clear[c]) == 1 else 'put'} {words.COMPONENT[c]} first ({_counted(clear[c])})"
-        for c in sorted(clear, key=lambda c: (-len(clear[c]), COMPONENTS.index(c)))
-    ]
-    open_ones = len(ranked) - sum(map(len, clear.values()))
-    if open_ones:
-        parts.append(f"{open_ones} {'does' if open_ones == 1 else 'do'} not tell the largest from others")
-    return f"Of {words.several(len(ranked), 'line')} of evidence, {words.listed(parts)}."
+    many = sum(map(len, sorts.values()))
+    parts = [f"{len(titles)}: {said} ({_counted(titles)})" for said, titles in sorts.items()]
+    return f"Of {words.several(many, 'line')} of evidence that compare q, k and v by paired differences, {words.listed(parts)}."
 
 
 def _counted(names: Sequence[str]) -> str:
@@ -231,7 +209,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
 
     Intervals are drawn as far as the picture goes: twice the largest number.
     """
-    kept = [line for line in ordered(lines) if first(line) is not None and _most(line) > 0]
+    kept = [line for line in ordered(lines) if line.compared is not None and _most(line) > 0]
     if not kept:
         return None
     titles = _titles(kept)
@@ -296,8 +274,9 @@ def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> 
     """The picture, the sentence and the table as a section of a page."""
     drawn = figure(lines, number)
     rule = (
-        "The largest of three numbers counts as first only where its 95 % interval is clear of those of the others; differences "
-        "rank by their size. Lines are of different units and models, so they are counted and not added up."
+        "Which of q, k and v is largest is asked by paired differences over the same seeds, corrected over the three pairs (Holm); alike "
+        "means that two one-sided tests put every difference within the margin. How much of a label is there at whole width, and attacks "
+        "that reach the layers below, rank nothing. Lines are of different units and models, so they are counted and not added up."
     )
     said = tuple(text for text in (summary(lines), rule) if text)
     return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines, verdicts),))

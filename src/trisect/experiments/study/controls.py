@@ -54,7 +54,7 @@ def _left(label: str, control: str, points: Sequence[Point]) -> Finding:
         f"{noun}, {less}, mean over the same sites: {words.spoken(over, 'nats')}.",
         "nats",
         (*study_words.estimates(points), Estimate("all", *over)),
-        study_words.compared(points),
+        "",
         title="Controls",
         what=f"{noun}, {less}, at layer{'s' * (' ' in layers)} {layers}, mean over layers",
         groups=(label, control),

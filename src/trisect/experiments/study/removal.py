@@ -232,7 +232,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         if lost:
             words_ = f"accuracy on {noun} that a linear probe loses at the attacked site,"
             what = "accuracy that a linear probe loses at the site itself"
-            yield study_words.finding("probe", "Removed", words_, lost, "of the tokens", what, label)
+            yield study_words.finding("probe", "Removed", words_, lost, "of the tokens", what, label, ranks=False)
         lost = removed(rows, label, "probe_linear_bits")
         if lost:
             before = rows.measure("probe_linear_bits", "valid", label, baselines(rows))
@@ -240,9 +240,9 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             share = words.number(interval([p.value for p in before if p.site in sites]).mean)
             words_ = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
             what = "bits that a linear probe no longer finds at the site itself"
-            yield study_words.finding("information", "Removed", words_, lost, "bits", what, label)
+            yield study_words.finding("information", "Removed", words_, lost, "bits", what, label, ranks=False)
         rise = beyond_chance(rows, label)
         if rise:
             words_ = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
             what = "rise of the validation loss by LEACE, less that by random subspaces"
-            yield study_words.finding("erasure", "Erasure", words_, rise, "nats", what, label)
+            yield study_words.finding("erasure", "Erasure", words_, rise, "nats", what, label, ranks=True)

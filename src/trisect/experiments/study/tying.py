@@ -19,7 +19,7 @@ from trisect.report.axes import SharedAxis, around
 from trisect.report.chart_data import Measure, Stroke, mean_of, of_runs
 from trisect.report.panels import HEIGHT, WIDTH, ZERO, Figure, LegendEntry, Panel, chart_of, lay, site_panel
 from trisect.report.parts import component_key, cut, with_means
-from trisect.report.points import Mean, Point, interval, place
+from trisect.report.points import Mean, Point, interval, paired, place
 
 EDITS = ("tie", "identity", "narrow")
 DASHED = (5, 3)
@@ -222,9 +222,19 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         said = words.listed([f"{c} {words.spoken(mean, 'nats')}" for c, mean in shared.items()])
         what = f"{study_words.VALID} when it shares its matrix with one other, mean of two ties"
         values = tuple(Estimate(c, *mean) for c, mean in shared.items())
-        order_ = study_words.order_of(shared)
+        compared = paired(_by_seed(rows), study_words.MARGIN)
+        order_ = "" if compared is None else compared.words()
         yield Finding(
-            "tying", f"{what}: {said}.", "nats", values, order_, SOURCE.key, title="Tying", what=what, per="seed"
+            "tying",
+            f"{what}: {said}{'; ' * bool(order_)}{order_}.",
+            "nats",
+            values,
+            order_,
+            SOURCE.key,
+            title="Tying",
+            what=what,
+            per="seed",
+            compared=compared,
         )
     whole = [f for f in found if not place(f.site).single]
     if costs := [_cost(one, found, parameters(rows)) for one in whole if one.edit != "narrow"]:
@@ -237,13 +247,18 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def _shared(rows: StudyRows) -> dict[str, Mean]:
-    """By component the mean over the pairs tied in every layer that hold it, within each seed, then over seeds."""
+    """By component the mean over seeds of `_by_seed`."""
+    return {c: interval(list(values.values())) for c, values in _by_seed(rows).items()}
+
+
+def _by_seed(rows: StudyRows) -> dict[str, dict[int, float]]:
+    """By component and seed the mean over the pairs tied in every layer that hold it."""
     pairs: dict[str, dict[int, list[float]]] = {c: {} for c in ("q", "k", "v")}
     for point in rows.effects("tie", "valid"):
         parts = place(point.site).group.split("+")
         for component in parts if len(parts) == 2 and not place(point.site).single else ():
             pairs[component].setdefault(point.seed, []).append(point.value)
-    return {c: interval([sum(x) / len(x) for x in by_seed.values()]) for c, by_seed in pairs.items() if by_seed}
+    return {c: {s: sum(x) / len(x) for s, x in by_seed.items()} for c, by_seed in pairs.items() if by_seed}
 
 
 def _cost(one: Fewer, found: Sequence[Fewer], full: int | None) -> tuple[str, list[Estimate]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from trisect.core.finding import Estimate, Finding
+from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.submodules import SOURCE
-from trisect.report import points as of_means
-from trisect.report.format import COMPONENT, FEW, listed, number, several, spoken
-from trisect.report.points import Mean, Point, by_component, by_site, extreme
+from trisect.report.format import FEW, listed, number, several, spoken
+from trisect.report.points import Mean, Point, by_component, by_site, extreme, of_seeds, paired
 
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
@@ -58,26 +57,31 @@ def _bare(mean: Mean, unit: str, signed: bool) -> str:
     return number(mean.mean, signed) + (f"\u00a0{unit}" if unit else "")
 
 
-def ranked(points: Sequence[Point], signed: bool = True) -> tuple[list[str], list[str]]:
-    """Components by the size of their mean over layers, largest first, and those not told apart from the first."""
-    return of_means.ranked(by_component(points), signed)
+WIDE = "At whole width q, k and v of a layer hold the same of a label, and an attack reaches the layers below: no order is read from this."
+MARGINS = {"α": 0.05}  # five steps of the grid; of everything else, 0.02 of its unit
+MARGIN = 0.02
 
 
-def ranking(points: Sequence[Point], signed: bool = True) -> str:
-    """The components' means over layers, largest first; says which are not told apart from the first."""
+def ranking(points: Sequence[Point], unit: str, ranks: bool = True) -> str:
+    """The components' means over layers, and what paired differences over seeds say of them; empty with fewer than two."""
     means = by_component(points)
-    rank, rivals = ranked(points, signed)
-    if len(rank) < 2:
+    if len(means) < 2:
         return ""
-    said = [f"{g} {number(means[g].mean, signed)}" for g in rank]
-    tail = f" ({listed([rank[0], *rivals])} are not told apart)" if rivals else ""
-    return f"Mean over layers{' (largest change first)' if signed else ''}: {listed(said)}{tail}."
+    said = f"Mean over layers: {listed([f'{g} {number(m.mean, True)}' for g, m in means.items()])}"
+    found = comparison(points, unit)
+    return f"{said}: {found.words()}." if ranks and found is not None else f"{said}. {WIDE}"
+
+
+def comparison(points: Sequence[Point], unit: str) -> Comparison | None:
+    """What the components' means over layers say of each other, by paired differences over seeds."""
+    return paired(of_seeds(points), MARGINS.get(unit, MARGIN))
 
 
 class Method(NamedTuple):
     """One method that the study has numbers of: how it is drawn, its title, what its numbers are, and its points.
 
     `measure` is its findings' word, `noun` and `what` name the number in a table; `label` is the column that is attacked.
+    Where it `ranks`, its numbers say which component is largest.
     """
 
     kind: str
@@ -88,6 +92,7 @@ class Method(NamedTuple):
     noun: str
     what: str
     label: str = ""
+    ranks: bool = True
 
 
 def methods(rows: StudyRows) -> list[Method]:
@@ -95,7 +100,7 @@ def methods(rows: StudyRows) -> list[Method]:
     found = []
     for label in rows.labels:
         noun, points = label_name(label), rows.effects("attack", "valid", label)
-        found.append(Method("attack", f"Attack on {noun}", "nats", points, "attack", noun, VALID, label))
+        found.append(Method("attack", f"Attack on {noun}", "nats", points, "attack", noun, VALID, label, ranks=False))
     points, what = rows.measure("criticality", "train"), "distance from the initial weights that is needed"
     found.append(Method("criticality", "Criticality", "α", points, "criticality", "", what))
     for title, measure, name, noun in (
@@ -128,34 +133,43 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
     for method in methods(rows):
         signed = method.kind in SIGNED
         shown = "" if method.kind == "criticality" else method.unit
-        said = f"{LEADS[method.kind]} {extremes(method.points, shown, signed)} {ranking(method.points, signed)}".strip()
+        said = f"{LEADS[method.kind]} {extremes(method.points, shown, signed)} {ranking(method.points, method.unit, method.ranks)}".strip()
+        compared = comparison(method.points, method.unit) if method.ranks else None
         yield Finding(
             method.measure,
             said,
             method.unit,
             estimates(method.points),
-            compared(method.points),
+            "" if compared is None else compared.words(),
             SOURCE.key,
             title=method.title,
             what=", ".join(filter(None, (method.noun, method.what, MEANT))),
             groups=(method.label,) if method.label else (),
             per="seed",
+            compared=compared,
         )
 
 
-def finding(measure: str, title: str, start: str, points: Sequence[Point], unit: str, what: str, label: str) -> Finding:
-    """A finding on one label that no source asks for: extremes over sites and means of components, after `start`."""
+def finding(
+    measure: str, title: str, start: str, points: Sequence[Point], unit: str, what: str, label: str, ranks: bool
+) -> Finding:
+    """A finding on one label that no source asks for: extremes over sites and means of components, after `start`.
+
+    Where it `ranks`, components are compared; how much of a label is there at whole width never does (science A4, r2).
+    """
     shown = "" if unit.startswith("of ") else unit
+    compared = comparison(points, unit) if ranks else None
     return Finding(
         measure,
-        f"{start} {extremes(points, shown)} {ranking(points)}".strip(),
+        f"{start} {extremes(points, shown)} {ranking(points, unit, ranks)}".strip(),
         unit,
         estimates(points),
-        compared(points),
+        "" if compared is None else compared.words(),
         title=title,
         what=f"{label_name(label)}, {what}, {MEANT}",
         groups=(label,),
         per="seed",
+        compared=compared,
     )
 
 
@@ -164,61 +178,27 @@ def estimates(points: Sequence[Point]) -> tuple[Estimate, ...]:
     return tuple(Estimate(name, *mean) for name, mean in by_component(points).items())
 
 
-def compared(points: Sequence[Point], signed: bool = True) -> str:
-    """What the components' means say of each other, as in `order_of`."""
-    return order_of(by_component(points), signed)
-
-
-def order_of(means: Mapping[str, Mean], signed: bool = True) -> str:
-    """The largest, those not told apart from it, and the others: `v ≈ k > q`; empty with fewer than two."""
-    rank, rivals = of_means.ranked(means, signed)
-    if len(rank) < 2:
-        return ""
-    rest = ", ".join(name for name in rank[1:] if name not in rivals)
-    return " ≈ ".join([rank[0], *rivals]) + (f" > {rest}" if rest else "")
-
-
 def lead(rows: StudyRows) -> str:
-    """Which component has the largest mean over layers, and in how many methods; empty where there is nothing to rank.
-
-    A method whose intervals overlap, or whose means tie, is counted for none.
-    """
-    first: dict[str, list[str]] = {}
-    open_ones: list[str] = []
-    kinds = set()
-    for method in methods(rows):
-        signed = method.kind in SIGNED
-        rank, rivals = ranked(method.points, signed)
-        if len(rank) < 2:
-            continue
-        kinds.add(signed)
-        if rivals:
-            open_ones.append(f"{method.title} ({listed([rank[0], *rivals])})")
-        else:
-            first.setdefault(rank[0], []).append(method.title)
-    if not kinds:
+    """How many methods put which component first, by paired differences over seeds; empty where there is nothing to compare."""
+    compared = {
+        one.title: found
+        for one in methods(rows)
+        if one.ranks and (found := comparison(one.points, one.unit)) is not None
+    }
+    if not compared:
         return ""
-    total = sum(map(len, first.values())) + len(open_ones)
-    what = " or ".join(["largest change"] * (True in kinds) + ["largest mean"] * (False in kinds))
-    parts = [
-        f"{COMPONENT.get(g, g)} in {len(first[g])} ({', '.join(first[g])})"
-        for g in sorted(first, key=lambda g: -len(first[g]))
-    ]
-    said = []
-    if parts:
-        said.append(f"Of {several(total, 'method')}, the {what} over layers belongs to {listed(parts)}.")
-    if open_ones:
-        start = (
-            "No method tells"
-            if not parts
-            else "One does not tell"
-            if len(open_ones) == 1
-            else f"{len(open_ones)} do not tell"
-        )
-        said.append(f"{start} the first apart from others: {'; '.join(open_ones)}.")
+    said = [f"Of {several(len(compared), 'method')} that can rank q, k and v, {tallied(compared)}."]
     if len(rows.seeds) == 1:
         said.append("One seed says nothing of chance.")
     return " ".join(said)
+
+
+def tallied(compared: Mapping[str, Comparison]) -> str:
+    """Comparisons counted by what they say, each with the names of its methods."""
+    sorts: dict[str, list[str]] = {}
+    for title, found in compared.items():
+        sorts.setdefault("too uncertain" if found.kind == "uncertain" else found.words(), []).append(title)
+    return listed([f"{len(titles)}: {words} ({', '.join(titles)})" for words, titles in sorts.items()])
 
 
 def budget(rows: StudyRows) -> str:

@@ -15,7 +15,7 @@ WHAT = f"change of the loss when one layer's is replaced by its {HOW}, mean over
 
 def evidence(found: Sequence[Findings]) -> Iterator[Line]:
     """The rise of the loss when a component of one layer is replaced."""
-    rise = Finding("ablation", WHAT, "nats", over_models(found, "mean_change"), what=WHAT, per="seed")
+    rise = over_models(found, Finding("ablation", WHAT, "nats", what=WHAT), "mean_change")
     line = Line.of(rise, "Ablation")
     yield from () if line is None else (line,)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from trisect.experiments.dissect.settings import DissectSettings
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, TextSource
-from trisect.report.points import interval
+from trisect.report.points import interval, paired
 
 TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
 Findings = tuple[Finding, ...]
@@ -104,15 +104,19 @@ def each_model(
 
 def over_models(
     models: Sequence[Findings],
+    found: Finding,
     measure: str,
     read: Callable[[Finding], dict[str, float]] = lambda finding: {
         one.name: one.mean for one in finding.values if one.mean is not None
     },
-) -> tuple[Estimate, ...]:
-    """Numbers of the first finding of that measure of each model, as means over models with their intervals."""
+    margin: float = 0.02,
+) -> Finding:
+    """`found` with the numbers of the first finding of that measure of each model: means over models, and compared by them."""
     each = [read(one) for findings in models for one in [of(findings, measure)] if one is not None]
     names = dict.fromkeys(name for values in each for name in values)
-    return tuple(Estimate(name, *interval([values[name] for values in each if name in values])) for name in names)
+    values = tuple(Estimate(name, *interval([values[name] for values in each if name in values])) for name in names)
+    by_model = {name: {i: one[name] for i, one in enumerate(each) if name in one} for name in names}
+    return replace(found, values=values, compared=paired(by_model, margin), per="seed")
 
 
 def of(findings: Findings, measure: str) -> Finding | None:

@@ -14,9 +14,8 @@ WHAT = "coefficient of variation over tokens of the weight a (q and k together) 
 
 def evidence(found: Sequence[Findings]) -> Iterator[Line]:
     """How much the weights (q and k) and the norms (v and W_O) of what is mixed vary over tokens."""
-    values = over_models(found, "dispersion")
-    varied = Finding("norms", WHAT, "std / mean", values, source="norms", what=WHAT, per="seed", signed=False)
-    line = Line.of(varied, "Norms", ("C-1", "C-2", "C-3", "C-4"))
+    varied = Finding("norms", WHAT, "std / mean", source="norms", what=WHAT, signed=False)
+    line = Line.of(over_models(found, varied, "dispersion"), "Norms", ("C-1", "C-2", "C-3", "C-4"))
     yield from () if line is None else (line,)
 
 

@@ -30,7 +30,7 @@ def evidence(found: Sequence[Findings]) -> Iterator[Line]:
     if (stay := of(found[0], "survival")) is not None:
         values = tuple(one._replace(mean=1 - one.mean) for one in stay.values if one.mean is not None)
         lost = replace(stay, measure="recall", values=values, what=stay.what.replace("that stay", "lost"))
-        line = Line.of(lost, "Recall", CLAIMS, "no interval, so not ranked", ranked=False)
+        line = Line.of(lost, "Recall", CLAIMS, "no interval, so not ranked")
         yield from () if line is None else (line,)
 
 
