@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trisect.claims.controls import CONTROLS, NOT, NOTHING, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
-from trisect.experiments.dissect.evidence import Line, first
-from trisect.report.points import Mean
+from trisect.stats.compare import compare
 from trisect.stats.paired import summary
 
 # Whole thousandths: sums and their negatives round alike, so that mirrored readings are the same to the bit.
@@ -49,37 +49,42 @@ def test_a_stronger_control_never_makes_a_claim_survive(pairs, shift):
     assert read(PART, "control", pairs) == SURVIVES or read(PART, "control", stronger) != SURVIVES
 
 
-def line(means):
-    q, k, v = means
-    return Line("attack", "", "POS", "nats", q, k, v)
+UNITS = st.lists(st.tuples(NATS, NATS, NATS), min_size=3, max_size=6)
 
 
-MEANS = st.tuples(NATS, st.integers(1, 100).map(lambda n: n / 1000)).map(
-    lambda x: Mean(x[0], x[0] - x[1], x[0] + x[1], 5)
-)
+def compared(units, margin=0.02, order="qkv"):
+    columns = dict(zip("qkv", np.array(units).T, strict=True))
+    return compare({name: columns[name] for name in order}, margin)
 
 
-@given(means=st.tuples(MEANS, MEANS, MEANS), power=st.integers(-3, 3))
-def test_units_change_no_order(means, power):
+@given(units=UNITS, power=st.integers(-3, 3))
+def test_units_change_no_comparison(units, power):
     scale = 4.0**power  # exact in binary
-    scaled = [Mean(m.mean * scale, m.low * scale, m.high * scale, m.n) for m in means]
-    found, other = first(line(means)), first(line(scaled))
-    assert found is not None
-    assert other is not None
-    assert found.component == other.component
-    if power <= 0:
-        return
-    # means closer than rounding count as the same, and so may part as they grow
-    assert set(other.rivals) <= set(found.rivals)
+    found, other = compared(units), compared([[x * scale for x in row] for row in units], 0.02 * scale)
+    assert (found.kind, found.names) == (other.kind, other.names)
+    assert [p.p_holm for p in found.pairs] == pytest.approx([p.p_holm for p in other.pairs], abs=1e-9)
 
 
-@given(means=st.tuples(MEANS, MEANS, MEANS))
-def test_a_component_is_first_alone_only_where_it_is_clear_of_all_others(means):
-    found = first(line(means))
-    assert found is not None
-    named = dict(zip("qkv", means, strict=True))
-    top = named.pop(found.component)
-    for name, other in named.items():
-        assert abs(other.mean) <= abs(top.mean)
-        if name not in found.rivals:
-            assert max(abs(other.low), abs(other.high)) < min(abs(top.low), abs(top.high))
+@given(units=UNITS, order=st.permutations("qkv"))
+def test_the_order_in_which_components_are_named_changes_nothing(units, order):
+    found, other = compared(units), compared(units, order=order)
+    assert found.kind == other.kind
+    assert {frozenset((p.first, p.second)): p.p_holm for p in found.pairs} == pytest.approx(
+        {frozenset((p.first, p.second)): p.p_holm for p in other.pairs}
+    )
+
+
+@given(units=UNITS, shared=st.lists(NATS, min_size=6, max_size=6))
+def test_what_all_components_of_a_unit_share_is_in_no_comparison(units, shared):
+    """Whole multiples of 1/1024, so that sums are exact."""
+    exact = [[round(x * 1024) / 1024 for x in row] for row in units]
+    moved = [[x + round(c * 1024) / 1024 for x in row] for row, c in zip(exact, shared, strict=False)]
+    assert compared(exact).pairs == compared(moved).pairs
+
+
+@given(units=UNITS)
+def test_the_smallest_of_mirrored_numbers_is_the_largest(units):
+    found, turned = compared(units), compared([[-x for x in row] for row in units])
+    above = {(p.first, p.second) for p in found.pairs if p.above}
+    assert above == {(p.second, p.first) for p in turned.pairs if p.above}
+    assert (found.kind == "alike") == (turned.kind == "alike")
