@@ -14,6 +14,7 @@ from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts, is_hub
 from trisect.text.raw import LONGEST_SENTENCE, STOP
 from trisect.text.sources import RawSource, find_source, open_corpus
+from trisect.text.worlds import is_generated
 
 WORD = re.compile(r"<unk>|\w+(?:['’-]\w+)*|[^\w\s]")
 Labels = Mapping[str, tuple[str | None, ...]]
@@ -51,9 +52,9 @@ def open_labelled(where: str | Path, split: str, reader: str | None = None, bare
     Raises CorpusError where there is no such split, or where the words carry no labels; with `bare` words may carry none, and
     a raw text is read as paragraphs or lines.
     """
-    shown = str(where) if is_hub(where) or str(where) == "embedded" else Path(where).resolve().name
+    shown = str(where) if is_hub(where) or is_generated(where) else Path(where).resolve().name
     options = ("--corpus", shown, "--split", split, *(() if reader is None else ("--reader", reader)))
-    if str(where) == "embedded" or (reader is None and (Path(where) / "corpus.json").is_file()):
+    if is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file()):
         corpus = open_corpus(where)
         _need_split(corpus.name, split, tuple(corpus.splits))
         if not bare:

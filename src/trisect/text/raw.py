@@ -13,6 +13,7 @@ from trisect.core.subject import TextOrPair, Texts
 from trisect.text.corpus import SPLITS, Corpus
 from trisect.text.hub import DatasetTexts, is_hub
 from trisect.text.sources import find_source, open_corpus
+from trisect.text.worlds import is_generated
 
 STOP = "."
 FEW = 3  # texts that a command is still written out with
@@ -46,12 +47,12 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     """The texts of one split: WikiText paragraphs, treebank sentences, lines of plain text, rows of a dataset.
 
     WikiText's headings are left out and its `@-@`, `@,@`, `@.@` joined again; a treebank's sentence is its `# text`
-    line where there is one. A corpus folder and 'embedded' hold words without paragraphs: those are cut at full stops.
+    line where there is one. A corpus folder and generated texts hold words without paragraphs: those are cut at full stops.
     Raises CorpusError where there is no such split.
     """
     if split not in SPLITS:
         raise CorpusError(f"{split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
-    if str(where) == "embedded" or (reader is None and (Path(where) / "corpus.json").is_file()):
+    if is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file()):
         return _of_corpus(open_corpus(where), split, _options(where, split, reader))
     source = find_source(where, reader)
     if split not in source.parts:
@@ -64,7 +65,7 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
     """The words of a command line; a folder by its name alone, since where it lies is nobody else's affair."""
-    name = str(where) if is_hub(where) or str(where) == "embedded" else Path(where).resolve().name
+    name = str(where) if is_hub(where) or is_generated(where) else Path(where).resolve().name
     return ("--corpus", name, "--split", split, *(() if reader is None else ("--reader", reader)))
 
 

@@ -1,0 +1,76 @@
+"""The committed training study: judged and rendered by the code of today, its numbers are those that were published."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from trisect import claims
+from trisect.core.finding import About
+from trisect.core.tables import frame, read_table, write_table
+from trisect.experiments.study import page as study_page
+from trisect.experiments.study.rows import described
+from trisect.experiments.study.settings import StudyFacts
+from trisect.report.blocks import Picture
+from trisect.report.sheet import html
+
+HOME = Path(__file__).parents[2] / "results" / "wikitext2-small"
+TABLES = ("runs", "metrics", "sites", "claims")
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, pl.DataFrame]:
+    return {name: pl.read_parquet(HOME / "tables" / f"{name}.parquet") for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def read() -> dict[str, pl.DataFrame]:
+    return {name: read_table(HOME / "tables", name) for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def about(committed) -> About[StudyFacts]:
+    name, _, fingerprint = committed["runs"]["corpus"][0].rpartition(":")
+    experiment = json.loads((HOME / "experiment.json").read_text(encoding="utf-8"))
+    labels = {column: [] for column in committed["runs"]["label"].drop_nulls().unique()}
+    corpus = {"name": name, "fingerprint": fingerprint, "types": 0, "splits": {}, "labels": labels, "notes": []}
+    return About(
+        "study", "trisect study experiment.json", 0.0, (), {}, None, StudyFacts(corpus, "cpu", experiment=experiment)
+    )
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_read_as_it_was_written_and_written_as_it_was_read(committed, read, name, tmp_path):
+    assert set(committed[name].columns) <= set(read[name].columns)
+    assert_frame_equal(read[name].select(committed[name].columns), committed[name])
+    later = read[name].drop(committed[name].columns)
+    for column in later:
+        assert column.name == "revision" or column.null_count() == len(column), column.name
+    write_table(tmp_path, name, read[name])
+    assert_frame_equal(read_table(tmp_path, name), read[name])
+
+
+def test_its_claims_are_judged_as_they_were(committed, read, about):
+    again = claims.judge({name: read[name] for name in ("runs", "metrics", "sites")}, described(about))
+    before = committed["claims"]
+    same = again.filter(pl.col("claim").is_in(before["claim"].unique().implode()))
+    assert_frame_equal(same.select(before.columns), before, abs_tol=1e-12)
+    assert set(again["claim"]) - set(before["claim"]) <= {"D-2"}
+
+
+def test_its_page_is_made_and_says_every_verdict(read, about):
+    later = {name: frame(name, ()) for name in ("claims_revised", "controls")}
+    sheet = study_page.page({**read, **later}, about)
+    page = html(sheet)
+    wholes = read["claims"].filter(pl.col("part").is_null())
+    assert {f.claim: f.verdict for f in study_page.findings({**read, **later}, about) if f.claim} == dict(
+        wholes.select("claim", "verdict").iter_rows()
+    )
+    for claim, sentence in wholes.select("claim", "sentence").iter_rows():
+        assert claim in page
+        assert sentence in page
+    drawn = {block.name for section in sheet.sections for block in section.figures}
+    drawn |= {block.figure.name for section in sheet.sections for block in section.blocks if isinstance(block, Picture)}
+    assert drawn >= {path.stem for path in (HOME / "figures").glob("*.svg")}
