@@ -80,7 +80,7 @@ def test_since_when_is_said_by_rule():
 
     lows = {"q": (-0.05, 0.01, 0.02), "k": (0.01, -0.05, 0.02), "v": (-0.05, -0.2, -0.3)}
     stages = {(at, None, c, "position"): gain(low) for c, three in lows.items() for at, low in enumerate(three)}
-    numbers = ProfileNumbers({}, (), ("position",), stages)
+    numbers = ProfileNumbers({}, (), ("position",), stages, {})
     (found,) = checkpoint_findings(numbers, ("0", "5", "10"))
     assert str(found) == (
         "position: over checkpoints: queries keep it from 5 on, keys keep it from 10 on, values drop it from 5 on."

@@ -19,6 +19,7 @@ from trisect.cli import main
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
+from trisect.experiments.profile.causal import relabelled
 from trisect.experiments.profile.reading import (
     COMPONENTS,
     StoredWords,
@@ -34,7 +35,7 @@ from trisect.lab.driver import render
 from trisect.lab.inputs import ModelSource
 from trisect.lab.subject import load
 from trisect.lab.word_labels import WordTexts
-from trisect.measure.profile import MapScores
+from trisect.measure.profile import MapScores, WordClasses
 from trisect.text.labelled import Labelled, open_labelled
 from trisect.text.word_classes import USUAL, common, frequency_bin, labeller, position_bin
 
@@ -327,3 +328,50 @@ def test_counts_are_of_lower_case_words(bank):
     texts = open_labelled(bank, "train")
     counts = labeller(texts, None, 3).counts
     assert counts == Counter(one.text[a:b].lower() for one in islice(texts.texts(), 3) for a, b in one.spans)
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory):
+    """A model of our own with MLP probes and the causal twin."""
+    asked = {"labels": ["position", "pos"], "words": 900, "mlp": True, "causal": 8, "quiet": True}
+    return trisect.profile(OWN, "embedded", out=tmp_path_factory.mktemp("more") / "out", **asked)
+
+
+def test_mlp_probes_are_compared_with_the_closed_form(more):
+    (said,) = (f for f in more.findings if f.measure == "profile_mlp")
+    rows = more.tables["measures"]
+    checked = rows.filter(pl.col("measure").is_in(["profile_mlp", "profile_mlp_random"]))
+    assert checked.height == 2 * 2 * 2 * 3
+    assert checked["value"].is_between(0, 1).all()
+    n = said.values[0].n
+    assert f"MLP probes put it on the same side in {round((said.values[0].mean or 0) * n)} of {n} case" in said.words
+    assert str(escape(said.words)) in more.report.read_text()
+
+
+def test_the_causal_twin_erases_each_label_at_each_layer(more):
+    rows = more.tables["measures"].filter(pl.col("measure") == "erase_excess_nats")
+    there = {(r["layer"], r["component"], r["group"]) for r in rows.iter_rows(named=True)}
+    assert there == {(n, c, la) for n in (1, 2) for c in COMPONENTS for la in ("position", "pos")}
+    facts = more.about.facts
+    assert (facts.causal_corpus, facts.causal_texts, facts.unit) == ("embedded, test", 8, "nats")
+    said = [f for f in more.findings if f.measure == "profile_erased"]
+    assert [f.groups for f in said] == [("position",), ("pos",)]
+    for finding in said:
+        most = rows.filter((pl.col("group") == finding.groups[0]) & (pl.col("component") == "q"))["value"].max()
+        assert finding.values[0].mean == most
+        assert finding.values[0].name.startswith("q@")
+    assert (more.folder / "figures" / "profile-causal.svg").exists()
+
+
+def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
+    texts = open_labelled(bank, "train")
+    label = labeller(texts, ("word", "pos"), None)
+    kept = [
+        WordClasses("word", ("w1", "(other)"), np.zeros(1, int)),
+        WordClasses("pos", ("A", "(other)"), np.zeros(1, int)),
+    ]
+    made = relabelled(texts, label, kept)
+    assert made.columns == ("word", "pos")
+    one, own = next(made.texts()), next(texts.texts())
+    assert one.labels["pos"] == tuple("A" if tag == "A" else "(other)" for tag in own.labels["pos"])
+    assert set(one.labels["word"]) <= {"w1", "(other)"}

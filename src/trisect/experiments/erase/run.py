@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
-
-import numpy as np
-from jaxtyping import Float
 
 from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.core.extras import need_extra
-from trisect.core.subject import Subject
 from trisect.core.tables import frame
-from trisect.experiments.erase.erasers import ErasedSite, fit_erasers, passes
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
+from trisect.lab.erasing import erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
 from trisect.lab.word_labels import WordLabels
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
-from trisect.stats.ratios import ratios
-from trisect.stats.tested import finite
 from trisect.text.labelled import LabelledTexts, open_labelled
 
 
@@ -58,7 +50,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     notes |= dict.fromkeys(tally.left_out(table))
     if settings.limit is not None:
         notes[f"Only the first {settings.limit:,} texts are read."] = None
-    measures = frame("measures", _rows(subject, table, places, settings.draws, settings.seed))
+    measures = frame("measures", erasure_rows(subject, table, places, settings.draws, settings.seed))
     facts = EraseFacts(
         *what_was_read(subject, read, table),
         min(place.fitted for place in places),
@@ -98,42 +90,3 @@ def refuse_two_sides(edits: Sequence[EditedPass]) -> None:
         if edit.address.stack == "cross" and "q" in components and len(components) > 1:
             known = "In cross-attention queries are of the target's tokens, keys and values of the source's."
             raise SiteError(f"The site '{edit.site}' joins them.", known, "Give them as sites of their own.")
-
-
-def _rows(
-    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
-) -> Iterator[dict[str, Any]]:
-    """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean."""
-    counts, sums = table[:, 0], table[:, 1:]
-    edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
-    beyond = edited[:, :, 0] - edited[:, :, 1:].mean(2)
-    sums = np.concatenate([sums, beyond], 1)
-    values, ends = ratios(sums, counts), percentile_interval(drawn_ratios(sums, counts, seed), len(table))
-    unit = "share" if subject.objective == "output" else "nats"
-
-    def row(column: int, measure: str, interval: bool = True, **more: Any) -> dict[str, Any]:
-        named = {"value": values[column]} | ({"low": ends.low[column], "high": ends.high[column]} if interval else {})
-        known = {name: finite(v) for name, v in named.items()}
-        return {"subject": subject.name, "measure": measure, "n": len(table)} | known | more
-
-    if unit == "nats":
-        yield row(0, "loss_nats")
-    for i, place in enumerate(places):
-        heads = place.edit.site.heads
-        single = heads is not None and len(heads) == 1
-        some = "" if heads is None or single else f", heads {str(place.edit.site).rpartition('.h')[2]}"
-        where = {
-            "stack": place.edit.address.stack,
-            "layer": place.edit.address.layer,
-            "head": heads[0] if heads and single else None,
-            "component": "+".join(place.edit.site.components),
-            "group": f"{place.label}{some}",
-        }
-        first = 1 + i * (1 + draws)
-        yield row(first, f"erase_rise_{unit}", **where)
-        yield row(1 + len(places) * (1 + draws) + i, f"erase_excess_{unit}", **where)
-        for n in range(1, draws + 1):
-            yield row(first + n, f"erase_random_rise_{unit}", False, at=float(n), **where)
-        shared = {"subject": subject.name, "n": place.fitted} | where
-        yield shared | {"measure": "erase_rank", "value": float(place.erasers[0].rank)}
-        yield shared | {"measure": "erase_explained", "value": place.explained}

@@ -9,6 +9,7 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot, ProfileNumbers
+from trisect.experiments.profile.page_beyond import causal_findings, causal_twin, mlp_check, mlp_findings
 from trisect.experiments.profile.page_checkpoints import checkpoint_findings, over_checkpoints
 from trisect.papers import profile
 from trisect.report import format as words
@@ -35,7 +36,7 @@ SAID = {
     "next": "the next word's part of speech (next)",
     "head": "its head's part of speech (head)",
 }
-UNIT = "accuracy, less random maps"
+UNIT = "accuracy"
 REFERENCES = (
     "John Hewitt, Percy Liang. Designing and Interpreting Probes with Control Tasks. EMNLP 2019.",
     "Yilun Xu et al. A Theory of Usable Information under Computational Constraints. ICLR 2020.",
@@ -60,6 +61,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         Section("Layer by layer", _how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
         _heads(numbers, facts),
         *(over_checkpoints(numbers, facts.checkpoints) if facts.checkpoints else ()),
+        *(mlp_check(numbers) if facts.mlp else ()),
+        *(causal_twin(numbers, facts) if facts.causal_corpus is not None else ()),
         Section("Notes", tuple(about.notes)),
     )
     own = provenance(
@@ -79,7 +82,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
     numbers = ProfileNumbers.of(tables["measures"], about.facts.labels)
     named = (_label(numbers, label) for label in numbers.labels)
     begun = checkpoint_findings(numbers, about.facts.checkpoints)
-    return (*named, *begun, *verdict_findings(tables["claims"]))
+    twins = causal_findings(numbers, about.facts) if about.facts.causal_corpus is not None else ()
+    checked = mlp_findings(numbers) if about.facts.mlp else ()
+    return (*named, *begun, *checked, *twins, *verdict_findings(tables["claims"]))
 
 
 def _label(numbers: ProfileNumbers, label: str) -> Finding:

@@ -12,7 +12,7 @@ from trisect.report.panels import Figure
 from trisect.report.sheet import Section, Table
 
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
-UNIT = "accuracy, less random maps"
+UNIT = "accuracy"
 
 
 def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def _picture(numbers: ProfileNumbers, names: Sequence[str]) -> Figure:
         "all heads of all layers, a dot where the 95 % interval leaves 0 out."
     )
     return label_grid(
-        "profile-checkpoints", "Figure C", "Over checkpoints", caption, values, UNIT, marked, "checkpoint"
+        "profile-checkpoints", "Checkpoints", "Over checkpoints", caption, values, UNIT, marked, "checkpoint"
     )
 
 

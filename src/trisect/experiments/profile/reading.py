@@ -36,6 +36,7 @@ class StoredWords:
     shift: Float[Tensor, " D"]
     scale: Float[Tensor, " D"]
     kept: GrowingArray = field(default_factory=lambda: GrowingArray(np.float16))
+    whole: Float[np.ndarray, "N D"] | None = None
 
     @classmethod
     def like(cls, rows: Float[Tensor, "N D"]) -> StoredWords:
@@ -50,8 +51,9 @@ class StoredWords:
 
     def finish(self) -> Float[np.ndarray, "N D"]:
         """All rows, read-only; nothing can be added afterwards."""
-        width = len(self.scale)
-        return self.kept.finish().reshape(-1, width)
+        if self.whole is None:
+            self.whole = self.kept.finish().reshape(-1, len(self.scale))
+        return self.whole
 
 
 @dataclass
@@ -114,6 +116,16 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     made = torch.einsum("btd,pde->btpe", x, found[0]) + found[1]
     real, there = trace.query_real, used(trace, component)
     return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
+
+
+def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
+    """A component's maps of what is stored for it: its weights, or what takes each head out of all heads side by side."""
+    if component not in layer.own:
+        found = maps_of(layer.trace, component)
+        assert found is not None, "a component that is no plain map is stored itself"
+        return found[0]
+    heads, into = used(layer.trace, component).shape[2:]
+    return torch.eye(heads * into).view(heads * into, heads, into).transpose(0, 1)
 
 
 @dataclass

@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Int
 
 from trisect.claims.heads import judge_heads
 from trisect.core.finding import About
 from trisect.core.subject import Subject
 from trisect.core.tables import frame
 from trisect.core.trace import Address, Projections
+from trisect.experiments.profile.causal import CausalTwin, erase_labels
+from trisect.experiments.profile.check import mlp_rows
 from trisect.experiments.profile.reading import (
     COMPONENTS,
     LayerWords,
     StoredWords,
     WordsRead,
-    maps_of,
+    head_maps,
     read_words,
     weights_of,
 )
@@ -59,21 +60,27 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     epochs = epochs_of(settings.source, subject, settings.checkpoints)
     texts = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
     label = labeller(texts, settings.labels, settings.limit)
-    read, scores = _profile(subject, texts, label, settings, bench, epochs)
+    read, scores, checked = _profile(subject, texts, label, settings, bench, epochs, settings.mlp)
+    twin = None
+    if settings.causal is not None:
+        twin = erase_labels(settings, label, read.labels, read.layers, bench)
     stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
     for name, revision in () if own else revisions_of(settings.source, settings.checkpoints):
-        stages.append(Stage(name, _profile(revision, texts, label, settings, bench, ())[1]))
-    made = chain(rows(scores, read.labels), stage_rows(stages, label.labels))
+        stages.append(Stage(name, _profile(revision, texts, label, settings, bench)[1]))
+    made = chain(
+        rows(scores, read.labels), stage_rows(stages, label.labels), checked, () if twin is None else twin.rows
+    )
     measures = frame("measures", ({"subject": subject.name, **row} for row in made))
     found = evidence(scores, label.labels, settings.seed)
-    facts = _facts(settings, bench, read, texts, stages)
+    facts = _facts(settings, bench, read, texts, stages, twin)
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
         named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
         return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named})
 
-    notes = (*read.notes, *((EPOCHS,) if epochs else ()))
-    return Measured({"measures": measures}, facts, notes, judge, "head")
+    notes = (*read.notes, *((EPOCHS,) if epochs else ()), *(() if twin is None else twin.notes))
+    packages = ("transformers",) if twin is None else ("transformers", "concept-erasure")
+    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "head", packages=packages)
 
 
 def _profile(
@@ -82,13 +89,15 @@ def _profile(
     label: WordLabeller,
     settings: ProfileSettings,
     bench: Bench,
-    epochs: Sequence[EpochWeights],
-) -> tuple[WordsRead, list[LayerScores]]:
-    """Read the words in one model, and score its layers one by one."""
+    epochs: Sequence[EpochWeights] = (),
+    mlp: bool = False,
+) -> tuple[WordsRead, list[LayerScores], list[dict[str, Any]]]:
+    """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with bench.progress(f"{subject.name}: words") as step:
         read = read_words(subject, texts, label, settings, step)
     fold = deal_folds(read.groups, settings.folds, np.random.default_rng([settings.seed, 1]))
     scores: list[LayerScores] = []
+    checked: list[dict[str, Any]] = []
     with bench.progress(f"{', '.join(label.labels)} in {len(read.layers)} layers") as step:
         for number, (address, layer) in enumerate(read.layers.items()):
 
@@ -96,7 +105,8 @@ def _profile(
                 step(int(100 * (before + share)), 100 * len(read.layers))
 
             scores.append(score_layer(address, layer, read.labels, fold, settings, told, epochs))
-    return read, scores
+            checked += mlp_rows(address, layer, read.labels, fold, settings.seed) if mlp else ()
+    return read, scores, checked
 
 
 def score_layer(
@@ -113,13 +123,8 @@ def score_layer(
     width = len(layer.taken.scale)
     heads: dict[str, MapScores] = {}
     for component in COMPONENTS:
-        if component in layer.own:
-            prober, maps = _prober(layer.own[component], labels, fold), _slices(layer, component)
-        else:
-            found = maps_of(layer.trace, component)
-            assert found is not None
-            prober, maps = taken, found[0]
-        heads[component] = prober.scores(maps)
+        prober = _prober(layer.own[component], labels, fold) if component in layer.own else taken
+        heads[component] = prober.scores(head_maps(layer, component))
     widths = {c: (layer.trace.v if c == "v" else layer.trace.q).shape[3] for c in COMPONENTS}
     by_width: dict[int, MapScores] = {}
     for number, into in enumerate(sorted(set(widths.values()))):
@@ -140,13 +145,6 @@ def _weighed(taken: Prober, projections: Projections) -> dict[str, MapScores]:
 
 def _prober(stored: StoredWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"]) -> Prober:
     return Prober(stored.finish(), labels, fold, stored.scale)
-
-
-def _slices(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
-    """The maps that take each head's own numbers out of those of all heads side by side."""
-    parts = {"q": layer.trace.q, "k": layer.trace.k, "v": layer.trace.v}
-    heads, into = parts[component].shape[1], parts[component].shape[3]
-    return torch.eye(heads * into).view(heads * into, heads, into).transpose(0, 1)
 
 
 def _seed(seed: int, address: Address, into: int) -> int:
@@ -240,6 +238,7 @@ def _facts(
     read: WordsRead,
     texts: LabelledTexts,
     stages: Sequence[Stage],
+    twin: CausalTwin | None,
 ) -> ProfileFacts:
     return ProfileFacts(
         bench.subject.name,
@@ -257,4 +256,8 @@ def _facts(
         settings.seed,
         settings.limit,
         tuple(stage.name for stage in stages),
+        settings.mlp,
+        None if twin is None else twin.corpus,
+        0 if twin is None else twin.texts,
+        "share" if bench.subject.objective == "output" else "nats",
     )

@@ -66,6 +66,18 @@ class ProfileSettings:
             metavar="CHECKPOINTS",
         ),
     ] = ()
+    mlp: Annotated[bool, Setting("Also fit MLP probes, to some of the words, as a check.")] = False
+    causal: (
+        Annotated[
+            int,
+            Setting(
+                "Also erase each label (LEACE) from each layer's q, k or v, and measure the change on so many texts of another split.",
+                low=2,
+                metavar="TEXTS",
+            ),
+        ]
+        | None
+    ) = None
     folds: Annotated[int, Setting("Parts of the text; each is predicted from the others.", low=2, option="")] = 5
     batch: BatchSize = 16
     seed: Seed = 0
@@ -75,7 +87,8 @@ class ProfileSettings:
 class ProfileFacts:
     """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole.
 
-    `checkpoints` are those that the rows' `at` counts from 0.
+    `checkpoints` are those that the rows' `at` counts from 0; `causal_corpus` are the texts of the causal twin, null where
+    there is none, and `unit` is what it is measured in.
     """
 
     subject: str
@@ -93,6 +106,10 @@ class ProfileFacts:
     seed: int
     limit: int | None
     checkpoints: tuple[str, ...] = ()
+    mlp: bool = False
+    causal_corpus: str | None = None
+    causal_texts: int = 0
+    unit: str = "nats"
 
 
 PROFILE = Experiment(

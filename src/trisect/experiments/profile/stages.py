@@ -57,6 +57,8 @@ def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> l
 
 def revisions_of(source: ModelSource, wanted: Sequence[str]) -> Iterator[tuple[str, Subject]]:
     """The revisions of a published model, opened one after the other; of a folder, those beside it."""
+    if not wanted:
+        return
     if not isinstance(source.model, (str, Path)):
         known = "Its revisions are not known."
         raise SpecError(

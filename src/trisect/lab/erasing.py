@@ -1,9 +1,9 @@
-"""Fit LEACE erasers at a model's q, k or v, and apply them at words."""
+"""Fit LEACE erasers at a model's q, k or v, apply them at words, and measure what the loss rises by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from trisect.core.trace import Address
 from trisect.lab.passes import EditedPass
 from trisect.lab.word_labels import WordLabels, fitting, ordinary
 from trisect.measure.erasure import Eraser, LabelMoments
+from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.ratios import ratios
+from trisect.stats.tested import finite
 from trisect.text.labelled import LabelledTexts
 
 
@@ -135,3 +138,42 @@ def passes(subject: Subject, batch: Batch, places: Sequence[ErasedSite]) -> tupl
     clean = subject.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
     return clean, [subject.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
+
+
+def erasure_rows(
+    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean; `table` is a Tally's."""
+    counts, sums = table[:, 0], table[:, 1:]
+    edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
+    beyond = edited[:, :, 0] - edited[:, :, 1:].mean(2)
+    sums = np.concatenate([sums, beyond], 1)
+    values, ends = ratios(sums, counts), percentile_interval(drawn_ratios(sums, counts, seed), len(table))
+    unit = "share" if subject.objective == "output" else "nats"
+
+    def row(column: int, measure: str, interval: bool = True, **more: Any) -> dict[str, Any]:
+        named = {"value": values[column]} | ({"low": ends.low[column], "high": ends.high[column]} if interval else {})
+        known = {name: finite(v) for name, v in named.items()}
+        return {"subject": subject.name, "measure": measure, "n": len(table)} | known | more
+
+    if unit == "nats":
+        yield row(0, "loss_nats")
+    for i, place in enumerate(places):
+        heads = place.edit.site.heads
+        single = heads is not None and len(heads) == 1
+        some = "" if heads is None or single else f", heads {str(place.edit.site).rpartition('.h')[2]}"
+        where = {
+            "stack": place.edit.address.stack,
+            "layer": place.edit.address.layer,
+            "head": heads[0] if heads and single else None,
+            "component": "+".join(place.edit.site.components),
+            "group": f"{place.label}{some}",
+        }
+        first = 1 + i * (1 + draws)
+        yield row(first, f"erase_rise_{unit}", **where)
+        yield row(1 + len(places) * (1 + draws) + i, f"erase_excess_{unit}", **where)
+        for n in range(1, draws + 1):
+            yield row(first + n, f"erase_random_rise_{unit}", False, at=float(n), **where)
+        shared = {"subject": subject.name, "n": place.fitted} | where
+        yield shared | {"measure": "erase_rank", "value": float(place.erasers[0].rank)}
+        yield shared | {"measure": "erase_explained", "value": place.explained}
