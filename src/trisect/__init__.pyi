@@ -226,6 +226,8 @@ def profile(
     per: str = 'layer',
     draws: int = 200,
     checkpoints: str | Sequence[str] = (),
+    mlp: bool = False,
+    causal: int | None = None,
     folds: int = 5,
     batch: int = 16,
     seed: int = 0,
