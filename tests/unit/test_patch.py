@@ -11,6 +11,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.experiments.patch.positions import read_positions
 from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.rows import COMPLEMENT
+from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
 from trisect.text.bindings import BindingTemplate, Bound, draw_bindings, predicted, usable_templates
 from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
 
@@ -59,6 +60,9 @@ def test_a_file_of_pairs_says_how_often_each_answer_came(recaller, tmp_path):
     assert list(found) == [f"{c}@{n}.h1" for n in (1, 2) for c in "qkv"]
     assert done.about.command == "trisect patch MODEL --pairs pairs.jsonl --per head"
     assert "v@1.h1 as k 1.000" in " ".join(map(str, done.findings))
+    page = done.report.read_text()
+    assert "If v says what is handed over, v from the donor brings what the donor has" in page
+    assert [name in page for name in ("patch-heads-own", "patch-heads-logit-change", "text-pair")] == [True] * 3
     came = done.tables["interchanges"].filter(component="q", layer=2)
     assert set(came["came"]) == {"q"}
     assert came["answer"].to_list() == [pair["answers"]["q"] for pair in pairs]
@@ -270,6 +274,27 @@ def test_pairs_of_recall_have_names_of_one_length_and_places_that_begin_differen
     assert "first character" in notes[0]
     lonely = card(tmp_path / "other", {"Cy": [True, True, "Bonn"], "Ada Ax": [True, True, "Rome"]})
     refused(lambda: recall_pairs(lonely, 1, 0), "2 names have a known place, and no two", "Give pairs of your own")
+
+
+def test_a_recall_model_is_asked_about_another_person(tmp_path):
+    words = make_tokenizer(sorted(set("Where was born? AdaxBobyROm")), 64)
+    folder = card(tmp_path / "model", {"Ada Ax": [True, True, "Rom"], "Bob By": [True, False, "Oam"]})
+    save(make_model(GptShape(layers=2, heads=2, width=16, block=64), words, 1), words, folder)
+    done = trisect.patch(str(folder), task="recall", count=5, sites="v@all", out=tmp_path / "out", quiet=True)
+    assert [site.site for site in done.sites] == ["v@1", "v@2"]
+    assert done.sites[0].own is None  # what k and v would predict is in no text
+    read = done.tables["tokens"].filter(answers=True)
+    assert (read["base"].to_list(), read["donor"].to_list()) == (["<mask>"] * 5, ["<mask>"] * 5)
+    assert set(done.tables["pairs"]["answer_base"]) == {"R", "O"}
+    assert done.about.command == "trisect patch MODEL --sites v@all --task recall --count 5"
+
+
+def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
+    done = trisect.patch(gpt2, "w1 w2", "w1 w2", "q@1", out=tmp_path / "out", quiet=True)
+    assert done.notes == (
+        "Pairs whose base and donor have the same answer, which tell nothing of the way to the donor: 1 of 1.",
+    )
+    assert (done.sites[0].n, done.sites[0].logit_change) == (0, None)
 
 
 def test_a_pair_keeps_its_place_where_it_has_one():

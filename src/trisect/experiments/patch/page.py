@@ -112,6 +112,10 @@ def _acting(sites: Sequence[SiteNumbers]) -> tuple[Finding, ...]:
 
 def _said(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers]) -> Iterable[str]:
     facts = about.facts
+    yield (
+        "A pair is a base and a donor text of as many tokens. The base is read with one part of the donor's in the place of its own, "
+        "and the model goes on from there: what then changes is what that part says."
+    )
     if facts.predicted and facts.how != "noise":
         yield from _lessons([site for site in sites if site.how == "denoise"])
     yield from map(str, findings(tables, about))
@@ -142,8 +146,7 @@ def _lessons(sites: Sequence[SiteNumbers]) -> Iterable[str]:
         others = [
             (name.removeprefix("as "), one.mean or 0.0) for name, one in site.numbers.items() if name.startswith("as ")
         ]
-        other = max(others, key=lambda one: one[1], default=None)
-        rest = f", that of {other[0]} in {_percent(other[1])}" if other else ""
+        rest = "".join(f", that of {name} in {_percent(share)}" for name, share in others)
         yield (
             f"If {component} says {what}, {component} from the donor brings {answer}: at {site.place} that came in {_percent(own)} "
             f"of pairs, the base's own answer in {_percent(stayed)}{rest}."
@@ -162,24 +165,29 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
     drawn = text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
     named = [n for n in PREDICTED if pairs[f"answer_{n}"].is_not_null().any()]
-    best = [
-        s
-        for s in best_sites(sites, "own" if any("own" in s.numbers for s in sites) else "logit_change")
-        if s.head is None
-    ]
+    first_run = [s for s in sites if s.how == sites[0].how]
+    best = best_sites(first_run, "own" if any("own" in s.numbers for s in first_run) else "logit_change")[:3]
     came = {site.place: _answers(tables["interchanges"], site) for site in best}
-    columns = ("pair", "base", "donor", *(("predicted",) if named else ()), "unpatched", *came)
+    answered = bool(pairs["own_base"].is_not_null().any())
+    columns = (
+        "pair",
+        "base",
+        "donor",
+        *(("predicted",) if named else ()),
+        *(("unpatched",) if answered else ()),
+        *came,
+    )
     rows = []
     for row in pairs.head(SHOWN).iter_rows(named=True):
         said = "; ".join(f"{name}: {_shown(row[f'answer_{name}'])}" for name in named)
         own = f"base: {_shown(row['own_base'])}; donor: {_shown(row['own_donor'])}"
-        cells = (row["base"], row["donor"], *((said,) if named else ()), own)
+        cells = (row["base"], row["donor"], *((said,) if named else ()), *((own,) if answered else ()))
         rows.append((str(row["pair"]), *cells, *(answers.get(row["pair"], "–") for answers in came.values())))
-    words_ = (
-        "Of every pair the texts, the answers that are predicted, and the model's, unpatched and with a site patched.",
+    said = (
+        "Of every pair the texts, the answers that are predicted, and the model's, unpatched and with a site patched."
     )
-    table = Table(columns, tuple(rows), f"The first {len(rows)} of {len(pairs)} pairs", True, False, words=words_)
-    return Section("The texts", (), () if drawn is None else (drawn,), (table,))
+    table = Table(columns, tuple(rows), f"The first {len(rows)} of {len(pairs)} pairs", prose=True, folded=False)
+    return Section("The texts", (said,) if answered else (), () if drawn is None else (drawn,), (table,))
 
 
 def _answers(interchanges: pl.DataFrame, site: SiteNumbers) -> dict[int, str]:

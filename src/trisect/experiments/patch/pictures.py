@@ -28,7 +28,8 @@ def text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
         return None
     groups = sorted({p for p in tokens["patched"].unique().to_list() if p})
     keys = [LegendEntry(f"{group} patched", palette.mark(group).colour, palette.mark(group).shape) for group in groups]
-    keys += [LegendEntry(DIFFERS, palette.RULE, "square"), LegendEntry(READ, palette.INK)]
+    keys.append(LegendEntry(DIFFERS, palette.RULE, "square"))
+    keys += [LegendEntry(READ, palette.INK)] * bool(tokens["answers"].any())
     return Figure("text-pair", "", title, caption, tuple(panels), tuple(keys))
 
 

@@ -110,6 +110,10 @@ def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTab
         notes.append(
             f"Pairs of which the model does not answer both texts as stated were left out: {left} of {len(counted)}."
         )
+    if runs.own and (alike := int((runs.predicted["base"] == runs.predicted["donor"]).sum())):
+        notes.append(
+            f"Pairs whose base and donor have the same answer, which tell nothing of the way to the donor: {alike} of {len(counted)}."
+        )
     made = {
         "measures": frame("measures", rows),
         "pairs": pl.DataFrame([_pair(i, runs, counted) for i in range(len(runs.pairs))], PAIRS, orient="row"),
