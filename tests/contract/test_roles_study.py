@@ -10,7 +10,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.methods import Freeze, Interchange, Rewind
 from trisect.core.site import Site
 from trisect.core.spec import Design, Text
-from trisect.experiments.study.presets import ROLES
+from trisect.experiments.study.planted_presets import ROLES
 
 EVERY = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
 
@@ -57,6 +57,6 @@ def test_a_text_without_donors_is_refused_before_anything_is_trained(design, tmp
     other = replace(design, text=Text("embedded", train_tokens=7_680, valid_tokens=1_200))
     with pytest.raises(CorpusError) as caught:
         trisect.study(other, out=tmp_path / "study", workers=0, quiet=True)
-    for words in ("asked for in the text 'embedded'", "documents of roles", "Leave interchange out"):
+    for words in ("asked for in the text 'embedded'", "documents of roles, induction", "Leave interchange out"):
         assert words in str(caught.value)
     assert not (tmp_path / "study").exists()

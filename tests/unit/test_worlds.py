@@ -12,8 +12,15 @@ from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text.corpus import Corpus, Documents, Split, batch, check_windows, sample_steps, steps, unigram_loss
 from trisect.text.sources import load_text, open_corpus, whole_place
-from trisect.text.worlds import ROLES, Roles, world_of
+from trisect.text.worlds import INDUCTION, ROLES, Roles, World, world_of
 
+# what changes with a column in the induction world: a question's word before is the last value; keys stand before values
+ALONG = {
+    "question.before": {"question.before", "value.own"},
+    "value.own": {"value.own", "question.before"},
+    "value.before": {"value.before", "key.own"},
+    "key.own": {"value.before", "key.own"},
+}
 SMALL: Roles = replace(ROLES, items=3, keys=4, values=5, rests=2)
 
 
@@ -144,10 +151,42 @@ def test_the_four_answers_of_a_pair_are_different_and_follow_from_the_words():
     assert SMALL.pairs(30, seed=3).base != pairs.base
 
 
+def test_induction_answers_with_what_came_after_the_key():
+    made = replace(INDUCTION, items=3, keys=4, values=5).corpus({"train": 30, "valid": 9})
+    assert made.documents is not None
+    words = [made.vocabulary[i] for i in made.splits["train"].tokens]
+    window = batch(made.splits["train"], 1, 8, 0, tuple(made.labels))
+    for start in range(0, len(words), 8):
+        *text, question, last = words[start : start + 8]
+        assert last == text[text.index(question) + 1]
+        assert text.count(question) == 1
+    for column, ids in window.labels.items():
+        of, name = column.split(".")
+        for place in range(8):
+            stands = {"key": place in (0, 2, 4), "value": place in (1, 3, 5), "question": place == 6}[of]
+            shown = words[place - (name == "before")] if stands else None
+            assert (made.labels[column][ids[0, place]] if ids[0, place] >= 0 else None) == shown
+
+
+@pytest.mark.parametrize("world", [SMALL, INDUCTION], ids=lambda one: one.name)
+def test_near_donors_differ_in_what_the_label_speaks_of_alone(world: World):
+    ids = {word: i for i, word in enumerate(world.vocabulary)}
+    draws = world.draw(20, np.random.default_rng(5))
+    for column in world.columns:
+        other = world.changed(draws, column, np.random.default_rng(6))
+        before, after = world.labels(draws), world.labels(other)
+        assert (before[column] != after[column]).any(1).all()
+        same = [name for name in world.columns if np.array_equal(before[name], after[name])]
+        assert set(same) == set(world.columns) - ALONG.get(column, {column})
+        pairs = world.near_pairs(20, 5, column)
+        assert all(word in ids for text in (*pairs.base, *pairs.donor) for word in text)
+        assert len(set(pairs.unchanged) - {*world.vocabulary}) == 0
+
+
 def test_a_world_is_a_text_by_its_name():
     assert whole_place("roles") == "roles"
     corpus = load_text(Text("roles"))
     assert world_of(corpus) is ROLES
     assert set(corpus.vocabulary) == set(ROLES.vocabulary)
-    with pytest.raises(CorpusError, match=r"(?s)asked for in the text 'embedded'.*documents of roles"):
+    with pytest.raises(CorpusError, match=r"(?s)asked for in the text 'embedded'.*documents of roles, induction"):
         world_of(open_corpus("embedded"))

@@ -16,8 +16,9 @@ class PlantedCell(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """A world's cells; the layer that reads; and the sites whose every effect is a false alarm."""
+    """A world in words; its cells; the layer that reads; and the sites whose every effect is a false alarm."""
 
+    words: str
     cells: tuple[PlantedCell, ...]
     layer: int
     idle: tuple[str, ...]
@@ -37,12 +38,38 @@ def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, s
     )
 
 
-_ASKED, _FOUND = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
+def _three(of: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{of}.{name}" for name in names)
+
+
+_ASKED, _FOUND = (_three(of, ("a", "b", "c")) for of in ("question", "item"))
+_QUESTION, _VALUE = (_three(of, ("own", "before")) for of in ("question", "value"))
 TRUTH: dict[str, Planted] = {
     "roles": Planted(
+        "A document is four items and a question, and only the answer is predicted. An item is one word with three attributes, as "
+        "in a3b1c6; the question names an a; the answer is the b of the item that has it; c is for nothing. So at the layer that "
+        "reads, layer 2, the query must carry the a that is asked for, the key the item's a, the value the item's b, and none of "
+        "them needs anything else. Layer 1 is idle: its attention adds nothing, in training or after.",
         _cells(2, {"q": _ASKED, "k": _FOUND, "v": _FOUND}, {"q": "question.a", "k": "item.a", "v": "item.b"}),
         2,
         ("q@1", "k@1", "v@1"),
+    ),
+    "induction": Planted(
+        "A document is four keys, each with a value after it, and one of the keys again; only the answer is predicted, the value "
+        "that came after that key. So at the layer that reads, layer 2, the query must carry its own word, the key the word "
+        "before it, the value its own word; and at layer 1, which hands each key on to the value after it, the value must "
+        "carry the key's own word. Layer 3 is idle: its attention adds nothing, in training or after.",
+        (
+            *_cells(
+                2,
+                {"q": _QUESTION, "k": _VALUE, "v": _VALUE},
+                {"q": "question.own", "k": "value.before", "v": "value.own"},
+            ),
+            PlantedCell("v@1", "key.own", True),
+            PlantedCell("v@1", "value.own", False),
+        ),
+        2,
+        ("q@3", "k@3", "v@3"),
     ),
 }
 

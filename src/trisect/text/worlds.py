@@ -219,6 +219,64 @@ class Roles(World):
         return 2 * self.keys * self.values * self.rests + value
 
 
+@dataclass(frozen=True)
+class Induction(World):
+    """Keys and values as words of their own, one after the other; the question is a key, the answer the value after it."""
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Keys, values."""
+        return (*(f"k{i}" for i in _upto(self.keys)), *(f"v{i}" for i in _upto(self.values)))
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The word itself and the one before it, of every value and of the question; and every key's own."""
+        keys, values = self.vocabulary[: self.keys], self.vocabulary[self.keys :]
+        return {
+            "question.own": keys,
+            "question.before": values,
+            "value.own": values,
+            "value.before": keys,
+            "key.own": keys,
+        }
+
+    def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
+        """Key and value in turn, the question, the answer."""
+        pairs = np.stack([drawn.key, self.keys + drawn.value], 2).reshape(len(drawn.asked), -1)
+        answer = self.answer(_at(drawn.value, drawn.asked))
+        return np.concatenate([pairs, drawn.question[:, None], answer[:, None]], 1)
+
+    def labels(self, drawn: Lookup) -> dict[str, Int[np.ndarray, "N T"]]:
+        """Those of values where values stand, of keys where keys do, of the question where it stands."""
+        size, last = (len(drawn.asked), 2 * self.items + 2), 2 * self.items
+        question = slice(last, last + 1)
+        return {
+            "question.own": _placed(size, question, drawn.question[:, None]),
+            "question.before": _placed(size, question, drawn.value[:, -1:]),
+            "value.own": _placed(size, slice(1, last, 2), drawn.value),
+            "value.before": _placed(size, slice(1, last, 2), drawn.key),
+            "key.own": _placed(size, slice(0, last, 2), drawn.key),
+        }
+
+    def changed(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
+        """Another question, another last value, other values, or the keys in turn."""
+        match column:
+            case "question.own":
+                return drawn._replace(asked=_other(drawn.asked, self.items, rng))
+            case "question.before":
+                value = drawn.value.copy()
+                value[:, -1] = _other(value[:, -1], self.values, rng)
+                return drawn._replace(value=value)
+            case "value.own":
+                return drawn._replace(value=_other(drawn.value, self.values, rng))
+            case _:
+                return drawn._replace(key=np.roll(drawn.key, 1, 1), asked=(drawn.asked + 1) % self.items)
+
+    def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+        """The values' own words."""
+        return self.keys + value
+
+
 ROLES = Roles(
     "roles",
     items=4,
@@ -228,7 +286,16 @@ ROLES = Roles(
     note="A generated world: four items (a, b, c), each one word, and a question that names an a; the answer is the b of the "
     "item that has it, and nothing else is to be predicted. Labels speak of the word that is read.",
 )
-WORLDS: dict[str, World] = {world.name: world for world in (ROLES,)}
+INDUCTION = Induction(
+    "induction",
+    items=4,
+    keys=8,
+    values=8,
+    rests=1,
+    note="A generated world: four keys, each with a value after it, and one of the keys again; the answer is the value that came "
+    "after it, and nothing else is to be predicted. Labels speak of the word that is read.",
+)
+WORLDS: dict[str, World] = {world.name: world for world in (ROLES, INDUCTION)}
 
 
 def is_generated(where: str | Path) -> bool:

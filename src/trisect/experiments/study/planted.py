@@ -16,6 +16,7 @@ from trisect.papers.roles import READS
 from trisect.report.points import Mean, Point, interval
 from trisect.stats.correct import holm
 from trisect.stats.paired import summary, t_test
+from trisect.stats.shares import least_spread
 from trisect.stats.tested import ALPHA
 from trisect.text.planted import Planted, planted_in
 
@@ -34,11 +35,6 @@ class Case(NamedTuple):
     site: str
     column: str
     carried: bool
-
-    @property
-    def name(self) -> str:
-        """As it stands in a table."""
-        return f"{self.site} {self.column}".strip()
 
 
 class CaseEffect(NamedTuple):
@@ -74,12 +70,16 @@ Effects = Mapping[Case, Mapping[int, float]]  # by seed
 
 
 class Judged(NamedTuple):
-    """A method by its key and title, with its effects in their unit: empty where one of its cases has none."""
+    """A method by its key and title, with its effects in their unit: empty where one of its cases has none.
+
+    Shares of `pairs` have at least the spread of drawing so many, also where they are the same in every seed.
+    """
 
     key: str
     title: str
     unit: str
     effects: Effects
+    pairs: int | None = None
 
 
 def truth_of(rows: StudyRows) -> Planted | None:
@@ -147,8 +147,9 @@ def _over_sites(rows: StudyRows, truth: Planted) -> Iterator[Judged]:
     yield Judged("freeze", "Freezing", "nats", _of_sites(truth, rows.effects("freeze", "valid")))
     yield Judged("ablate", "Mean ablation", "nats", _of_sites(truth, rows.measure("ablate_rise_nats", "valid")))
     kept = rows.measure("interchange_unchanged", "valid")
+    pairs = rows.sites.filter(pl.col("measure") == "interchange_unchanged")["n"].max() if kept else None
     changed = [p._replace(value=1 - p.value) for p in kept]
-    yield Judged("interchange_whole", "Interchange, another document", "of pairs", _of_sites(truth, changed))
+    yield Judged("interchange_whole", "Interchange, another document", "of pairs", _of_sites(truth, changed), pairs)
     ties = [p for p in rows.effects("tie", "valid") if p.site.rpartition("@")[2].isdigit()]
     yield Judged("tie", "Tying two matrices", "nats", _grouped(_tied(truth, ties), ties))
 
@@ -180,9 +181,11 @@ def _grouped(cases: Sequence[Case], points: Sequence[Point]) -> Effects:
 
 
 def _score(method: Judged, over: str) -> MethodScore:
-    effects = method.effects
+    effects, samples = method.effects, [summary(list(own.values())) for own in method.effects.values()]
+    if method.pairs is not None:
+        samples = [one._replace(spread=max(one.spread, least_spread(float(one.mean), method.pairs))) for one in samples]
     seeds = sorted(set.intersection(*(set(own) for own in effects.values())))
-    p = [float(t_test(summary(list(own.values())), "above", MARGIN).p_for) for own in effects.values()]
+    p = [float(t_test(sample, "above", MARGIN).p_for) for sample in samples]
     tested = all(len(own) > 1 for own in effects.values())
     alarms = [bool(value < ALPHA) if tested else None for value in holm(p)]
     judged = tuple(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 from trisect.core.errors import SpecError
@@ -16,13 +15,13 @@ from trisect.core.methods import (
     Control,
     Erase,
     Freeze,
-    Interchange,
     Probe,
     Rewind,
     Tie,
 )
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Text, Training, read_experiment
+from trisect.experiments.study.planted_presets import PLANTED
 
 # Where a control says most for its time: the layers that the source contrasts, and all three components.
 DECIDING = tuple(Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
@@ -104,77 +103,6 @@ def _beyond() -> tuple[Design, ...]:
     return grid, replace(only(small, ("attack",)), name="beyond", attack=sweep)
 
 
-def _roles() -> tuple[Design, ...]:
-    """A world with planted roles (science F2): every method at the layer that reads, 2, and at the idle one, 1.
-
-    Questions carry labels for queries, items for keys and values, so that there are two statements of one study.
-    """
-    reads = {c: Site((c,), (2,)) for c in "qkv"}
-    three = tuple(reads.values())
-    every = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
-    variants, strengths = ("bounded", "site", "bounded+site", "control"), (1.0, 0.1, 0.3)
-    asked, found = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
-    base = Design(
-        name="roles",
-        text=Text("roles"),
-        model=Model(width=32, layers=2, heads=1, feedforward=32, dropout=0.0, idle=(1,)),
-        training=Training(
-            epochs=5,
-            columns=64,
-            eval_columns=100,
-            window=6,
-            optimizer="adamw",
-            rate=5e-3,
-            decay=0.7,
-            warmup=50,
-            weight_decay=0.01,
-            train_sample=6_144,
-        ),
-        seeds=(1, 2, 3, 4, 5),
-        attack=None,
-        rewind=None,
-        freeze=None,
-    )
-    query = replace(
-        base,
-        attack=Attack((reads["q"],), asked, strengths),
-        control=Control((reads["q"],), asked, variants),
-        rewind=Rewind(every, points=11, midstage=False),
-        freeze=Freeze(every),
-        tie=Tie(tuple(Site(pair, (layer,)) for layer in (1, 2) for pair in combinations("qkv", 2)), (), narrow=False),
-        probe=Probe(three, asked, ("linear",)),
-        erase=Erase((reads["q"],), asked),
-        ablate=Ablate(every),
-        interchange=Interchange(every),
-    )
-    rest = reads["k"], reads["v"]
-    items = replace(
-        base,
-        attack=Attack(rest, found, strengths),
-        control=Control(rest, found, variants),
-        probe=Probe(three, found, ("linear",)),
-        erase=Erase(rest, found),
-    )
-    return query, items
-
-
-def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
-    """The same with two seeds, fewer epochs, attacks of the strength 1 and the controls that say most."""
-    return tuple(
-        replace(
-            one,
-            name=f"{one.name}-quick",
-            seeds=(1, 2),
-            training=replace(one.training, epochs=4),
-            attack=one.attack and replace(one.attack, strengths=(1.0,)),
-            control=one.control and replace(one.control, variants=("bounded+site",)),
-            tie=None,
-            probe=None,
-        )
-        for one in designs
-    )
-
-
 def find_experiment(what: str | Path | Design) -> Design:
     """The first of `find_experiments`: the only one, but for `beyond` and the file of an unevenly extended study."""
     return find_experiments(what)[0]
@@ -231,6 +159,6 @@ def only(experiment: Design, methods: tuple[str, ...]) -> Design:
     return replace(experiment, **{m: keep.get(m) for m in METHODS}, edits=keep.get("edits", ()))
 
 
-BEYOND, ROLES = _beyond(), _roles()
-SEVERAL = {of[0].name: of for of in (BEYOND, ROLES, _brief(ROLES))}  # what one folder holds, as several statements
+BEYOND = _beyond()
+SEVERAL = {of[0].name: of for of in (BEYOND, *PLANTED)}  # what one folder holds, as several statements
 NAMES = (*(one.name for one in PRESETS), *SEVERAL)

@@ -23,7 +23,7 @@ class DesignSource:
     experiment: Annotated[
         str | Path | Design,
         Setting(
-            "A preset (quick, wikitext2-small, paper, beyond, roles, roles-quick), or a JSON file; in Python also a Design.",
+            "A preset (quick, wikitext2-small, paper, beyond, roles, roles-quick, induction), or a JSON file; in Python also a Design.",
             argument=True,
             metavar="PRESET_OR_FILE",
         ),

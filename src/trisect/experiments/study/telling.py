@@ -8,7 +8,7 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import Estimate, Finding
-from trisect.experiments.study.planted import MARGIN, CaseEffect, MethodScore, scores, truth_of
+from trisect.experiments.study.planted import MARGIN, Case, CaseEffect, MethodScore, scores, truth_of
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.roles import SOURCE
 from trisect.report import format as words
@@ -24,14 +24,9 @@ SHARES = {
     "as_v": "as v",
     "unchanged": "unchanged",
 }
-WORLD = (
-    "This study's text is a world whose truth is known. A document is four items and a question, and only the answer is predicted. "
-    "An item is one word with three attributes, as in a3b1c6; the question names an a; the answer is the b of the item that has it; "
-    "c is for nothing. So at the layer that reads, layer 2, the query must carry the a that is asked for, the key the item's a, "
-    "the value the item's b, and none of them needs anything else. Layer 1 is idle: its attention adds nothing, in training or after."
-)
+WORLD = "This study's text is a world whose truth is known. "
 SCORED = (
-    "Each method is scored as if the text were language. A method about a label has nine cells, a component with an attribute, three of "
+    "Each method is scored as if the text were language. A method about a label has cells, a component with an attribute, some of "
     "them true; one without a label has q, k and v of the layer that reads, and those of the idle one, where nothing can be found. AUROC "
     "is the probability that a true case has the larger effect than a false one, over all seeds: 1 is perfect, 0.5 is guessing. By its "
     f"own rule a method finds a case where its effect is above {MARGIN:g} (one-sided t test over seeds, Holm over the method's cases, "
@@ -42,7 +37,8 @@ KEY = "● marks what is planted, ✓ what the method finds by its own rule. Mea
 
 def section(rows: StudyRows) -> Iterator[Section]:
     """The section of the page; nothing for a text that has nothing planted."""
-    if truth_of(rows) is None:
+    truth = truth_of(rows)
+    if truth is None:
         return
     found = scores(rows)
     blocks: list[PageBlock] = [TextBlock(said) for said in (_best(found),) if said]
@@ -50,7 +46,7 @@ def section(rows: StudyRows) -> Iterator[Section]:
     blocks += [_interchange(rows)] if rows.measure("interchange_own", "valid") else []
     for over in ("cells", "sites"):
         blocks += [_cases(own, over)] if (own := [one for one in found if one.over == over]) else []
-    yield Section(TITLE, (WORLD, SCORED), blocks=tuple(blocks), id="planted", short=TITLE)
+    yield Section(TITLE, (WORLD + truth.words, SCORED), blocks=tuple(blocks), id="planted", short=TITLE)
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
@@ -83,12 +79,12 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def _best(found: Sequence[MethodScore]) -> str:
-    """Which methods tell everything apart, and which do no better than guessing."""
-    perfect = [one.title for one in found if one.auroc > 0.99]
-    poor = [one.title for one in found if one.auroc < 0.75]
-    said = [f"{words.listed(perfect)} tell what is planted from what is not." if perfect else ""]
-    said += [f"{words.listed(poor)} do hardly better than guessing (AUROC below 0.75)." if poor else ""]
-    return " ".join(filter(None, said))
+    """Which methods tell almost everything apart, and which hardly do better than guessing."""
+    ends = (
+        ("These tell what is planted from what is not (AUROC above 0.99)", [one for one in found if one.auroc > 0.99]),
+        ("These do hardly better than guessing, or no better (below 0.75)", [one for one in found if one.auroc < 0.75]),
+    )
+    return " ".join(f"{start}: {'; '.join(one.title for one in own)}." for start, own in ends if own)
 
 
 def _methods(found: Sequence[MethodScore]) -> Table:
@@ -116,23 +112,22 @@ def _percent(share: float | None) -> str:
 
 def _cases(found: Sequence[MethodScore], over: str) -> Table:
     """Every method's effect in every cell, or at every site."""
-    if over == "sites":
-        found = [one for one in found if one.key != "tie"]  # at sites of its own
-    names = [one.case for one in found[0].effects] if found else []
-    rows = tuple(
-        (f"{case.name}{' ●' if case.carried else ''}", *(_cell(one, case.name) for one in found)) for case in names
-    )
-    columns = ("Cell" if over == "cells" else "Site", *(_headed(one) for one in found))
-    caption = f"The effect in every {'cell' if over == 'cells' else 'site'}. {KEY}"
+    found = [one for one in found if one.key != "tie"]  # at sites of its own
+    cases = [one.case for one in found[0].effects] if found else []
+    rows = tuple((f"{one.title}, {one.unit}", *(_cell(one, case) for case in cases)) for one in found)
+    columns = ("Effect", *(_headed(case) for case in cases))
+    where = "of every cell" if over == "cells" else "at every site"
+    caption = f"The effect {where}. {KEY}"
     return Table(columns, rows, caption, folded=False, id=f"planted-{over}", wrap=False)
 
 
-def _headed(one: MethodScore) -> Markup:
-    return Markup("{}<small>{}</small>").format(one.title, one.unit)
+def _headed(case: Case) -> Markup:
+    mark = " ●" if case.carried else ""
+    return Markup("{}{}<small>{}</small>").format(case.site, mark, case.column)
 
 
-def _cell(one: MethodScore, case: str) -> Markup:
-    effect: CaseEffect | None = next((e for e in one.effects if e.case.name == case), None)
+def _cell(one: MethodScore, case: Case) -> Markup:
+    effect: CaseEffect | None = next((e for e in one.effects if e.case == case), None)
     if effect is None:
         return Markup("–")
     mean = effect.effect
