@@ -289,6 +289,9 @@ def test_stored_words_come_back_in_half_precision():
     stored.add(rows[20:])
     back = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
     assert back == pytest.approx(rows, rel=2e-3, abs=0.05)
+    # what is stored lies on disk, and is mapped: memory does not grow with it
+    assert isinstance(stored.finish(), np.memmap)
+    assert stored.finish().dtype == np.float16
 
 
 def test_scores_of_one_head_alone_are_tested_by_random_maps():

@@ -54,7 +54,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         "a linear probe tells a label from one head's numbers, less how well it does from random maps of the same input "
         "to as many numbers. This speaks of this one model on these texts."
     )
-    found = tuple(_label(numbers, label) for label in numbers.labels)
+    found = (*_answer(numbers), *(_label(numbers, label) for label in numbers.labels))
     sections = (
         Section("What is kept, what is dropped", tuple(map(str, found)), (_picture(numbers, facts),)),
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
@@ -84,7 +84,23 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
     begun = checkpoint_findings(numbers, about.facts.checkpoints)
     twins = causal_findings(numbers, about.facts) if about.facts.causal_corpus is not None else ()
     checked = mlp_findings(numbers) if about.facts.mlp else ()
-    return (*named, *begun, *checked, *twins, *verdict_findings(tables["claims"]))
+    return (*_answer(numbers), *named, *begun, *checked, *twins, *verdict_findings(tables["claims"]))
+
+
+def _answer(numbers: ProfileNumbers) -> tuple[Finding, ...]:
+    """Over all heads, what queries keep and drop, what keys do, what values do; nothing where none does."""
+    carried = [la for la in numbers.labels if any(numbers.carried(s, la) >= MARGIN for s in numbers.spots)]
+    parts = []
+    for c in COMPONENTS:
+        sides = {way: [la for la in carried if numbers.gain(la, c).side == way] for way in (1, -1)}
+        said = [f"{verb} {words.listed(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
+        if said:
+            parts.append(f"{NAMES[c]} {' and '.join(said)}")
+    if not parts:
+        return ()
+    heads = sum(numbers.heads(s, "q") for s in numbers.spots)
+    said = f"Over {words.several(heads, 'head')}, more or less than random maps of the same input find: {'; '.join(parts)}."
+    return (Finding("profile_answer", said, UNIT),)
 
 
 def _label(numbers: ProfileNumbers, label: str) -> Finding:
