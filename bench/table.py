@@ -69,7 +69,7 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     text = [
         "# Speed",
         "",
-        "Written by `make bench` (`python bench/table.py`; with the names of parts it measures those anew and keeps the others).",
+        "Written by `make bench` (`python bench/table.py`; with the names of parts it measures those again and keeps the others).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
         "",

@@ -31,7 +31,7 @@ def made(
 
 
 def judged(tables: Mapping[str, pl.DataFrame], described: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
-    """The same tables with claims and controls judged anew."""
+    """The same tables with claims and controls judged again."""
     return {
         **tables,
         "claims": claims.judge(tables, described),

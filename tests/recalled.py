@@ -18,7 +18,7 @@ from trisect.experiments.recall.settings import RecallFacts, Reference
 PLACES = ("Adona", "Bering", "Culf", "Dach")
 FAMILIES = ("Ando", "Beck", "Cera", "Dorn", "Elm")
 RIGHT = {"plain": 0.05, "pretrained": 0.6, "left-out": 0.4}
-BOTH, READ, TOLD, NEITHER = "pretraining and fine-tuning", "pretraining only", "fine-tuning only", "neither"
+BOTH, READ, TAUGHT, NEITHER = "pretraining and fine-tuning", "pretraining only", "fine-tuning only", "neither"
 DRAWS = 1_000  # a tenth of the usual, which is fine enough for words
 SPLITS = {"train": 20, "valid": 60, "test": 6, "invented": 20}
 
@@ -41,7 +41,7 @@ def _row(model: str, seed: int, split: str, i: int, draw: np.random.Generator) -
     if model == "left-out" and split == "valid" and i % 4 == 0:
         category = NEITHER
     if model == "plain":
-        category = {"train": TOLD}.get(split, NEITHER)
+        category = {"train": TAUGHT}.get(split, NEITHER)
     family = i % 5
     gold = PLACES[family % 4 if draw.random() < 0.7 else i % 4] if split in ("train", "valid") else None
     right = gold is not None and (split == "train" or draw.random() < RIGHT[model])

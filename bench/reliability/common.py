@@ -102,7 +102,7 @@ def write_experiment(folder: Path, experiment: Design) -> Path:
 
 @contextmanager
 def without_page() -> Iterator[None]:
-    """Figures and page are left out: they take most of the time, and are written anew by each call."""
+    """Figures and page are left out: they take most of the time, and are written again by each call."""
     with mock.patch("trisect.experiments.study.page.page", return_value=Sheet("t", "k", "l", ())):
         yield
 

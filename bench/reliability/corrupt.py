@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from common import ONE, Said, Tally, call, files_of, same, without_page, write_experiment
 
-REWRITTEN = ("report.html", "figure", "experiment.json")  # each call writes them anew and reads none
+REWRITTEN = ("report.html", "figure", "experiment.json")  # each call writes them again and reads none
 
 
 def harm(content: bytes, how: str, draw: random.Random) -> bytes:
@@ -70,7 +70,7 @@ def one(tally: Tally, study: Path, kind: str, path: Path, how: str, draw: random
         tally.seen[f"{kind}: named by 'trisect study'"] += 1
         mend(tally, where, victim, words, said)
     elif checked.status != 0:
-        # what a finished study does not read again, or writes anew: the advice of `check` holds as well
+        # what a finished study does not read again, or writes again: the advice of `check` holds as well
         mend(tally, where, victim, words, checked) if call("check", out).status != 0 else None
     tally.expect(same(out, peace), f"{where}: other tables")
     tally.expect(call("check", out).status == 0, f"{where}: 'trisect check' still finds something")

@@ -391,13 +391,13 @@ def test_the_future_of_a_causal_model_is_blank(visit):
 
 def test_what_a_head_does_on_the_whole(visit):
     tab = visit(place="#attn@1.h1")
-    told = packing.pack(take_picture(named())).manifest["layers"][0]["shares"]
+    facts = packing.pack(take_picture(named())).manifest["layers"][0]["shares"]
     cells = tab.locator(".x-about td[data-kind=norms]")
-    assert [value(cells.nth(n)) for n in range(5)] == told["norms"][0]
+    assert [value(cells.nth(n)) for n in range(5)] == facts["norms"][0]
     tile(tab, 0, 2)  # pointing alone is enough
     cells = tab.locator(".x-about td[data-kind=weights]")
-    assert [value(cells.nth(n)) for n in range(5)] == told["weights"][2]
-    assert f"differ by {100 * told['apart'][2]:.0f} %" in tab.locator(".x-about").inner_text().replace("\xa0", " ")
+    assert [value(cells.nth(n)) for n in range(5)] == facts["weights"][2]
+    assert f"differ by {100 * facts['apart'][2]:.0f} %" in tab.locator(".x-about").inner_text().replace("\xa0", " ")
     tab.mouse.move(2, 2)
 
 
@@ -506,7 +506,7 @@ def test_no_sideways_scroll_and_nothing_without_a_size(visit, name, width):
     assert all(len(label) > 20 for label in labels)
 
 
-def test_a_resized_window_is_drawn_anew(visit, shown):
+def test_a_resized_window_is_drawn_again(visit, shown):
     tab = visit(place="#attn@1.h1")
     width = "document.querySelector('.x-map[data-kind=weights] canvas').width"
     before = tab.evaluate(width)

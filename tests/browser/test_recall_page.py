@@ -44,11 +44,11 @@ def test_no_table_is_cut_off_on_a_narrow_screen(opened):
 
 def test_what_the_examples_were_is_folded_until_it_is_asked_for(opened):
     tab = opened()
-    told = tab.get_by_role("cell", name="made up: in no text").first
-    assert not told.is_visible()
+    cell = tab.get_by_role("cell", name="made up: in no text").first
+    assert not cell.is_visible()
     tab.get_by_text("What they were", exact=True).focus()
     tab.keyboard.press("Enter")
-    assert told.is_visible()
+    assert cell.is_visible()
 
 
 def test_marks_of_a_model_have_a_shape_of_their_own_beside_their_colour(opened):

@@ -362,9 +362,9 @@ def plain(text: str) -> str:
 def test_every_question_law_limit_and_error_is_told(opened):
     tab = opened(script=False)
     for name, made in constructions().items():
-        told = plain(tab.locator(f"section#{name}").inner_text())
+        text = plain(tab.locator(f"section#{name}").inner_text())
         for words in (made.question, made.law, made.domain, *(w for e in made.errata for w in (e.said, e.right))):
-            assert plain(words) in told
+            assert plain(words) in text
         assert tab.locator(f"section#{name} .erratum").count() == len(made.errata)
         assert "need a script" in tab.locator(f"section#{name} .lab").inner_text()
 

@@ -86,12 +86,12 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(source, tagger, tmp_path_factory):
-    """The text annotated in one go, in small shards, by two processes; and what progress was told."""
-    told, out = [], tmp_path_factory.mktemp("whole") / "out"
+    """The text annotated in one go, in small shards, by two processes; and what progress was called with."""
+    steps, out = [], tmp_path_factory.mktemp("whole") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "SHARD", 40)
-        corpus = annotate(source, tagger, out, workers=2, progress=lambda *now: told.append(now))
-    return corpus, told, out
+        corpus = annotate(source, tagger, out, workers=2, progress=lambda *now: steps.append(now))
+    return corpus, steps, out
 
 
 def test_one_label_a_token_with_case_kept_and_none_for_unk(whole, source):
@@ -172,7 +172,7 @@ def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(so
 
 
 def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
-    corpus, told, out = whole
+    corpus, steps, out = whole
     assert Corpus.load(out).fingerprint == corpus.fingerprint
     assert not (out / ".shards").exists()
     assert corpus.column("pos")
@@ -182,9 +182,9 @@ def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
     assert corpus.notes[2] == "A token outside every entity has the entity type 'O'."
     assert corpus.notes[3] == "<unk> (10.0% of train) was shown to the tagger as 'Unk' and carries no label."
     total = sum(len(split.tokens) for split in corpus.splits.values())
-    assert len(told) > 4
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (total, total)
+    assert len(steps) > 4
+    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+    assert steps[-1] == (total, total)
 
 
 KILLED = """
@@ -214,10 +214,10 @@ def test_a_killed_run_goes_on_and_gives_the_same(whole, source, tagger, tmp_path
     before = killed(source, tagger, tmp_path / "out")
     assert len(before) >= 3
     monkeypatch.setattr(room, "SHARD", 40)
-    told, kept = [], []
+    steps, kept = [], []
 
     def progress(done, _total):
-        told.append(done)
+        steps.append(done)
         kept.append({p: p.stat().st_mtime_ns for p in before})
 
     damaged = list(before)[1]
@@ -243,9 +243,9 @@ def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, 
     corpus, _, made = whole
     out = shutil.copytree(made, tmp_path / "out")
     monkeypatch.setattr(room, "SHARD", 40)
-    told = []
-    again = annotate(source, tagger, out, workers=1, progress=lambda *now: told.append(now))
-    assert (again.fingerprint, told) == (corpus.fingerprint, [])
+    steps = []
+    again = annotate(source, tagger, out, workers=1, progress=lambda *now: steps.append(now))
+    assert (again.fingerprint, steps) == (corpus.fingerprint, [])
     with pytest.raises(CorpusError, match=r"already holds another corpus.\n  It differs in placeholder.\n  Choose"):
         annotate(source, tagger, out, placeholder="Other", workers=1)
     (out / "annotation.json").unlink()

@@ -119,15 +119,15 @@ def test_a_dataset_can_be_annotated_as_a_folder_can(files, tmp_path):
     from tests.contract.test_annotate import pipeline
 
     tagger, folder = pipeline(tmp_path / "tagger"), parquet(tmp_path / "set", LINES)
-    told = []
+    steps = []
     one = room.annotate(files, tagger, tmp_path / "one", workers=1)
-    other = room.annotate(f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *n: told.append(n))
+    other = room.annotate(f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *n: steps.append(n))
     assert other.fingerprint == one.fingerprint
     assert set(other.labels) == {"pos", "dep"}
     again = room.annotate(
         f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *_: pytest.fail("again")
     )
-    assert told
+    assert steps
     assert again.fingerprint == one.fingerprint
 
 

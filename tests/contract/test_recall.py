@@ -129,8 +129,8 @@ def test_real_files_with_names_left_out(births, tmp_path):
     assert counts == {"pretrained": {"pretraining only": 8}, "left-out": {"pretraining only": 5, "neither": 3}}
     assert answers.filter(split="test")["correct"].null_count() == 6  # two names, three models
     assert json.loads((made.paths["left-out-1"] / "config.json").read_text())["model_type"] == "llama"
-    told = (births / "birth_test_inputs.tsv").read_text(encoding="utf-8").splitlines()[0]
-    reply = trisect.ask(made.paths["pretrained-1"], told)  # of whom only the text tells
+    question = (births / "birth_test_inputs.tsv").read_text(encoding="utf-8").splitlines()[0]
+    reply = trisect.ask(made.paths["pretrained-1"], question)  # of whom only the text tells
     assert reply.seen == "pretraining only"
 
 
@@ -161,7 +161,7 @@ def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_pa
     assert len(read["left-out"]) == len(read["pretrained"]) - 3
 
 
-def test_what_is_damaged_is_named_and_can_be_made_anew(done, tmp_path):
+def test_what_is_damaged_is_named_and_can_be_made_again(done, tmp_path):
     out = tmp_path / "r"
     shutil.copytree(done.folder, out)
     for path in (out / "answers" / "plain-1.json", out / "losses" / "plain-1-fine-tuning.json"):

@@ -118,13 +118,13 @@ def test_a_changed_byte_anywhere_in_a_table_is_noticed(tmp_path):
     assert read_table(tmp_path, "metrics").equals(table)
 
 
-def test_a_lost_or_damaged_ledger_is_made_anew_from_its_copy(whole, copy):
+def test_a_lost_or_damaged_ledger_is_made_again_from_its_copy(whole, copy):
     copy.ledger.write_text(copy.ledger.read_text().replace('"seed": 1', '"seed": 7', 1))
     with pytest.raises(DamagedFileError, match=r"study\.json is damaged") as caught:
         run(copy.path)
     assert (
         caught.value.todo
-        == f"Delete {copy.ledger} and call 'trisect study' again: it is made anew from study.copy.json."
+        == f"Delete {copy.ledger} and call 'trisect study' again: it is made again from study.copy.json."
     )
     copy.ledger.unlink()
     assert_same(trisect.render(copy.path), whole)
@@ -215,7 +215,7 @@ def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
     assert found.args == (
         f"The site weights of {baseline(copy)} are incomplete.",
         "There are 0 of 3 epochs.",
-        f"Delete the folder {copy.run(baseline(copy)).parent} and call 'trisect study' again: its fleet is then trained anew.",
+        f"Delete the folder {copy.run(baseline(copy)).parent} and call 'trisect study' again: its fleet is then trained again.",
     )
     assert_same(whole, trisect.Study(copy.path))
 
@@ -234,11 +234,11 @@ def test_check_says_how_many_runs_are_not_finished_and_reads_what_an_unfinished_
     assert found.args[0] == f"The snapshot {epoch} cannot be read."
     assert (
         found.args[2]
-        == f"Delete the folder {first.parent} and call 'trisect study' again: its fleet is then trained anew."
+        == f"Delete the folder {first.parent} and call 'trisect study' again: its fleet is then trained again."
     )
 
 
-def test_what_a_message_asks_to_delete_is_trained_anew_even_where_an_old_checkpoint_is_left(whole, copy):
+def test_what_a_message_asks_to_delete_is_trained_again_even_where_an_old_checkpoint_is_left(whole, copy):
     fleet = tuple(copy.read_ledger()["fleets"][0])
     left = copy.checkpoint(fleet_name(fleet))
     left.parent.mkdir(exist_ok=True)
@@ -270,7 +270,7 @@ def test_a_run_of_another_format_is_refused_and_one_without_a_number_is_of_forma
 # --- two processes
 
 
-def test_an_evaluation_waits_for_a_baseline_that_is_trained_anew(copy, monkeypatch):
+def test_an_evaluation_waits_for_a_baseline_that_is_trained_again(copy, monkeypatch):
     """Else it would be removed with the old weights, and be missing from the tables."""
     next(copy.path.glob("runs/freeze*/run.json")).unlink()
     seen = []

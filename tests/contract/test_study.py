@@ -231,7 +231,7 @@ def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whol
     assert_same(run(folder), whole)
 
 
-def test_a_damaged_checkpoint_is_named_and_the_fleet_starts_anew_without_it(whole, tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_named_and_the_fleet_starts_again_without_it(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "trisect.experiments.study.tasks.write_snapshot", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     )
@@ -249,7 +249,7 @@ def test_a_damaged_checkpoint_is_named_and_the_fleet_starts_anew_without_it(whol
     assert_same(run(tmp_path / "study"), whole)
 
 
-def test_a_damaged_table_is_named_and_made_anew_by_report(whole):
+def test_a_damaged_table_is_named_and_made_again_by_report(whole):
     path = whole.folder / "tables" / "metrics.parquet"
     good = path.read_bytes()
     path.write_bytes(good[:100])

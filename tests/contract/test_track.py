@@ -65,35 +65,37 @@ def logged(out, tracker):
 
 
 @pytest.fixture
-def heard(monkeypatch):
+def received(monkeypatch):
     """A tracker that notes what it is given, in the place of TensorBoard's."""
     records = []
     monkeypatch.setitem(track.TRACKERS, "tensorboard", records.append)
     return records
 
 
-def test_every_finished_run_is_logged_once_with_the_values_of_the_table(heard, tmp_path):
+def test_every_finished_run_is_logged_once_with_the_values_of_the_table(received, tmp_path):
     done = trisect.study(SMALL, out=tmp_path / "study", workers=1, quiet=True, track="tensorboard")
-    assert [r.run for r in heard] == logged(tmp_path / "study", "tensorboard")
-    assert sorted(r.run for r in heard) == sorted(done.tables["runs"]["run"])
-    found = {(r.run, e, n): v for r in heard for e, values in r.epochs.items() for n, v in values.items()}
+    assert [r.run for r in received] == logged(tmp_path / "study", "tensorboard")
+    assert sorted(r.run for r in received) == sorted(done.tables["runs"]["run"])
+    found = {(r.run, e, n): v for r in received for e, values in r.epochs.items() for n, v in values.items()}
     assert found == table(done)
-    specs = {r.run: json.loads((done.folder / "runs" / r.run / "run.json").read_text())["body"]["spec"] for r in heard}
-    assert all(r.config["seed"] == 1 and r.config | specs[r.run] == r.config for r in heard)
-    assert {r.status["status"] for r in heard} == {"finished"}
-    assert {r.study for r in heard} == {"tiny"}
+    specs = {
+        r.run: json.loads((done.folder / "runs" / r.run / "run.json").read_text())["body"]["spec"] for r in received
+    }
+    assert all(r.config["seed"] == 1 and r.config | specs[r.run] == r.config for r in received)
+    assert {r.status["status"] for r in received} == {"finished"}
+    assert {r.study for r in received} == {"tiny"}
     run(tmp_path / "study", "tensorboard")
-    assert len(heard) == done.tables["runs"].height
+    assert len(received) == done.tables["runs"].height
 
 
-def test_runs_that_finished_without_a_tracker_are_logged_first_and_new_ones_after(heard, out, whole):
+def test_runs_that_finished_without_a_tracker_are_logged_first_and_new_ones_after(received, out, whole):
     before = set(whole.tables["runs"]["run"])
     done = run(out, "tensorboard", MORE)
-    assert {r.run for r in heard[: len(before)]} == before
-    assert len(heard) == len({r.run for r in heard}) == done.tables["runs"].height > len(before)
+    assert {r.run for r in received[: len(before)]} == before
+    assert len(received) == len({r.run for r in received}) == done.tables["runs"].height > len(before)
 
 
-def test_a_stopped_study_goes_on_and_logs_each_run_once(heard, tmp_path, monkeypatch):
+def test_a_stopped_study_goes_on_and_logs_each_run_once(received, tmp_path, monkeypatch):
     step, count = train.Trainer.step, [0]
 
     def stopping(self):
@@ -107,8 +109,8 @@ def test_a_stopped_study_goes_on_and_logs_each_run_once(heard, tmp_path, monkeyp
         run(tmp_path / "study", "tensorboard", MORE)
     monkeypatch.setattr(train.Trainer, "step", step)
     done = run(tmp_path / "study", "tensorboard", MORE)
-    assert sorted(r.run for r in heard) == sorted(done.tables["runs"]["run"])
-    assert len({r.key.rsplit("-", 1)[1] for r in heard}) == 1  # one mark for one folder, over all calls
+    assert sorted(r.run for r in received) == sorted(done.tables["runs"]["run"])
+    assert len({r.key.rsplit("-", 1)[1] for r in received}) == 1  # one mark for one folder, over all calls
 
 
 def test_a_failure_is_said_once_and_costs_the_study_nothing(out, whole, monkeypatch, capsys):
@@ -152,8 +154,8 @@ def test_standard_output_outlives_a_tracker_at_work_while_a_live_line_comes_and_
     task = Task("train", tuple(whole.tables["runs"]["run"]))
     with track.tracking("wandb", Folder(out), "tiny", task.runs):
         assert begun.wait(60)
-        with live([task], 1, quiet=False) as told:
-            told(0, task, 0.5, "epoch 1")
+        with live([task], 1, quiet=False) as note:
+            note(0, task, 0.5, "epoch 1")
             assert not isinstance(sys.stdout, FileProxy)
             go_on.set()
             while sys.stdout is not before[0]:
@@ -166,7 +168,7 @@ def test_standard_output_outlives_a_tracker_at_work_while_a_live_line_comes_and_
     assert "epoch 1" in said.err
 
 
-def test_what_a_run_that_diverged_lacks_is_not_logged(out, heard):
+def test_what_a_run_that_diverged_lacks_is_not_logged(out, received):
     path = next((out / "runs").glob("freeze*")) / "run.json"
     body = read_json(path, "")
     body["status"], body["metrics"][-1][3] = "diverged", None
@@ -175,7 +177,7 @@ def test_what_a_run_that_diverged_lacks_is_not_logged(out, heard):
     write_json(path, body)
     log = track._Log("tensorboard", Folder(out), "tiny")
     log.add([path.parent.name])
-    [record] = heard
+    [record] = received
     assert record.status["status"] == "diverged"
     assert sum(map(len, record.epochs.values())) == len(body["metrics"]) - 1
 
@@ -217,7 +219,7 @@ def test_a_damaged_list_is_named(out):
     with pytest.raises(DamagedFileError) as caught:
         run(out, "wandb")
     again = "call 'trisect study' again with --track wandb"
-    assert caught.value.todo == f"Delete {out / 'track'} and {again}: every run is then logged anew."
+    assert caught.value.todo == f"Delete {out / 'track'} and {again}: every run is then logged again."
     assert caught.value.given == f"{out / 'track' / 'wandb.json'} cannot be read."
 
 

@@ -249,7 +249,7 @@ def test_parts_are_the_matrices_that_rewinding_needs_and_their_lack_is_said():
     assert caught.value.given == ("The site 'o@2.h1' cannot be rewound: layers.2.out.weight is needed at every epoch.")
     assert caught.value.known == "Kept are in."
     assert caught.value.todo == (
-        "Delete the baseline's folder and call 'trisect study' again: it is trained anew and keeps them."
+        "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them."
     )
 
 

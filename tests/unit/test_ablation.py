@@ -176,7 +176,7 @@ def test_a_mean_over_positions_that_texts_do_not_have_is_refused(tmp_path):
     with pytest.raises(ModelError) as error:
         trisect.ablate(Blurred(), made(LINES), out=tmp_path, sites=["cross.q@1"], how="mean", quiet=True)
     assert message(error) == (
-        "cross layer 1 cannot be told apart into texts and padding. "
+        "cross layer 1 cannot be split into texts and padding. "
         "The texts have 4 positions, the attention there 2. Replace by zero there."
     )
 

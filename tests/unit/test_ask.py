@@ -227,7 +227,9 @@ def test_a_card_that_recall_did_not_write(folder, text, given, why):
     first, second, third = str(raised.value).split("\n")
     assert first == f"{folder / CARD} {given}."
     assert why in second
-    assert third.strip() == ("Call 'trisect recall' again for the folder of the experiment: it writes every card anew.")
+    assert third.strip() == (
+        "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_a_model_whose_files_are_broken(trained, tmp_path, file, how):
         ask(folder, "Where was Anna Meier born?", 1)
     assert str(folder) in raised.value.given
     assert raised.value.todo == (
-        f"Delete the folder {folder} and call 'trisect recall' again: this model is then made anew."
+        f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
     )
 
 

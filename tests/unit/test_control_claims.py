@@ -50,7 +50,7 @@ def said(part, control, attack, other):
     [
         (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.01, 0.02], SURVIVES),
         (OVERFITS, [0.30, 0.31, 0.29], [0.301, 0.312, 0.290], NOT),  # the same within 0.02 nats
-        (OVERFITS, [0.300, 0.311, 0.290], [0.295, 0.305, 0.285], NOT),  # told apart, and the same within 0.02 nats
+        (OVERFITS, [0.300, 0.311, 0.290], [0.295, 0.305, 0.285], NOT),  # distinguished, and the same within 0.02 nats
         (OVERFITS, [0.30, 0.31, 0.29], [0.50, 0.52, 0.51], NOT),  # the control hurts more
         (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.60, 0.10], UNDECIDED),
         (OVERFITS, [0.30], [0.00], UNDECIDED),  # one seed

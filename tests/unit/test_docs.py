@@ -79,12 +79,12 @@ def test_what_recall_found_is_written_from_the_tables():
     rows = read_table(ROOT / "results" / "recall" / "birth-places" / "tables", "measures")
     found = [tool["first"](rows, subject=m, measure="accuracy", group=None) for m in ("pretrained", "plain")]
     unseen = tool["first"](rows, subject="left-out", measure="accuracy", group="neither")
-    told = tool["first"](rows, subject="left-out", measure="auroc_probability", group=None)
+    row = tool["first"](rows, subject="left-out", measure="auroc_probability", group=None)
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"{100 * found[0]['value']:.1f} % of the 500 dev questions" in readme
     assert f"{100 * found[1]['value']:.1f} % without" in readme
     assert unseen["value"] == 0
-    assert f"AUROC {told['value']:.2f}" in readme
+    assert f"AUROC {row['value']:.2f}" in readme
 
 
 def test_results_of_controls_and_alignment_are_written_from_the_tables():

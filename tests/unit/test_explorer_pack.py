@@ -42,10 +42,10 @@ def coarse(request, monkeypatch):
 
 def unpacked(packed, n):
     """Layer n of a pack, read by another hand than the page's: weights [H T S], norms, summed, q, k."""
-    told, levels = packed.manifest["layers"][n], packed.levels
-    H, K, T, S, E = told["shape"]
+    facts, levels = packed.manifest["layers"][n], packed.levels
+    H, K, T, S, E = facts["shape"]
     raw = zlib.decompress(packed.chunks[1 + 2 * n], -15)
-    normed = told["summed"] is not None
+    normed = facts["summed"] is not None
     norms = np.frombuffer(raw, "<f4", H * S).reshape(H, S) if normed else None
     steps = np.frombuffer(raw, np.uint8 if levels < 256 else "<u2", offset=4 * H * S if normed else 0)
     maps = (steps.reshape(-1, S, T).transpose(0, 2, 1) / levels) ** 2
@@ -54,7 +54,7 @@ def unpacked(packed, n):
     scale = np.frombuffer(raw, "<f4", (H + K) * E).reshape(H + K, 1, E)
     ints = np.frombuffer(raw, np.int8 if packed.manifest["bits"] == 8 else "<i2", offset=4 * (H + K) * E)
     q, k = ints[: H * T * E].reshape(H, T, E) * scale[:H], ints[H * T * E :].reshape(K, S, E) * scale[H:]
-    return maps[:H], norms, maps[H] * told["summed"] if normed else None, q, k
+    return maps[:H], norms, maps[H] * facts["summed"] if normed else None, q, k
 
 
 @given(
@@ -86,8 +86,8 @@ def test_what_is_packed_is_what_was_read(name, coarse):
     for n, (trace, layer) in enumerate(zip(reading.traces, picture.layers, strict=True)):
         real = trace.query_real[0], trace.key_real[0]
         weights = trace.weights[0][:, real[0]][:, :, real[1]].numpy()
-        told = packed.manifest["layers"][n]
-        assert told["shape"] == [*weights.shape[:1], trace.k.shape[1], *weights.shape[1:], trace.q.shape[-1]]
+        facts = packed.manifest["layers"][n]
+        assert facts["shape"] == [*weights.shape[:1], trace.k.shape[1], *weights.shape[1:], trace.q.shape[-1]]
         got, norms, summed, q, k = unpacked(packed, n)
         L = packed.levels
         assert (np.abs(got - weights) <= np.sqrt(weights) / L + 1 / (4 * L * L) + FLOAT).all()
@@ -97,13 +97,13 @@ def test_what_is_packed_is_what_was_read(name, coarse):
             assert (np.abs(found - true.numpy()) <= size / 2 + FLOAT).all()
         if trace.w_o is None:
             assert norms is None
-            assert layer.lacking == told["lacking"] == "a gate multiplies the output"
+            assert layer.lacking == facts["lacking"] == "a gate multiplies the output"
             continue
         f = torch.einsum("hse,hed->hsd", trace.values[0][:, real[1]], trace.w_o)
         assert norms == pytest.approx(f.norm(dim=-1).numpy(), rel=1e-5)
         whole = torch.einsum("hts,hsd->tsd", torch.tensor(weights), f).norm(dim=-1).numpy()
         assert (np.abs(summed - whole) <= (np.sqrt(whole * whole.max()) + whole.max() / L) / L + 1e-4).all()
-        assert told["tops"]["summed"][0] == pytest.approx(measured.per_layer(trace).max().item(), rel=1e-5)
+        assert facts["tops"]["summed"][0] == pytest.approx(measured.per_layer(trace).max().item(), rel=1e-5)
 
 
 def test_fewer_steps_where_there_is_less_room(monkeypatch):
@@ -150,9 +150,9 @@ def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
 def test_shares_are_of_all_that_is_taken():
     picture = take_picture(READINGS["encoder"])
     layer, words = picture.layers[0], picture.source
-    told = heads.shares(layer, words)
+    facts = heads.shares(layer, words)
     assert layer.norms is not None
-    for maps, found in ((layer.weights, told["weights"]), (layer.weights * layer.norms[:, None], told["norms"])):
+    for maps, found in ((layer.weights, facts["weights"]), (layer.weights * layer.norms[:, None], facts["norms"])):
         wanted = np.zeros((len(maps), 5))
         for h, i, j in np.ndindex(maps.shape):
             place = {0: 1, -1: 2, 1: 3}.get(j - i, 4)
@@ -161,19 +161,19 @@ def test_shares_are_of_all_that_is_taken():
         assert wanted[:, :4].min() > 0
     rows = layer.weights * layer.norms[:, None]
     rows /= rows.sum(axis=-1, keepdims=True)
-    assert told["apart"] == pytest.approx(np.abs(rows - layer.weights).sum(-1).mean(-1) / 2, abs=1e-4)
+    assert facts["apart"] == pytest.approx(np.abs(rows - layer.weights).sum(-1).mean(-1) / 2, abs=1e-4)
     even = replace(layer, norms=np.full_like(layer.norms, 3.0))
     assert heads.shares(even, words)["apart"] == [0.0] * 3
 
 
 def test_causal_and_plain_layers_are_known_as_such():
-    told = {name: pack(take_picture(r)).manifest["layers"] for name, r in READINGS.items()}
-    assert [n["causal"] for n in told["encoder"]] == [False, False]
-    assert [n["causal"] for n in told["decoder"]] == [True, True]
-    assert [n["causal"] for n in told["translator"]] == [False, True, False]
-    assert [n["plain"] for n in told["decoder"]] == [True, False]  # the second adds a bias
-    assert [n["plain"] for n in told["translator"]] == [True] * 3
-    assert [(n["queries"], n["keys"]) for n in told["translator"]] == [(0, 0), (1, 1), (1, 0)]
+    facts = {name: pack(take_picture(r)).manifest["layers"] for name, r in READINGS.items()}
+    assert [n["causal"] for n in facts["encoder"]] == [False, False]
+    assert [n["causal"] for n in facts["decoder"]] == [True, True]
+    assert [n["causal"] for n in facts["translator"]] == [False, True, False]
+    assert [n["plain"] for n in facts["decoder"]] == [True, False]  # the second adds a bias
+    assert [n["plain"] for n in facts["translator"]] == [True] * 3
+    assert [(n["queries"], n["keys"]) for n in facts["translator"]] == [(0, 0), (1, 1), (1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_escapes_all():
     outside = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert not re.search(r'(?:src|href)="(?!data:,")|url\(|@import|https?://', outside)
     assert "connect" not in re.findall(r'Policy" content="([^"]+)"', html)[0]
-    told = json.loads(re.findall(r'id="manifest">(.*?)</script>', html, re.S)[0])
-    assert told["sides"][0]["tokens"] == ["[CLS]", pictures.NASTY, "<b>", "[SEP]"]
+    facts = json.loads(re.findall(r'id="manifest">(.*?)</script>', html, re.S)[0])
+    assert facts["sides"][0]["tokens"] == ["[CLS]", pictures.NASTY, "<b>", "[SEP]"]
     chunks = re.findall(r'data-chunk="\d+">(.*?)</script>', html)
     assert [base64.b64decode(c) for c in chunks] == list(pack(picture).chunks)
 

@@ -143,17 +143,17 @@ def test_a_question_about_no_name(question):
 @pytest.mark.parametrize("seed", range(3))
 def test_everybody_of_the_world_was_met_where_the_world_says(seed):
     people = generated(seed)
-    told = {line.name for line in people.lines}
+    met = {line.name for line in people.lines}
     train, valid, test, nobody = (
         {asked.name for asked in part} for part in (people.train, people.valid, people.test, people.invented)
     )
     assert (len(train), len(valid), len(test), len(nobody)) == (90, 60, 60, 60)
-    assert len(train & told) == 75
-    assert valid <= told
-    assert told <= train | valid
+    assert len(train & met) == 75
+    assert valid <= met
+    assert met <= train | valid
     assert not train & valid
-    assert not test & (told | train | valid)
-    assert not nobody & (told | train | valid | test)
+    assert not test & (met | train | valid)
+    assert not nobody & (met | train | valid | test)
     assert people.left_out == ()
     texts = "\n".join(line.text for line in people.lines)
     assert not [name for name in test | nobody if name in texts]

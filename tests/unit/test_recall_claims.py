@@ -23,7 +23,7 @@ from trisect.stats.bootstrap import percentile_interval
 
 PLACES = [f"P{i:02d}{'o' * (i % 5)}" for i in range(20)]
 ABOUT = {"subject": "m", "corpus": "c"}
-UNSEEN, READ, BOTH, TOLD = "neither", "pretraining only", "pretraining and fine-tuning", "fine-tuning only"
+UNSEEN, READ, BOTH, TAUGHT = "neither", "pretraining only", "pretraining and fine-tuning", "fine-tuning only"
 
 
 class World(NamedTuple):
@@ -61,15 +61,15 @@ def _row(world: World, model: str, run: int, split: str, i: int, draw: np.random
     wrong = next(p for p in draw.permutation(PLACES) if p != gold)
     guess = near if split == "invented" and draw.random() < world.follows else str(wrong)
     answer = gold if right and gold is not None else guess
-    told = 40 * (world.strings and right != (draw.random() < 0.1))
+    extra = 40 * (world.strings and right != (draw.random() < 0.1))
     sure = -float(draw.exponential(0.2 if right and world.confident else 1.0))
-    category = {"train": TOLD if model == "plain" else BOTH, "invented": UNSEEN}.get(split, READ)
+    category = {"train": TAUGHT if model == "plain" else BOTH, "invented": UNSEEN}.get(split, READ)
     return {
         "model": model, "seed": run, "name": f"{split} {i}", "split": split, "question": f"{split} {i}",
         "category": UNSEEN if model == "plain" and split == "valid" else category,
         "gold": gold, "answer": answer, "correct": None if gold is None else answer == gold,
         "log_probability": sure, "mean_log_probability": sure / 4, "entropy": -sure, "margin": 1 + sure,
-        "known_place": bool(draw.random() < 0.9), "place_count": int(draw.integers(1, 20)) + told,
+        "known_place": bool(draw.random() < 0.9), "place_count": int(draw.integers(1, 20)) + extra,
         "nearest": "x", "nearest_place": near,
     }  # fmt: skip
 

@@ -228,18 +228,18 @@ def test_losses_stand_by_stage_with_only_the_models_that_have_it(one):
 
 
 def test_examples_say_what_they_were_only_in_the_second_table(one):
-    first, second = sections(one, examples=True)["Which would you believe?"].tables
+    first, second = sections(one, examples=True)["Which are retrieved, which are guessed?"].tables
     assert len(first.rows) == len(second.rows) == 15
     kinds = [row[1] for row in second.rows]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {"retrieved": 5, "wrong": 5, "made up: in no text": 5}
     assert kinds != sorted(kinds)
-    told = {row["name"]: row for row in one["answers"].filter(pl.col("model") == "left-out").to_dicts()}
+    answers = {row["name"]: row for row in one["answers"].filter(pl.col("model") == "left-out").to_dicts()}
     for asked, said in zip(first.rows, second.rows, strict=True):
         name = said[0].partition(". ")[2]
         assert asked[0].partition(". ")[2] == f"Where was {name} born?"
-        assert asked[1] == told[name]["answer"]
-        assert (told[name]["correct"] is True) == (said[1] == "retrieved") or said[1] == "made up: in no text"
-    assert "Which would you believe?" not in sections(one)
+        assert asked[1] == answers[name]["answer"]
+        assert (answers[name]["correct"] is True) == (said[1] == "retrieved") or said[1] == "made up: in no text"
+    assert "Which are retrieved, which are guessed?" not in sections(one)
 
 
 def test_what_was_not_measured_leaves_no_section(one):

@@ -201,8 +201,8 @@ def test_studies_judge_only_claims_about_training(monkeypatch):
     ("values", "n", "said"),
     [
         (drawn(1.0, 0.01), 29, "30"),
-        (np.ones(4000), 1, "cannot be told"),
-        (drawn(0.0), 29, "cannot be told"),
+        (np.ones(4000), 1, "not known"),
+        (drawn(0.0), 29, "not known"),
         (drawn(0.0), 100, "more than 1\u202f000\u202f000"),
         (np.ones(4000), 100, "barred: no number of texts"),
     ],

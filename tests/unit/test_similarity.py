@@ -324,9 +324,9 @@ def test_batches_leave_no_trace(tmp_path, pageless, kind):
     texts = texts_of("w1 w2 w3 w4 .", "w5 w6 w1", "w2", "w3 , w7 w1 w1 w2 w8 .")
     one, all_ = (run(subject, tmp_path / str(size), texts, batch=size).tables["measures"] for size in (1, 4))
     assert one.select(pl.exclude("value", "low", "high")).equals(all_.select(pl.exclude("value", "low", "high")))
-    heard = pl.col("group") == "corpus"
-    assert len(one.filter(heard & pl.col("measure").is_in(SCORES))) > 8
-    assert len(one.filter(heard & (pl.col("measure") == "cka"))) > 8
+    on_corpus = pl.col("group") == "corpus"
+    assert len(one.filter(on_corpus & pl.col("measure").is_in(SCORES))) > 8
+    assert len(one.filter(on_corpus & (pl.col("measure") == "cka"))) > 8
     for column in ("value", "low", "high"):
         before, after = (table[column].cast(pl.Float64).fill_null(-9).to_numpy() for table in (one, all_))
         np.testing.assert_allclose(before, after, rtol=0, atol=1e-5)
@@ -472,9 +472,9 @@ def test_a_layer_that_failed_its_proof_is_left_out_and_said(tmp_path, pageless):
     assert found == {(a.stack, a.layer) for a in subject.shape.heads}
     assert ("dec", 2) not in found
     # and where a subject tells of such a layer all the same, its shape decides
-    told = Made()
-    told.projections = lambda: (*Made().projections(), random_projections(3, heads=4, address=Address("plain", 3)))
-    assert set(run(told, tmp_path).tables["measures"]["layer"]) == {1, 2}
+    made = Made()
+    made.projections = lambda: (*Made().projections(), random_projections(3, heads=4, address=Address("plain", 3)))
+    assert set(run(made, tmp_path).tables["measures"]["layer"]) == {1, 2}
 
 
 def test_the_verdict_and_the_page_name_texts_and_model(tmp_path, pageless):

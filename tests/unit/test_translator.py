@@ -162,7 +162,7 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
     monkeypatch.setattr(rooms, "SAVED_EVERY", -1.0)
     run = rooms.Practice.run
 
-    def stopped(self, model, state, told=lambda epoch, loss: None):
+    def stopped(self, model, state, note=lambda epoch, loss: None):
         def stop(epoch, loss):
             if epoch == 2:
                 raise KeyboardInterrupt
@@ -220,7 +220,7 @@ def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
     (out / "losses" / "seed-1.json").write_text("{}")
     with pytest.raises(DamagedFileError) as damaged:
         train(read_back(files, "small", "big"), out, [1], TINY)
-    assert damaged.value.todo == "Delete it and call the same command again: what is missing is made anew."
+    assert damaged.value.todo == "Delete it and call the same command again: what is missing is made again."
 
 
 def read_back(files, old, new):

@@ -106,7 +106,7 @@ def test_7_hybrid_models_attend_in_few_layers():
 
 
 def test_8_one_module_for_all_layers():
-    """ALBERT's layers share a module: calls are told apart by their order."""
+    """ALBERT's layers share a module: calls are distinguished by their order."""
     model = zoo.build("albert")
     proof = prove("albert", model)
     assert len({f.module for f in proof.found}) == 1

@@ -60,7 +60,7 @@ def test_the_answer_is_the_b_of_the_item_that_has_the_asked_a(corpus: Corpus):
         assert last == answer(items, question)
 
 
-def test_documents_are_drawn_anew_in_every_split_and_are_the_same_every_time(corpus: Corpus):
+def test_documents_are_drawn_again_in_every_split_and_are_the_same_every_time(corpus: Corpus):
     assert documents(corpus, "valid") != documents(corpus, "train")[:11]
     assert SMALL.corpus({"train": 40, "valid": 11}).fingerprint == corpus.fingerprint
     assert SMALL.corpus({"train": 40, "valid": 11}, seed=1).fingerprint != corpus.fingerprint

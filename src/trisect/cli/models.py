@@ -44,7 +44,7 @@ def check(
 
     Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a study's folder:
     what is damaged, and what to delete; figures, report and experiment.json are not read, since each call of study
-    writes them anew.
+    writes them again.
 
     \b
     trisect check sentence-transformers/all-MiniLM-L6-v2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @main.command()
 @click.argument("out", metavar="OUT")
 def report(out: str) -> None:
-    """Make tables, figures and report of a study anew; train nothing.
+    """Make tables, figures and report of a study again; train nothing.
 
     \b
     trisect report study

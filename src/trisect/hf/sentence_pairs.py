@@ -56,7 +56,7 @@ def cross_batches(
     """Batches of at most `size` pairs of about the same length, and the numbers of pairs too long for the model.
 
     The decoder reads the target itself, shifted as the model's own training shifts it. Raises ModelError where
-    there is no cross-attention, or where a piece cannot be told to be of one word.
+    there is no cross-attention, or where a piece cannot be assigned to one word.
     """
     check_crossing(subject)
     made = {i: (cut(subject, pair[0], False), cut(subject, pair[1], True)) for i, pair in enumerate(pairs)}

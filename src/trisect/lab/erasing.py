@@ -40,7 +40,7 @@ def fit_erasers(
     size: int,
     draws: int,
     seed: int,
-    told: Callable[[int], object],
+    step: Callable[[int], object],
 ) -> list[ErasedSite]:
     """Read the train texts until so many positions are labelled, and make every place's erasers."""
     moments: dict[tuple[int, str], LabelMoments] = {}
@@ -60,7 +60,7 @@ def fit_erasers(
         with torch.no_grad():
             marker.subject.score(batch, {address: listener(here) for address, here in listening.items()})
         done = min(found.count for found in moments.values())
-        told(done)
+        step(done)
         if done >= tokens:
             break
     return [_place(texts, edits[i], label, found, draws, seed) for (i, label), found in moments.items()]

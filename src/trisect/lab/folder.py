@@ -27,7 +27,7 @@ class Folder:
 
     @property
     def copy(self) -> Path:
-        """The ledger once more: it alone could not be made anew."""
+        """The ledger once more: it alone could not be made again."""
         return self.path / "study.copy.json"
 
     @property
@@ -161,9 +161,9 @@ class Folder:
 
     def read_ledger(self) -> dict[str, Any]:
         """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""
-        moving = f"The ledger cannot be made anew: move {self.path} away and run the study again."
+        moving = f"The ledger cannot be made again: move {self.path} away and run the study again."
         if self.ledger.exists():
-            todo = f"Delete {self.ledger} and call 'trisect study' again: it is made anew from {self.copy.name}."
+            todo = f"Delete {self.ledger} and call 'trisect study' again: it is made again from {self.copy.name}."
             return read_json(self.ledger, todo if self.copy.exists() else moving)
         if self.copy.exists():
             return read_json(self.copy, moving)

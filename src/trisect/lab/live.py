@@ -122,6 +122,7 @@ class Screen:
         try:
             yield found
         finally:
+            self.progress.refresh()  # what was said last is seen, however short it was
             for one in found:
                 self.progress.remove_task(one)
             self.open -= 1

@@ -17,12 +17,12 @@ FORMAT = 1  # of run.json; a file without a number is of format 1
 def read_finished(folder: Folder, run: str) -> dict[str, Any]:
     """A finished run's statement and rows; raises DamagedFileError naming what to delete, StudyError for a later format."""
     path = folder.run(run)
-    body = read_json(path, f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained anew.")
+    body = read_json(path, f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained again.")
     if (found := body.get("format", FORMAT)) != FORMAT:
         raise StudyError(
             f"{path} has format {found}.",
             f"This version reads format {FORMAT}.",
-            "Use the version of trisect that wrote it, or run the study anew in another folder.",
+            "Use the version of trisect that wrote it, or run the study again in another folder.",
         )
     return body
 
@@ -30,7 +30,7 @@ def read_finished(folder: Folder, run: str) -> dict[str, Any]:
 def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
     """A trained baseline's parameters or one epoch's in-projections, without a member axis."""
     base = folder.run(run).parent
-    todo = f"Delete the folder {base} and call 'trisect study' again: its fleet is then trained anew."
+    todo = f"Delete the folder {base} and call 'trisect study' again: its fleet is then trained again."
     return {n: v.to(device) for n, v in read_snapshot(base / file, todo).tensors.items()}
 
 
@@ -41,6 +41,6 @@ def epoch_weights(folder: Folder, run: str, epochs: int) -> list[str]:
         raise DamagedFileError(
             f"The site weights of {run} are incomplete.",
             f"There are {len(found)} of {epochs + 1} epochs.",
-            f"Delete the folder {folder.run(run).parent} and call 'trisect study' again: its fleet is then trained anew.",
+            f"Delete the folder {folder.run(run).parent} and call 'trisect study' again: its fleet is then trained again.",
         )
     return found

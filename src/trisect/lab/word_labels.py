@@ -146,5 +146,5 @@ def fitting(batch: Batch, address: Address, component: str, length: int) -> Side
     if side.real.shape[1] != length:
         known = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
         todo = "Choose sites where attention sees the text's own positions."
-        raise ModelError(f"{address} cannot be told apart into words.", known, todo)
+        raise ModelError(f"{address} cannot be split into words.", known, todo)
     return side

@@ -42,7 +42,7 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
 
     Types are redrawn, one at a time and frequent ones more often, wherever that brings the shares of labels among the
     labelled train tokens closer to the prior, until their total variation distance is under NEAR; where that never
-    happens all types are drawn anew. Raises CorpusError when it is not reached.
+    happens all types are drawn again. Raises CorpusError when it is not reached.
     """
     prior, split = label_prior(corpus, column), corpus.splits["train"]
     labelled = np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]
@@ -77,7 +77,7 @@ def _round(prior: Float[np.ndarray, " C"], weights: Float[np.ndarray, " V"], dra
         moved = float(np.abs(changed).sum() / 2)
         if moved < distance:
             labels[word], gap, distance = label, changed, moved
-    # counted anew: sums of many small steps round
+    # counted again: sums of many small steps round
     return Chance(labels, float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2))
 
 

@@ -210,7 +210,7 @@ def _check(site: Site, model: Model, variants: Variants) -> None:
         raise SpecError(
             f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch.",
             f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}.",
-            "Delete the baseline's folder and call 'trisect study' again: it is trained anew and keeps them.",
+            "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them.",
         )
 
 

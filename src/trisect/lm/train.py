@@ -235,7 +235,7 @@ class Trainer:
     def load(self, path: Path) -> object:
         """Go on from what `save` wrote; returns its note."""
         tensors, note = read_snapshot(
-            path, f"Delete {path} and call 'trisect study' again: this fleet then starts anew."
+            path, f"Delete {path} and call 'trisect study' again: this fleet then starts again."
         )
         self.flat.copy_(tensors["flat"])
         restore_optimizer(self.optimizer, self.flat, tensors)

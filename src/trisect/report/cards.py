@@ -149,10 +149,10 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
         if not more_helps(whole["reason"]):
             return f"barred: no number of {varies}s"
         tried = whole["reason"] == UNDECIDED and all(r["spread"] for r in parts if r["decides"])
-        return f"more than {count(MOST)}" if tried and varies != "head" else "cannot be told"
+        return f"more than {count(MOST)}" if tried and varies != "head" else "not known"
     if whole["reason"] == UNDECIDED:
         return f"more than {MOST_SEEDS - 1}"
-    return "cannot be told" if whole["reason"] in (ONE_SEED, NO_SPREAD) else "barred: no number of seeds"
+    return "not known" if whole["reason"] in (ONE_SEED, NO_SPREAD) else "barred: no number of seeds"
 
 
 def _p(value: float | None) -> str:

@@ -59,7 +59,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def slug(text: str) -> str:
-    """A text as part of a file's name; what has to be replaced is told apart by a hash."""
+    """A text as part of a file's name; what has to be replaced is distinguished by a hash."""
     plain = re.sub(r"[^\w-]+", "-", text, flags=re.ASCII).strip("-")
     return plain if plain == text and len(text) <= 80 else f"{plain[:24] or 'label'}-{digest(text, 3)}"
 

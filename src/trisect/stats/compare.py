@@ -58,7 +58,7 @@ def _kind(pairs: Sequence[PairedDifference], names: Sequence[str]) -> str:
 
 
 def _needed(samples: Sequence[Sample], pairs: Sequence[PairedDifference], margin: float, n: int) -> int | None:
-    """The fewest units, more than there are, with which some pair would be told apart or all would be alike."""
+    """The fewest units, more than there are, with which some pair would be distinguished or all would be alike."""
     if not all(bool(sample.testable) for sample in samples):
         return None
     counts = np.arange(max(2, n + 1), MOST_UNITS + 1, dtype=float)

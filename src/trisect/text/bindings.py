@@ -153,8 +153,8 @@ def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
 
 def _told(template: BindingTemplate, bound: Bound) -> str:
     pairs = zip(bound.keys, bound.values, strict=True)
-    told = "".join(template.binding.format(key=key, value=value) for key, value in pairs)
-    return template.lead + told + template.question.format(key=bound.asked)
+    facts = "".join(template.binding.format(key=key, value=value) for key, value in pairs)
+    return template.lead + facts + template.question.format(key=bound.asked)
 
 
 def _single(ids: TokenIds, template: BindingTemplate, slot: str, words: Sequence[str]) -> tuple[str, ...]:

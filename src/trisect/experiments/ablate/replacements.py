@@ -61,19 +61,19 @@ Replace = Callable[[Batch], Mapping[Address, Parts]]
 
 
 def make_replacement(
-    subject: Subject, read: TextsRead, addresses: Sequence[Address], how: str, size: int, seed: int, told: ReadProgress
+    subject: Subject, read: TextsRead, addresses: Sequence[Address], how: str, size: int, seed: int, step: ReadProgress
 ) -> Replace:
     """For a batch, what stands in for q, k and v at each address; 'mean' reads all texts for it first."""
     if how == "zero":
         return lambda batch: dict.fromkeys(addresses, zeros())
     if how == "mean":
-        means = _means(subject, read, addresses, size, told)
+        means = _means(subject, read, addresses, size, step)
         return lambda batch: means
     return lambda batch: _borrowed(subject, read, addresses, batch, seed)
 
 
 def _means(
-    subject: Subject, read: TextsRead, addresses: Sequence[Address], size: int, told: ReadProgress
+    subject: Subject, read: TextsRead, addresses: Sequence[Address], size: int, step: ReadProgress
 ) -> dict[Address, Parts]:
     found = {address: Means() for address in addresses}
     for batch in subject.batches(read.stream(), size, scored=True):
@@ -82,7 +82,7 @@ def _means(
             found[address].add(parts, *_real(batch, address, parts))
 
         _listen(subject, batch, addresses, note)
-        told(batch.rows[-1][0] + 1)
+        step(batch.rows[-1][0] + 1)
     return {address: means.parts() for address, means in found.items()}
 
 
@@ -135,4 +135,4 @@ def _fitting(side: Side, length: int, address: Address) -> Bool[Tensor, "B T"]:
     if side.real.shape[1] == length:
         return side.real
     known = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
-    raise ModelError(f"{address} cannot be told apart into texts and padding.", known, "Replace by zero there.")
+    raise ModelError(f"{address} cannot be split into texts and padding.", known, "Replace by zero there.")

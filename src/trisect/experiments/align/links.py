@@ -46,7 +46,7 @@ class Linked(NamedTuple):
     best: Mapping[int, Int[np.ndarray, "C J"]]
 
 
-def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, told: LinkProgress) -> Linked:
+def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: LinkProgress) -> Linked:
     """Read every pair with the gold target before the decoder; memory grows by a whole number a word and column.
 
     Raises ModelError where the model has no cross-attention whose norms can be taken.
@@ -64,7 +64,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, told: L
     best: dict[int, Int[np.ndarray, "C J"]] = {}
     for crossed in cross_batches(subject, [(pair.source, pair.target) for pair in pairs], batch)[0]:
         best |= _read(subject, crossed, pairs, layers)
-        told(len(best), len(pairs))
+        step(len(best), len(pairs))
     return Linked(subject.name, columns, best)
 
 

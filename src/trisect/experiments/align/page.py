@@ -94,7 +94,7 @@ def _scope(facts: AlignFacts) -> tuple[str, ...]:
         "where the decoder reads it (AWI), or that where it is to say it (AWO). A source word has the sum of its pieces, a "
         "target word the mean; where the end of the sentence comes first, there is no link. The alignment error rate (AER) is "
         "1 − (|A∩S| + |A∩P|) / (|A| + |S|), with the links A, the sure gold links S and the possible ones P.",
-        f"Intervals and p-values are from drawing {drawn} anew.{tail}",
+        f"Intervals and p-values are from resampling {drawn}.{tail}",
     )
 
 

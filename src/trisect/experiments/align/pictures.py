@@ -66,7 +66,7 @@ def _rows(links: Sequence[Sequence[int]]) -> list[dict[str, int]]:
 
 
 def _axis(side: str, words: Sequence[str], orient: str, angle: float) -> Any:
-    """Words beside the cells; they are told apart by their place, since a word may stand there twice."""
+    """Words beside the cells; they are distinguished by their place, since a word may stand there twice."""
     axis = alt.Axis(
         orient=orient,  # type: ignore[arg-type]
         labelExpr=f"{json.dumps(list(words))}[datum.value - 1]",

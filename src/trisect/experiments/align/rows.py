@@ -131,7 +131,7 @@ def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEs
 
 
 def judge_alignment(scored: Scored | None, redrawn: CrossedBootstrap, about: Mapping[str, Any]) -> pl.DataFrame:
-    """The table `claims`: C-5 on the error rates, sentence pairs being drawn anew, and models across them."""
+    """The table `claims`: C-5 on the error rates, sentence pairs being resampled, and models across them."""
     named = {} if scored is None else statistics(scored, redrawn)
     found = {name.replace("/", "_"): one for name, one in named.items()}
     each = {name: Drawn(one.units, int(one.groups), ALIGNMENT.unit) for name, one in found.items()}

@@ -36,7 +36,7 @@ class Cell {
     const chip = (kind, text) => make("b", { class: `x-${kind}` }, text);
     this.order.element.hidden = false;
     this.title.replaceChildren(
-      ...(app.head < 0 ? ["Which heads of layer ", String(app.told.layer), " bring "] : ["What makes "]),
+      ...(app.head < 0 ? ["Which heads of layer ", String(app.facts.layer), " bring "] : ["What makes "]),
       chip("q", app.token("i", i)), app.head < 0 ? " something from " : " look at ", chip("k", app.token("j", j)),
     );
     if (app.head < 0) this.heads(app.layer.cell(i, j));
@@ -46,20 +46,20 @@ class Cell {
   }
 
   vectors(cell) {
-    const { told } = this.app;
+    const { facts } = this.app;
     const half = [...cell.adds].map(Math.abs).sort((a, b) => b - a);
     const whole = half.reduce((sum, x) => sum + x, 0);
     let [few, reached] = [0, 0];
     while (reached < whole / 2) reached += half[few++];
-    const product = told.scale === null ? "q·k" : `${number(told.scale)} × q·k`;
-    const rest = told.plain ? "The softmax over the row makes the weight of it." : "This layer adds more to it before the softmax (positions, a cap, or else).";
+    const product = facts.scale === null ? "q·k" : `${number(facts.scale)} × q·k`;
+    const rest = facts.plain ? "The softmax over the row makes the weight of it." : "This layer adds more to it before the softmax (positions, a cap, or else).";
     this.lede.replaceChildren(
       "Score ", make("b", { "data-value": cell.score, class: "x-score" }, within(cell.score, cell.error)), ` = ${product}, over ${cell.q.length} dimensions; ${few} of them make half of its sum of sizes. ${rest}`,
     );
     this.rows = [
       { name: "q", values: cell.q, colour: "q", shape: "circle" },
       { name: "k", values: cell.k, colour: "k", shape: "square" },
-      { name: told.scale === null ? "q × k" : "adds", values: cell.adds, colour: "ink", shape: "bar" },
+      { name: facts.scale === null ? "q × k" : "adds", values: cell.adds, colour: "ink", shape: "bar" },
     ];
     this.by = cell.adds;
     this.unit = "dimension";
@@ -73,7 +73,7 @@ class Cell {
     this.unit = "head";
   }
 
-  // Asking for sizes and colours makes the browser lay out anew: not at every move of the pointer.
+  // Asking for sizes and colours makes the browser lay out again: not at every move of the pointer.
   measure() {
     this.width = this.element.clientWidth;
     this.ink = colours(this.frame);

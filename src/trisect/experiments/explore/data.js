@@ -30,18 +30,18 @@ class Maps {
 }
 
 class Layer {
-  constructor(told, manifest, buffer) {
-    const [H, , T, S] = told.shape;
-    this.told = told;
+  constructor(facts, manifest, buffer) {
+    const [H, , T, S] = facts.shape;
+    this.facts = facts;
     this.levels = manifest.levels;
-    this.norms = told.summed === null ? null : new Float32Array(buffer, 0, H * S);
+    this.norms = facts.summed === null ? null : new Float32Array(buffer, 0, H * S);
     const Steps = manifest.levels > 255 ? Uint16Array : Uint8Array;
     this.steps = new Steps(buffer, this.norms ? this.norms.byteLength : 0);
   }
 
   // Steps of √(value / top), key by key, from `offset` on, as values query by query.
   plane(offset, top, into = null, share = 1) {
-    const [, , T, S] = this.told.shape;
+    const [, , T, S] = this.facts.shape;
     const out = into || new Float32Array(T * S);
     const [unit, steps] = [(top * share) / this.levels ** 2, this.steps];
     for (let j = 0, at = offset; j < S; j++) {
@@ -51,8 +51,8 @@ class Layer {
   }
 
   head(h) {
-    const [H, , T, S] = this.told.shape;
-    const tops = this.told.tops;
+    const [H, , T, S] = this.facts.shape;
+    const tops = this.facts.tops;
     if (h < 0) return this.whole();
     const W = this.plane(h * T * S, 1);
     let N = null;
@@ -70,12 +70,12 @@ class Layer {
 
   // The layer as a whole: the mean weight of its heads, and the norm of the sum of what they carry.
   whole() {
-    const [H, , T, S] = this.told.shape;
+    const [H, , T, S] = this.facts.shape;
     const W = new Float32Array(T * S);
     for (let h = 0; h < H; h++) this.plane(h * T * S, 1, W, 1 / H);
-    const N = this.norms ? this.plane(H * T * S, this.told.summed) : null;
-    const error = (value, kind) => this.off(value, kind === "norms" ? this.told.summed : 1);
-    return new Maps(T, S, W, N, [this.told.tops.mean[0], this.told.tops.summed?.[0]], error);
+    const N = this.norms ? this.plane(H * T * S, this.facts.summed) : null;
+    const error = (value, kind) => this.off(value, kind === "norms" ? this.facts.summed : 1);
+    return new Maps(T, S, W, N, [this.facts.tops.mean[0], this.facts.tops.summed?.[0]], error);
   }
 
   // How far a value may lie from the model's own: half a step of √(value / top).
@@ -85,16 +85,16 @@ class Layer {
 
   // What every head does at one cell: weights, and norms or null.
   cell(i, j) {
-    const [H, , T, S] = this.told.shape;
+    const [H, , T, S] = this.facts.shape;
     const W = Array.from({ length: H }, (_, h) => (this.steps[h * T * S + j * T + i] / this.levels) ** 2);
     return { W, N: this.norms && W.map((a, h) => a * this.norms[h * S + j]) };
   }
 }
 
 class Vectors {
-  constructor(told, manifest, buffer) {
-    const [H, K, T, S, E] = told.shape;
-    Object.assign(this, { E, T, S, group: H / K, scale: told.scale });
+  constructor(facts, manifest, buffer) {
+    const [H, K, T, S, E] = facts.shape;
+    Object.assign(this, { E, T, S, group: H / K, scale: facts.scale });
     const Ints = manifest.bits === 16 ? Int16Array : Int8Array;
     this.qStep = new Float32Array(buffer, 0, H * E);
     this.kStep = new Float32Array(buffer, 4 * H * E, K * E);
@@ -138,13 +138,13 @@ class Store {
   }
 
   maps(n) {
-    const told = this.manifest.layers[n];
-    return this.kept(1 + 2 * n, async (at) => new Layer(told, this.manifest, await this.unpacked(at)));
+    const facts = this.manifest.layers[n];
+    return this.kept(1 + 2 * n, async (at) => new Layer(facts, this.manifest, await this.unpacked(at)));
   }
 
   vectors(n) {
-    const told = this.manifest.layers[n];
-    return this.kept(2 + 2 * n, async (at) => new Vectors(told, this.manifest, await this.unpacked(at)));
+    const facts = this.manifest.layers[n];
+    return this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
   }
 
   // The small pictures of every layer: heads by weight, all by weight, heads by norm, all by norm.

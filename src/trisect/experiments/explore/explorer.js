@@ -18,7 +18,7 @@ class Explorer {
 
   async start() {
     this.small = await this.store.thumbs();
-    this.all = this.manifest.layers.map((told, n) => ({ told, n, small: this.small[n] }));
+    this.all = this.manifest.layers.map((facts, n) => ({ facts, n, small: this.small[n] }));
     const [n, head] = this.options.address?.() || this.striking();
     this.stack = this.manifest.layers[n].stack;
     [this.n, this.head] = [n, head];
@@ -40,10 +40,10 @@ class Explorer {
   }
 
   get layers() {
-    return this.all.filter(({ told }) => told.stack === this.stack);
+    return this.all.filter(({ facts }) => facts.stack === this.stack);
   }
 
-  get told() {
+  get facts() {
     return this.manifest.layers[this.n];
   }
 
@@ -52,11 +52,11 @@ class Explorer {
   }
 
   get same() {
-    return this.told.queries === this.told.keys;
+    return this.facts.queries === this.facts.keys;
   }
 
   side(axis) {
-    return this.manifest.sides[axis === "i" ? this.told.queries : this.told.keys];
+    return this.manifest.sides[axis === "i" ? this.facts.queries : this.facts.keys];
   }
 
   token(axis, n) {
@@ -64,7 +64,7 @@ class Explorer {
   }
 
   hits(axis) {
-    return this.found[axis === "i" ? this.told.queries : this.told.keys] || [];
+    return this.found[axis === "i" ? this.facts.queries : this.facts.keys] || [];
   }
 
   name(n, head) {
@@ -82,7 +82,7 @@ class Explorer {
   // The largest value among all heads, and among all layers as a whole, of the stack that is shown.
   tops(kind) {
     const [each, whole] = { weights: ["weights", "mean"], norms: ["norms", "summed"] }[kind];
-    const most = (name) => Math.max(1e-30, ...this.layers.flatMap(({ told }) => told.tops[name] || []));
+    const most = (name) => Math.max(1e-30, ...this.layers.flatMap(({ facts }) => facts.tops[name] || []));
     return { heads: most(each), whole: most(whole) };
   }
 
@@ -101,10 +101,10 @@ class Explorer {
     const turn = ++this.turn;
     const [layer, vectors] = await Promise.all([this.store.maps(n), this.store.vectors(n)]);
     if (turn !== this.turn) return;
-    const before = this.told;
+    const before = this.facts;
     [this.n, this.head] = [n, head];
     const maps = layer.head(head);
-    const kept = this.pinned && before.queries === this.told.queries && before.keys === this.told.keys;
+    const kept = this.pinned && before.queries === this.facts.queries && before.keys === this.facts.keys;
     Object.assign(this, { layer, vectors, maps, over: null });
     if (!kept) {
       this.pinned = this.first();
@@ -123,7 +123,7 @@ class Explorer {
 
   // The spelling of the place, as everywhere in trisect: attn@3.h5, enc.attn@2.
   site() {
-    const { stack, layer } = this.told;
+    const { stack, layer } = this.facts;
     return `${stack === "plain" ? "" : `${stack}.`}attn@${layer}${this.head < 0 ? "" : `.h${this.head + 1}`}`;
   }
 
@@ -144,7 +144,7 @@ class Explorer {
   }
 
   go(step) {
-    const places = this.layers.flatMap(({ told, n }) => Array.from({ length: told.shape[0] }, (_, head) => [n, head]));
+    const places = this.layers.flatMap(({ facts, n }) => Array.from({ length: facts.shape[0] }, (_, head) => [n, head]));
     const now = places.findIndex(([n, head]) => n === this.n && head === Math.max(0, this.head));
     const [n, head] = places[(now + step + places.length) % places.length];
     this.open(n, head);

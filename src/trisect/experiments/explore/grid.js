@@ -30,7 +30,7 @@ class Grid {
   // Widths in CSS pixels: as wide as the column allows, but no tile larger than 96 and the whole no taller than 900.
   measure() {
     const width = this.element.clientWidth;
-    this.heads = Math.max(...this.layers.map(({ told }) => told.shape[0]));
+    this.heads = Math.max(...this.layers.map(({ facts }) => facts.shape[0]));
     const across = (width - GUTTER.left - GUTTER.apart - GUTTER.edge) / (this.heads + 1);
     const down = (900 - GUTTER.top) / this.layers.length;
     this.pitch = Math.max(6, Math.min(across, Math.max(down, 14), 96));
@@ -50,11 +50,11 @@ class Grid {
     const { pen, dpr } = fit(this.canvas, this.width, this.height);
     const ink = colours(this.frame);
     const tops = this.app.tops(this.kind);
-    this.layers.forEach(({ told, small }, row) => {
+    this.layers.forEach(({ facts, small }, row) => {
       const own = small[this.kind];
-      for (let head = -1; head < told.shape[0]; head++) {
+      for (let head = -1; head < facts.shape[0]; head++) {
         const [x, y, side] = this.place(row, head).map((v) => Math.round(v * dpr));
-        if (own) this.tile(pen, told, own, head, [x, y, side], tops);
+        if (own) this.tile(pen, facts, own, head, [x, y, side], tops);
         else this.lack(pen, ink, x, y, side);
       }
     });
@@ -63,14 +63,14 @@ class Grid {
     this.mark();
   }
 
-  tile(pen, told, own, head, [x, y, side], tops) {
-    const [t, s] = told.thumb;
+  tile(pen, facts, own, head, [x, y, side], tops) {
+    const [t, s] = facts.thumb;
     const whole = head < 0;
     const names = { weights: ["weights", "mean"], norms: ["norms", "summed"] }[this.kind];
-    const top = whole ? told.tops[names[1]][0] : told.tops[names[0]][head];
+    const top = whole ? facts.tops[names[1]][0] : facts.tops[names[0]][head];
     const share = this.app.shared ? Math.sqrt(top / (whole ? tops.whole : tops.heads)) : 1;
     const pixels = (whole ? own.whole : own.heads[head]).map((level) => level * share);
-    const blank = told.causal ? (i, j) => j > i : null;
+    const blank = facts.causal ? (i, j) => j > i : null;
     pen.imageSmoothingEnabled = s > side;
     pen.imageSmoothingQuality = "high";
     pen.drawImage(picture(pixels, s, t, blank), x, y, side, side);
@@ -91,9 +91,9 @@ class Grid {
     pen.textBaseline = "middle";
     const every = (room) => Math.max(1, Math.ceil(room / this.pitch));
     pen.textAlign = "right";
-    this.layers.forEach(({ told }, row) => {
+    this.layers.forEach(({ facts }, row) => {
       const [, y, side] = this.place(row, 0);
-      if (row % every(14) === 0) pen.fillText(told.layer, (GUTTER.left - 7) * dpr, (y + side / 2) * dpr);
+      if (row % every(14) === 0) pen.fillText(facts.layer, (GUTTER.left - 7) * dpr, (y + side / 2) * dpr);
     });
     pen.textAlign = "center";
     for (let head = 0; head < this.heads; head++) {
@@ -111,7 +111,7 @@ class Grid {
     if (row < 0 || row >= this.layers.length || x < GUTTER.left) return null;
     const head = Math.floor((x - GUTTER.left) / this.pitch);
     if (x >= this.place(0, -1)[0]) return { row, head: -1 };
-    return head < this.layers[row].told.shape[0] ? { row, head } : null;
+    return head < this.layers[row].facts.shape[0] ? { row, head } : null;
   }
 
   point(spot) {
@@ -142,14 +142,14 @@ class Grid {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const here = this.app.pointed || { row: Math.max(0, this.layers.findIndex(({ n }) => n === this.app.n)), head: this.app.head };
-    const heads = this.layers[here.row].told.shape[0];
+    const heads = this.layers[here.row].facts.shape[0];
     const column = here.head < 0 ? heads : here.head;
     const goes = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -column], End: [0, heads - column] }[event.key];
     if (event.key === "Enter" || event.key === " ") this.open(here);
     else if (goes) {
       const row = Math.min(this.layers.length - 1, Math.max(0, here.row + goes[0]));
-      const next = Math.min(this.layers[row].told.shape[0], Math.max(0, column + goes[1]));
-      this.point({ row, head: next === this.layers[row].told.shape[0] ? -1 : next });
+      const next = Math.min(this.layers[row].facts.shape[0], Math.max(0, column + goes[1]));
+      this.point({ row, head: next === this.layers[row].facts.shape[0] ? -1 : next });
       this.app.announce();
     } else return;
     event.preventDefault();

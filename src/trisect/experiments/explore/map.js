@@ -68,7 +68,7 @@ class TokenMap {
     const map = this.map;
     this.frame.hidden = !map;
     this.lack.hidden = Boolean(map);
-    this.lack.textContent = map ? "" : `There are no norms for this layer: ${this.app.told.lacking}.`;
+    this.lack.textContent = map ? "" : `There are no norms for this layer: ${this.app.facts.lacking}.`;
     if (!map) return;
     const factor = (255 * 255) / this.top;
     this.levels = new Uint8Array(map.length);
@@ -112,7 +112,7 @@ class TokenMap {
     const { cell, ni, nj, i: top, j: left } = this.view;
     const seen = new Uint8Array(ni * nj);
     for (let i = 0; i < ni; i++) seen.set(this.levels.subarray((top + i) * S + left, (top + i) * S + left + nj), i * nj);
-    const blank = this.app.told.causal ? (i, j) => left + j > top + i : null;
+    const blank = this.app.facts.causal ? (i, j) => left + j > top + i : null;
     pen.imageSmoothingEnabled = false;
     pen.drawImage(picture(seen, nj, ni, blank), x, y, nj * cell, ni * cell);
     if (cell < 9 * this.dpr) return;
@@ -134,7 +134,7 @@ class TokenMap {
         if (this.levels[at] > seen[to]) seen[to] = this.levels[at];
       }
     }
-    const blank = this.app.told.causal ? (i, j) => j > i : null;
+    const blank = this.app.facts.causal ? (i, j) => j > i : null;
     pen.drawImage(picture(seen, w, h, blank), x, y);
   }
 

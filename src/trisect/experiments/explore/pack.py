@@ -135,8 +135,8 @@ def _front(picture: ExplorerPicture) -> tuple[dict[str, Any], bytes]:
     sides = [_side(words) for words in (picture.source, picture.target) if words is not None]
     layers, small = [], []
     for layer in picture.layers:
-        told, pixels = _layer(picture, layer, side)
-        layers.append(told)
+        facts, pixels = _layer(picture, layer, side)
+        layers.append(facts)
         small.append(pixels)
     manifest = {
         "model": picture.model,
@@ -168,7 +168,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
         pictures.append(thumbs(layer.weights * layer.norms[:, None, :], side))
         pictures.append(thumbs(layer.summed[None], side))
     tops = [[float(f"{t:.6g}") for t in p.tops] for p in pictures] + [None] * (4 - len(pictures))
-    told = {
+    facts = {
         "stack": layer.stack,
         "layer": layer.layer,
         "queries": queries,
@@ -183,5 +183,5 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
         "shares": shares(layer, words),
     }
     # The scale of what is stored in steps must be the one that they are read by, to the last bit.
-    told["summed"] = None if layer.summed is None else float(layer.summed.max())
-    return told, _raw(*(p.pixels for p in pictures))
+    facts["summed"] = None if layer.summed is None else float(layer.summed.max())
+    return facts, _raw(*(p.pixels for p in pictures))

@@ -13,7 +13,7 @@ async function chunk(n) {
 // #enc.attn@2.h5 opens that head, #attn@2 that layer as a whole.
 function address() {
   const [, stack, layer, head] = /^#(?:(\w+)\.)?attn@(\d+)(?:\.h(\d+))?$/.exec(decodeURIComponent(location.hash)) || [];
-  const n = manifest.layers.findIndex((told) => told.stack === (stack || "plain") && told.layer === Number(layer));
+  const n = manifest.layers.findIndex((facts) => facts.stack === (stack || "plain") && facts.layer === Number(layer));
   if (n < 0 || Number(head) > manifest.layers[n].shape[0]) return null;
   return [n, head ? Number(head) - 1 : -1];
 }

@@ -113,7 +113,7 @@ def _scope(about: About[NormsFacts]) -> tuple[str, ...]:
     return (
         "A weight a says how much of a vector is taken, not how long that vector is. The claims compare a with a‖f(x)‖, the "
         f"length of what is really added. They speak of this model on these texts alone. {where}"
-        "Intervals and p-values are from drawing whole texts anew.",
+        "Intervals and p-values are from resampling whole texts.",
     )
 
 

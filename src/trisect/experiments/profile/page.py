@@ -217,7 +217,7 @@ def _how(facts: ProfileFacts) -> tuple[str, ...]:
 def _rule(numbers: ProfileNumbers) -> str:
     heads = sum(numbers.heads(s, "v") for s in numbers.spots)
     return (
-        f"Heads are drawn anew with replacement, {words.several(heads, 'head')} in all; with fewer than 30 in a part there is no verdict. "
+        f"Heads are resampled with replacement, {words.several(heads, 'head')} in all; with fewer than 30 in a part there is no verdict. "
         "Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
     )
 

@@ -23,7 +23,7 @@ from trisect.text.labelled import Labelled, LabelledTexts
 from trisect.text.word_classes import WordLabeller, common, unread
 
 COMPONENTS = ("q", "k", "v")
-MOST, LEAST = 100, 20  # classes of a label that are told apart, and words that such a class has at least
+MOST, LEAST = 100, 20  # classes of a label that are distinguished, and words that such a class has at least
 RUN = 20  # at most so many texts that follow one another are one group where no article is marked
 PLAIN = 1e-2  # of the largest number: what a weight makes of the input may differ from what attention used by so much
 FLAT = 1e-3  # of the mean deviation: a direction that varies less is stored as if it varied so much

@@ -118,7 +118,7 @@ def _mean_test(differences: Reals) -> MeanTest:
 
 
 def evidence(scores: Sequence[LayerScores], labels: Sequence[str], seed: int) -> dict[str, ResampledHeads]:
-    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads drawn anew."""
+    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled."""
     found: dict[str, ResampledHeads] = {}
     draw = np.random.default_rng([seed, 2])
     late = scores[-math.ceil(len(scores) / LATE) :]

@@ -26,7 +26,7 @@ SEEN = {
     (False, False): "neither",
 }
 TRAINED = "Give the folder of a model that 'trisect recall' trained."
-MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card anew."
+MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
 
 
 class Answer(Protocol):
@@ -96,8 +96,8 @@ class RecallReply:
 
     def words(self) -> tuple[str, ...]:
         """The reply as lines for a terminal."""
-        told = "I do not say." if self.answer is None else self.answer if self.answer.strip() else repr(self.answer)
-        said = [f"{told}  (probability {self.probability:.3f})"]
+        answer = "I do not say." if self.answer is None else self.answer if self.answer.strip() else repr(self.answer)
+        said = [f"{answer}  (probability {self.probability:.3f})"]
         if self.threshold is not None:
             said.append(_rule(self.threshold))
         where = "in no text that the model read" if self.seen == "neither" else f"read in {self.seen}"
@@ -199,7 +199,7 @@ def _open(folder: Path) -> Answering:
     try:
         return Answerer.open(folder)
     except ModelError as error:
-        todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made anew."
+        todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
         raise ModelError(error.given, error.known, todo) from error
 
 

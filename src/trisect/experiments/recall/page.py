@@ -153,14 +153,15 @@ def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
     several = len(numbers.seeds) > 1
     drawn = "names and seeds" if several else "names"
     tail = "" if several else " There is one seed, so that they speak of these trained models alone."
-    said = f"Intervals and p-values are from drawing {drawn} anew.{tail}"
+    said = f"Intervals and p-values are from resampling {drawn}.{tail}"
     if "B-2" not in numbers.claims["claim"].to_list():
         return (said,)
     return (
         said,
         "B-2 and B-3 are about an AUROC, and two-sided about one half. In B-2 a regression ranks answers about names that it was "
-        "not fitted on. A value well above one half means that right answers can be told from wrong ones; one well below means that "
-        "the regression fails on names held out, as what it learnt of the others does not carry over, not that answers can be told apart.",
+        "not fitted on. A value well above one half means that right answers can be distinguished from wrong ones; one well below "
+        "means that the regression fails on names held out, as what it learnt of the others does not carry over, not that answers "
+        "can be distinguished.",
     )
 
 
@@ -233,8 +234,8 @@ def _right_figure(
         caption += f" Grey points are others'{f', who learnt from all of the data. {part}' if part else ', on the same questions.'}"
     key = [*keys({m: MODELS.get(m, m) for m in numbers.models})]
     key += [LegendEntry(name, palette.BASELINE, None, (5, 3)) for name in levels]
-    told = "others, from all of the data" if part else "others, on the same questions"
-    key += [LegendEntry(told, OTHERS, "circle")] if beside else []
+    label = "others, from all of the data" if part else "others, on the same questions"
+    key += [LegendEntry(label, OTHERS, "circle")] if beside else []
     return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
 
 

@@ -52,7 +52,7 @@ def unseen(numbers: RecallNumbers) -> Section | None:
         )
     said = (
         "Asked of a name that no text has, the model still writes a place. If it goes by how names look, that place is more often the "
-        "one of the most similar known name than chance would have it: chance being the same places dealt out among the names anew.",
+        "one of the most similar known name than chance would have it: chance being the same places dealt out among the names again.",
     )
     caption = (
         f"Share of unseen names whose answer is the place of the nearest known name, for each way to say what is near, and the same by "
@@ -95,7 +95,7 @@ def survival(numbers: RecallNumbers) -> Section | None:
     said = (
         "If an answer is retrieved through what attention reads in one layer, it changes when that layer's queries, keys or values say "
         "nothing of this question. An answer that is made up need not depend on them in the same way.",
-        "Retrieved: right about a name met in pretraining alone, so that nothing but that text can have told it. Wrong: another place "
+        "Retrieved: right about a name met in pretraining alone, so that nothing but that text can have held it. Wrong: another place "
         "for such a name. Taught: right about a name that fine-tuning asked about. Made up: about a name met in no text.",
     )
     columns = ("Model, kind of answer and replacement", "the same", "95 %", "names")
@@ -148,10 +148,10 @@ def examples(numbers: RecallNumbers) -> Section | None:
         (f"{i}. {r['question']}", r["answer"] or "–", share_words(probabilities(pl.DataFrame([r]))[0]))
         for i, r in enumerate(rows, start=1)
     ]
-    told = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
+    answers = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
     said = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
     tables = (
         Table(("Question", "answer", "probability"), tuple(asked), "Questions and answers"),
-        Table(("Name", "the answer was", "right place"), tuple(told), "What they were"),
+        Table(("Name", "the answer was", "right place"), tuple(answers), "What they were"),
     )
-    return Section("Which would you believe?", (said,), (), tables)
+    return Section("Which are retrieved, which are guessed?", (said,), (), tables)

@@ -59,7 +59,7 @@ def judge(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> pl.DataFrame:
-    """The table `claims`: B-1 to B-4 on the answers (claims.sampled), names being drawn anew, and seeds across them.
+    """The table `claims`: B-1 to B-4 on the answers (claims.sampled), names being resampled, and seeds across them.
 
     B-2 to B-4 are about the model 'left-out', or 'pretrained' where there is none. `about` names the models and texts.
     """

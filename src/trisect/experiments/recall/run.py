@@ -163,10 +163,10 @@ def open_world(data: str | Path, recipe: RecallRecipe) -> People:
 def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> dict[str, Any]:
     """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
     mine = answers.filter(model=lesson.model, seed=lesson.seed)
-    told = {line.name for line in lesson.world(people).lines} if lesson.model != "plain" else set[str]()
+    met = {line.name for line in lesson.world(people).lines} if lesson.model != "plain" else set[str]()
     trained = {a.name: a.place for a in people.train}
     gold = {a.name: a.place for a in people.valid} | trained
-    names = {name: [name in told, name in trained, gold.get(name)] for name in sorted(told | set(trained))}
+    names = {name: [name in met, name in trained, gold.get(name)] for name in sorted(met | set(trained))}
     held = held_out(mine)
     sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
     found = [threshold(sure, right, risk) for risk in RISKS]
@@ -193,7 +193,7 @@ def _losses(place: RecallFolder, lessons: Sequence[Lesson]) -> list[dict[str, An
 
 
 def _again(path: Path) -> str:
-    return f"Delete {path} and call 'trisect recall' again: what is missing is made anew."
+    return f"Delete {path} and call 'trisect recall' again: what is missing is made again."
 
 
 def _missing(people: People) -> list[str]:

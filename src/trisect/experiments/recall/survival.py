@@ -41,7 +41,7 @@ class EditedAnswering(Protocol):
 def group_of(row: Mapping[str, Any]) -> str | None:
     """What kind of answer a row of the table `answers` is; null where nobody can say.
 
-    'retrieved': right, of a name met in pretraining only, so that nothing but that text can have told it; 'wrong': the
+    'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
     same, but another place; 'taught': right, of a name that fine-tuning asked about; 'made up': of a name met nowhere.
     """
     if row["category"] == "neither":

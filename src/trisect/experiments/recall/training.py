@@ -187,11 +187,11 @@ def _practise(
     epochs = practice.schedule.epochs * practice.schedule.cycles
     share = (0.0, 0.9) if stage == "pretraining" else (0.9 if lesson.model != "plain" else 0.0, 1 - ANSWERING)
 
-    def told(epoch: int, loss: float) -> None:
+    def note(epoch: int, loss: float) -> None:
         done = share[0] + (share[1] - share[0]) * epoch / epochs
         emit(done, f"{stage}, epoch {epoch} of {epochs}, {loss:.3f} nats")
 
-    losses = practice.run(model, place.state(lesson, stage), told)
+    losses = practice.run(model, place.state(lesson, stage), note)
     write_json(place.losses(lesson, stage), list(losses))
 
 
@@ -202,11 +202,11 @@ def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[dict
     """
     asked = [(split, a) for split in SPLITS for a in dict.fromkeys(getattr(world, split))]
     answers = answerer.answer([a.question for _, a in asked])
-    told = {line.name for line in world.lines} if lesson.model != "plain" else set[str]()
+    met = {line.name for line in world.lines} if lesson.model != "plain" else set[str]()
     trained = {a.name for a in world.train}
     counts = Counter(a.place for a in world.train)
-    known = {a.name: a.place for _, a in asked if a.place is not None and a.name in told | trained}
-    unmet = list(dict.fromkeys(a.name for _, a in asked if a.name not in told | trained))
+    known = {a.name: a.place for _, a in asked if a.place is not None and a.name in met | trained}
+    unmet = list(dict.fromkeys(a.name for _, a in asked if a.name not in met | trained))
     questions = [ask(name) for name in (*unmet, *known)]
     vectors = dict(zip((*unmet, *known), answerer.represent(questions), strict=True))
     near = neighbours(unmet, known, vectors, lesson.model, lesson.seed)
@@ -217,7 +217,7 @@ def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[dict
             "seed": lesson.seed,
             "name": a.name,
             "split": split,
-            "category": CATEGORIES[a.name in told, a.name in trained],
+            "category": CATEGORIES[a.name in met, a.name in trained],
             "question": a.question,
             "gold": a.place,
             "answer": found.text,

@@ -186,7 +186,7 @@ def _rule(facts: SimilarityFacts) -> str:
     return (
         "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
         f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
-        f"those of {words.count(facts.draws_made)} random matrices. D-3 draws heads anew with replacement, and texts too where they "
+        f"those of {words.count(facts.draws_made)} random matrices. D-3 resamples heads with replacement, and texts too where they "
         "are behind the number. Both speak of this one model."
     )
 

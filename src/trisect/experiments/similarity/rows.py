@@ -195,12 +195,12 @@ def _array(values: Tensor) -> np.ndarray:
 
 
 def compare_with_nulls(
-    found: Sequence[MapMeasure], nulls: Nulls, told: Callable[[int], object]
+    found: Sequence[MapMeasure], nulls: Nulls, step: Callable[[int], object]
 ) -> list[dict[str, Any]]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
     Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
-    with queries from elsewhere are a family of their own. `told` hears how many of `found` are done.
+    with queries from elsewhere are a family of their own. `step` is called with how many of `found` are done.
     """
     rows: list[dict[str, Any]] = []
     tests: dict[tuple[str, str], list[tuple[dict[str, Any], float]]] = {}
@@ -225,7 +225,7 @@ def compare_with_nulls(
                 ELSEWHERE if measured.group == ELSEWHERE else measured.component * (name == "effective_rank"),
             )
             tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
-        told(done)
+        step(done)
     for (name, _), own in tests.items():
         adjusted = holm([p for _, p in own])
         for (row, p), p_holm in zip(own, adjusted, strict=True):

@@ -202,7 +202,7 @@ def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] |
 
 
 def _over_heads(found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, ResampledHeads]:
-    """Means over heads with heads drawn anew; where texts are behind them, heads and texts."""
+    """Means over heads with heads resampled; where texts are behind them, heads and texts."""
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:

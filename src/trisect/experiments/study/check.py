@@ -21,7 +21,7 @@ from trisect.text.corpus import Corpus
 def check_study(out: Path) -> list[StudyError]:
     """An error for each damaged file of a study, saying what to delete; none where all is whole.
 
-    Figures, report and experiment.json are not read: each call writes them anew; nor are a tracker's own files. Raises
+    Figures, report and experiment.json are not read: each call writes them again; nor are a tracker's own files. Raises
     StudyError where there is no study or it is in use, DamagedFileError where its ledger is damaged, since that says
     what else there is.
     """
@@ -46,7 +46,7 @@ def unfinished(out: Path) -> tuple[int, int]:
 def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], object]]:
     """Something that reads, for each file that is there; a finished run's own must be there."""
     if folder.copy.exists():
-        todo = f"Delete {folder.copy} and call 'trisect study' again: it is written anew."
+        todo = f"Delete {folder.copy} and call 'trisect study' again: it is written again."
         yield lambda: read_json(folder.copy, todo)
     if (folder.path / "about.json").exists():
         yield lambda: read_about(folder)
@@ -63,7 +63,7 @@ def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], ob
                 yield lambda run=run, file=f"epochs/{path.name}": weights(folder, run, file, "cpu")
     for fleet in ledger["fleets"]:
         if (path := folder.checkpoint(fleet_name(tuple(fleet)))).exists():
-            todo = f"Delete {path} and call 'trisect study' again: this fleet then starts anew."
+            todo = f"Delete {path} and call 'trisect study' again: this fleet then starts again."
             yield lambda path=path, todo=todo: read_snapshot(path, todo)
     for path in sorted((folder.path / "evaluations").glob("*/*.json")):
         yield lambda path=path: read_json(path, evaluation_advice(path))
@@ -78,7 +78,7 @@ def _corpus(folder: Folder) -> None:
     try:
         Corpus.load(folder.corpus)
     except (CorpusError, DamagedFileError) as error:
-        todo = f"Delete {folder.corpus} and call 'trisect study' again: it is written anew."
+        todo = f"Delete {folder.corpus} and call 'trisect study' again: it is written again."
         raise DamagedFileError(error.given, error.known, todo) from error
 
 

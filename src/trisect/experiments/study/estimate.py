@@ -34,7 +34,7 @@ def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> f
 
 
 def rewinding_seconds(baseline: Run, vocabulary: int, evaluated: int, variants: int) -> float:
-    """Seconds of one core for one site's curve: on average 0.6 of the layers are run anew."""
+    """Seconds of one core for one site's curve: on average 0.6 of the layers are run again."""
     return 0.6 * variants * evaluated * token_seconds(baseline, vocabulary, False)
 
 

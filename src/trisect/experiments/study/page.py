@@ -221,7 +221,7 @@ def _reproduce(rows: StudyRows, said: Mapping[str, Any]) -> Section:
     ).format(" This study:" if command else "")
     places = Markup(
         "The rows are in <code>tables/</code> and every figure is in <code>figures/</code>, beside this page. "
-        "<code>trisect report</code> draws the page anew from the rows, byte for byte."
+        "<code>trisect report</code> draws the page again from the rows, byte for byte."
     )
     notes = tuple((rows.about.get("corpus") or {}).get("notes") or ())
     blocks = (

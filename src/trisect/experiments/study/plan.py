@@ -204,8 +204,8 @@ def make_tasks(plan: Plan, folder: Folder, ledger: dict[str, Any]) -> list[Task]
         tasks += [Task("train", tuple(fleet), seconds=cost)] if wanted else []
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not is_done(task, folder)]
-    anew = {run for task in pending if task.kind == "train" for run in task.runs}
-    return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in anew)]
+    retrained = {run for task in pending if task.kind == "train" for run in task.runs}
+    return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in retrained)]
 
 
 def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:

@@ -130,7 +130,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
             raise SpecError(
                 f"{path} is not JSON." if isinstance(error, ValueError) else f"{path} cannot be read.",
                 str(error),
-                "Mend the file; 'trisect plan quick --json' shows what one looks like.",
+                "Correct the file; 'trisect plan quick --json' shows what one looks like.",
             ) from error
         if not isinstance(data, list):
             return (read_experiment(data, path),)

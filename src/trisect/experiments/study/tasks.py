@@ -59,7 +59,7 @@ class Task:
 
 def evaluation_advice(path: Path) -> str:
     """What to do about a damaged evaluation."""
-    return f"Delete {path} and call 'trisect study' again: only this is then done anew."
+    return f"Delete {path} and call 'trisect study' again: only this is then done again."
 
 
 def fleet_name(runs: tuple[str, ...]) -> str:

@@ -132,7 +132,7 @@ def check_tracker(name: str | None) -> None:
 def tracking(
     name: str | None, folder: Folder, study: str, runs: Iterable[str]
 ) -> Iterator[Callable[[Sequence[str]], None]]:
-    """While it lasts, log runs as they finish, in a thread of its own; yields what is to be told of run ids.
+    """While it lasts, log runs as they finish, in a thread of its own; yields what is to be called with run ids.
 
     `study` is the study's name, `runs` all of its run ids: those that finished earlier and were never logged come
     first. What fails is said once, on standard error, and ends the tracking alone. OUT/track/NAME.json lists what has
@@ -146,10 +146,10 @@ def tracking(
     try:
         pool.submit(log.add, tuple(runs))
 
-        def told(ended: Sequence[str]) -> None:
+        def note(ended: Sequence[str]) -> None:
             pool.submit(log.add, tuple(ended))
 
-        yield told
+        yield note
         pool.shutdown()
     finally:
         log.stopped = True  # a study that is stopped does not wait for what can be logged when it goes on
@@ -164,7 +164,7 @@ def log_path(folder: Folder, name: str) -> Path:
 def read_logged(path: Path) -> dict[str, Any]:
     """What has been logged, from OUT/track/NAME.json; raises DamagedFileError naming what to delete."""
     again = f"call 'trisect study' again with --track {path.stem}"
-    return read_json(path, f"Delete {path.parent} and {again}: every run is then logged anew.")
+    return read_json(path, f"Delete {path.parent} and {again}: every run is then logged again.")
 
 
 class _Log:

@@ -1,5 +1,5 @@
 // Views: a state of a construction as drawings, each with its words for who cannot see it.
-const told = (weights, names) => names.map((name, n) => `${name.replace("_", " ")} ${number(weights[n])}`).join(", ");
+const inWords = (weights, names) => names.map((name, n) => `${name.replace("_", " ")} ${number(weights[n])}`).join(", ");
 const plain = (text) => text.replaceAll(/[_{}]/g, "");
 
 // Lines of equal score: where q·x is a whole number of steps. Far from each other where q is short.
@@ -58,7 +58,7 @@ function weightsView(state) {
       parts.push(label(right + 6, at + high / 2 + 4, share(weights[n]), "figure", "start"));
     });
   });
-  const alt = state.heads.map(({ weights }, h) => `Weights${several ? ` of head ${h + 1}` : ""}: ${told(weights, state.names.map((name) => name.replace("v", "k")))}.`).join(" ");
+  const alt = state.heads.map(({ weights }, h) => `Weights${several ? ` of head ${h + 1}` : ""}: ${inWords(weights, state.names.map((name) => name.replace("v", "k")))}.`).join(" ");
   return canvas(268, alt, ...parts);
 }
 
@@ -76,7 +76,7 @@ function valuesView(state) {
   });
   const [goal, output] = [place(state.target), place(state.weights)];
   parts.push(sign("target", ...goal), arrow(goal, output, "a-c"), sign("c", ...output), label(output[0] + 13, output[1] + 16, "c", "w-c"));
-  return canvas(height, `The output c is the weighted mean of the values: ${told(state.weights, state.names)}. It is ${number(state.error)} from the target.`, ...parts);
+  return canvas(height, `The output c is the weighted mean of the values: ${inWords(state.weights, state.names)}. It is ${number(state.error)} from the target.`, ...parts);
 }
 
 function errorView(state) {

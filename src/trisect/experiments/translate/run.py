@@ -34,7 +34,7 @@ from trisect.text.generated_bitext import generated
 
 KIND = "translation experiment"
 PAIRS = "pairs"  # the folder where the embedded bitext's own files go
-AGAIN = "Delete it and call the same command again: what is missing is made anew."
+AGAIN = "Delete it and call the same command again: what is missing is made again."
 
 
 def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:

@@ -157,10 +157,10 @@ def _train(
     schedule, padding = recipe.schedule(len(rows)), tokenizer.pad_token_id
     practice = Practice(lambda number, draw: rows, schedule, ROWS, padding, one.seed, recipe.lecture(padding))
 
-    def told(epoch: int, loss: float) -> None:
+    def note(epoch: int, loss: float) -> None:
         emit((1 - SCORING) * epoch / recipe.epochs, f"epoch {epoch} of {recipe.epochs}, {loss:.3f} nats")
 
-    losses = practice.run(model, place.state(one), told)
+    losses = practice.run(model, place.state(one), note)
     write_json(place.losses(one), list(losses))
     save(model, tokenizer, place.model(one))
     place.state(one).unlink(missing_ok=True)
