@@ -21,7 +21,7 @@ from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.planted import MethodScore, planted_rows, scores
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.blocks import Table
+from trisect.report.blocks import Table, TextBlock
 from trisect.stats.shares import jeffreys_draws, least_spread
 from trisect.text.planted import TRUTH, planted_in
 from trisect.text.worlds import WORLDS
@@ -186,6 +186,12 @@ def test_the_page_begins_with_it_and_marks_the_truth():
     marked = [head for head in heads if "●" in head]
     assert marked == [f"{c}@2 ●<small>{column}</small>" for c, column in zip("qkv", CARRIED, strict=True)]
     assert len(heads) == 9
+    notices = [
+        block.text for block in sheet.sections[0].blocks if isinstance(block, TextBlock) and block.look == "notice"
+    ]
+    assert notices == ["The claims on planted roles ask for at least 5 seeds; this study has 3 seeds."]
+    many = next(telling.section(asked(tables(perfect, seeds=(1, 2, 3, 4, 5)))))
+    assert not any(isinstance(block, TextBlock) and block.look == "notice" for block in many.blocks)
     records = {one.groups[0]: one for one in telling.findings(rows) if one.measure == "planted"}
     assert "AUROC 1.00 over 9 cells and 3 seeds; false alarms 0%, misses 0%." in str(records["attack"])
     assert records["attack"].values[0].mean == 1

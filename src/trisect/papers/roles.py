@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trisect.core.claim import Claim, Part, SiteMean, Source
 
+LEAST = 5  # seeds that the claims ask for; with fewer, a page says so
 LAYER = 2  # the layer that reads, in every world
 READS = f"q+k+v@{LAYER}"  # the site under which a study's tables hold what is of all three there
 OWN, OTHER, TOLD = 0.90, 0.05, 0.9

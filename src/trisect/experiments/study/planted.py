@@ -147,7 +147,7 @@ def _over_sites(rows: StudyRows, truth: Planted) -> Iterator[Judged]:
     yield Judged("freeze", "Freezing", "nats", _of_sites(truth, rows.effects("freeze", "valid")))
     yield Judged("ablate", "Mean ablation", "nats", _of_sites(truth, rows.measure("ablate_rise_nats", "valid")))
     kept = rows.measure("interchange_unchanged", "valid")
-    pairs = rows.sites.filter(pl.col("measure") == "interchange_unchanged")["n"].max() if kept else None
+    pairs = int(rows.sites.filter(pl.col("measure") == "interchange_unchanged")["n"].to_list()[0]) if kept else None
     changed = [p._replace(value=1 - p.value) for p in kept]
     yield Judged("interchange_whole", "Interchange, another document", "of pairs", _of_sites(truth, changed), pairs)
     ties = [p for p in rows.effects("tie", "valid") if p.site.rpartition("@")[2].isdigit()]

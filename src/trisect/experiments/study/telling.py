@@ -10,7 +10,7 @@ from markupsafe import Markup
 from trisect.core.finding import Estimate, Finding
 from trisect.experiments.study.planted import MARGIN, Case, CaseEffect, MethodScore, scores, truth_of
 from trisect.experiments.study.rows import StudyRows
-from trisect.papers.roles import SOURCE
+from trisect.papers.roles import LEAST, SOURCE
 from trisect.report import format as words
 from trisect.report.blocks import PageBlock, Table, TextBlock
 from trisect.report.points import Mean, by_site, interval
@@ -41,7 +41,13 @@ def section(rows: StudyRows) -> Iterator[Section]:
     if truth is None:
         return
     found = scores(rows)
-    blocks: list[PageBlock] = [TextBlock(said) for said in (_best(found),) if said]
+    blocks: list[PageBlock] = []
+    if len(rows.seeds) < LEAST:
+        few = words.several(len(rows.seeds), "seed")
+        blocks.append(
+            TextBlock(f"The claims on planted roles ask for at least {LEAST} seeds; this study has {few}.", "notice")
+        )
+    blocks += [TextBlock(said) for said in (_best(found),) if said]
     blocks += [_methods(found)] if found else []
     blocks += [_interchange(rows)] if rows.measure("interchange_own", "valid") else []
     for over in ("cells", "sites"):
@@ -132,8 +138,10 @@ def _cell(one: MethodScore, case: Case) -> Markup:
         return Markup("–")
     mean = effect.effect
     sign = " ✓" if effect.found else ""
-    ends = "" if mean.low is None else f"{_short(mean.low)} to {_short(mean.high)}"
-    return Markup("{}{}<small>{}</small>").format(_short(mean.mean), sign, ends)
+    if mean.low is None:
+        return Markup("{}{}").format(_short(mean.mean), sign)
+    low, high = _short(mean.low), _short(mean.high)
+    return Markup("{}{}<small>{} to</small><small>{}</small>").format(_short(mean.mean), sign, low, high)
 
 
 def _short(value: float | None) -> str:

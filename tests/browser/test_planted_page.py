@@ -1,0 +1,41 @@
+"""The page of a world's study: 'Which methods can tell?' comes first, and no width cuts a table off."""
+
+from __future__ import annotations
+
+import pytest
+from tests import pages
+from tests.unit.test_planted import QUICK, perfect, tables
+
+from trisect.claims import judge
+from trisect.core.spec import plain
+from trisect.experiments.study import figures
+from trisect.experiments.study.rows import StudyRows
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> str:
+    made, about = tables(perfect), {"corpus": {"name": "roles"}, "experiment": plain(QUICK[0])}
+    made["claims"] = judge(made, about)
+    rows = StudyRows.of(made, about)
+    path = tmp_path_factory.mktemp("planted") / "report.html"
+    path.write_text(pages.html(made, rows, figures.collect(rows)), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_the_section_comes_first_and_its_tables_stay_within_the_page(opened, width):
+    tab = opened(width)
+    assert tab.locator("main h2").first.inner_text() == "Which methods can tell?"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    for name in ("methods", "interchange", "cells", "sites"):
+        table = tab.locator(f"#planted-{name}")
+        assert table.is_visible()
+        assert table.locator("tbody tr").count() > 0
+
+
+def test_what_is_planted_is_marked(opened):
+    heads = opened(1280).locator("#planted-cells thead th").all_inner_texts()
+    assert sum("●" in head for head in heads) == 3
+    assert len(heads) == 10
