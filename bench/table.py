@@ -17,6 +17,7 @@ import explorer
 import fleets
 import gpu
 import norms
+import patching
 import profiling
 import proof
 import rewinding
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "similarity": similarity.rows,
     "profiling": profiling.rows,
     "proof": proof.rows,
+    "patching": patching.rows,
     "explorer": explorer.rows,
     "gpu": gpu.rows,
 }

@@ -1,0 +1,50 @@
+"""An interchange's page in a browser: no request, no complaint, no sideways scroll, drawings named, the text pair legible."""
+
+from __future__ import annotations
+
+import pytest
+from tests import interchanged
+
+import trisect
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> str:
+    model = trisect.load(interchanged.recaller(), tokenizer=interchanged.tokenizer())
+    pairs = [
+        {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(12)
+    ]
+    out = tmp_path_factory.mktemp("patch")
+    sites = ("q@all", "k@all", "v@all")
+    done = trisect.patch(
+        model, given=pairs, sites=sites, per="head", how="both", positions="differ", out=out, quiet=True
+    )
+    return done.report.as_uri()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
+def test_it_fits_and_every_drawing_is_there_and_named(opened, width, scheme):
+    tab = opened(width, scheme)
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    drawings = tab.locator("figure .panel > svg")
+    assert drawings.count() == 2 * 2 * 3 + 1  # directions, numbers, components; and the texts
+    names = [drawings.nth(i).get_attribute("aria-label") for i in range(drawings.count())]
+    assert all(name and len(name) > 40 for name in names)
+    boxes = (
+        "[...document.querySelectorAll('.panel, .scroll')].map(p => [p.scrollWidth > p.clientWidth + 1, p.tabIndex])"
+    )
+    assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
+
+
+def test_both_texts_stand_in_the_drawing_with_what_is_patched(opened):
+    tab = opened()
+    base, donor = interchanged.facts(1)[0]
+    drawn = tab.locator("#text-pair .panel > svg")
+    words = drawn.locator("text").all_text_contents()
+    assert all(words.count(word) >= 2 for word in base.text.split()[:-1])
+    differing = sum(a != b for a, b in zip(base.text.split(), donor.text.split(), strict=True))
+    assert "Patched: positions " in (drawn.get_attribute("aria-label") or "")
+    assert (drawn.get_attribute("aria-label") or "").rpartition("positions ")[2].count(",") == differing - 1
+    assert "q+k+v patched" in tab.locator("#text-pair .key").inner_text()

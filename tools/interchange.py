@@ -1,0 +1,75 @@
+"""Write results/interchange/README.md from the tables beside it: python tools/interchange.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from minilm import table
+
+from trisect.core.tables import read_table
+from trisect.experiments.patch.sites import SiteNumbers, read_sites
+from trisect.report.subject import spoken
+
+ROOT = Path(__file__).parents[1] / "results" / "interchange"
+HEAD = """# Interchange: whose answer comes
+
+q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here. Every
+folder holds `tables/` (Parquet), `figures/` and what was run, as JSON; each speaks of its one model, of one seed.
+"""
+SAID = {
+    "bindings": """## A small GPT-2 that answers bindings
+
+`python tools/binder.py MODEL 1` trains it: two layers of one head, width 64, on texts such as the task's own, until it answers them.
+""",
+    "recall": """## A model that recalls where people were born
+
+`trisect recall --data embedded --recipe embedded --seeds 1 --workers 0` trains it; MODEL is its folder `models/pretrained-1`.
+What it knows lies in its weights, so that no place in the text is there for k and v to be about; the change is the way from the
+base's to the donor's answer.
+""",
+}
+COLUMNS = {
+    "own": "own answer",
+    **{f"as {name}": f"as {name}" for name in "qkv"},
+    "unchanged": "unchanged",
+    "donor": "donor's answer",
+    "logit_change": "logit change",
+}
+
+
+def cell(site: SiteNumbers, measure: str) -> str:
+    """A number with its interval."""
+    one = site.numbers.get(measure)
+    return "–" if one is None or one.mean is None else spoken(one.mean, one.low, one.high, False)
+
+
+def section(name: str) -> list[str]:
+    """What one folder holds."""
+    folder = ROOT / name
+    body = json.loads((folder / "patch.json").read_text(encoding="utf-8"))["body"]
+    measures = read_table(folder / "tables", "measures")
+    sites = read_sites(measures)
+    kinds = [m for m in COLUMNS if any(s.numbers.get(m) is not None for s in sites)]
+    answered = {row["group"]: row["value"] for row in measures.filter(measure="answered").iter_rows(named=True)}
+    said = ", ".join(f"{100 * share:.0f} % of {which} texts" for which, share in answered.items())
+    rows = [[site.place, *(cell(site, m) for m in kinds)] for site in sites]
+    return [
+        SAID[name],
+        f"`{body['command']}`",
+        "",
+        *(f"{note}\n" for note in body["notes"]),
+        f"Unpatched it answers {said} as stated; {body['counted']} of {body['pairs']} pairs count.",
+        "",
+        *table(["site", *(COLUMNS[m] for m in kinds)], rows),
+    ]
+
+
+def main() -> None:
+    """Write the page for every folder that is there."""
+    lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
+    (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
