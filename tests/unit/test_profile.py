@@ -209,6 +209,11 @@ def test_a_model_of_our_own_and_its_words(tmp_path):
     assert any("read at its last piece" in note for note in found.notes)
 
 
+def test_fewer_articles_than_folds_are_a_fold_each(bert, bank, tmp_path):
+    found = trisect.profile(bert, bank, labels=["pos"], limit=30, out=tmp_path / "out", quiet=True)
+    assert (found.about.facts.groups, found.about.facts.folds) == (3, 3)
+
+
 def test_a_raw_text_has_words_positions_and_frequencies_and_its_articles_are_groups(bert, tmp_path):
     lines = []
     for i in range(60):
@@ -316,9 +321,9 @@ def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
         trisect.profile(bert, bank, draws=50, out=tmp_path / "out", quiet=True)
     assert "With fewer than 200 what a random map finds is not known well enough to compare with." in str(refused.value)
     with pytest.raises(CorpusError) as refused:
-        trisect.profile(bert, bank, labels=["pos"], limit=20, out=tmp_path / "out", quiet=True)
+        trisect.profile(bert, bank, labels=["pos"], limit=10, out=tmp_path / "out", quiet=True)
     assert "Too little of" in str(refused.value)
-    assert "It has 2 groups of texts that follow one another, and 5 are needed." in str(refused.value)
+    assert "It has one group of texts that follow one another, and each is predicted from others." in str(refused.value)
     assert "Read more of it, or give a longer text." in str(refused.value)
     with pytest.raises(CorpusError) as refused:
         trisect.profile(bert, bank, labels=["tag"], out=tmp_path / "out", quiet=True)

@@ -219,7 +219,7 @@ def read_words(
         raise ModelError(f"{subject.name} has no layer to be profiled.", known, "Choose another model or other texts.")
     classes = tuple(_classes(name, own) for name, own in names.items())
     groups = _groups(numbers, articles, settings.folds)
-    _refuse(texts.name, classes, groups, settings.folds)
+    _refuse(texts.name, classes, groups)
     piece = "last" if last else "first"
     said = f"A word is read at its {piece} piece; classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
     return WordsRead(collector.layers, classes, groups, count, (*notes, *subject.notes, said, *collector.notes()))
@@ -255,10 +255,10 @@ def _classes(name: str, given: list[str | None]) -> WordClasses:
     return WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given]))
 
 
-def _refuse(name: str, classes: Iterable[WordClasses], groups: Int[np.ndarray, " N"], folds: int) -> None:
-    """Raise CorpusError where a label has one class alone, or there are fewer groups of texts than folds."""
-    if (there := len(np.unique(groups))) < folds:
-        known = f"It has {there} group{'s'[: there != 1]} of texts that follow one another, and {folds} are needed."
+def _refuse(name: str, classes: Iterable[WordClasses], groups: Int[np.ndarray, " N"]) -> None:
+    """Raise CorpusError where a label has one class alone, or there is one group of texts alone."""
+    if len(np.unique(groups)) < 2:
+        known = "It has one group of texts that follow one another, and each is predicted from others."
         raise CorpusError(f"Too little of {name} was read.", known, "Read more of it, or give a longer text.")
     for one in classes:
         if len(one.classes) < 2:

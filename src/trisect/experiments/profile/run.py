@@ -95,7 +95,7 @@ def _profile(
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with bench.progress(f"{subject.name}: words") as step:
         read = read_words(subject, texts, label, settings, step)
-    fold = deal_folds(read.groups, settings.folds, np.random.default_rng([settings.seed, 1]))
+    fold = deal_folds(read.groups, _folds(settings, read), np.random.default_rng([settings.seed, 1]))
     scores: list[LayerScores] = []
     checked: list[dict[str, Any]] = []
     with bench.progress(f"{', '.join(label.labels)} in {len(read.layers)} layers") as step:
@@ -232,6 +232,11 @@ def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[d
     yield from _pair_rows(scores, at, of)
 
 
+def _folds(settings: ProfileSettings, read: WordsRead) -> int:
+    """How many folds there are: as many as were asked for, or groups of texts where these are fewer."""
+    return min(settings.folds, len(np.unique(read.groups)))
+
+
 def _facts(
     settings: ProfileSettings,
     bench: Bench,
@@ -252,7 +257,7 @@ def _facts(
         tuple(len(label.classes) for label in read.labels),
         settings.per,
         settings.draws,
-        settings.folds,
+        _folds(settings, read),
         settings.seed,
         settings.limit,
         tuple(stage.name for stage in stages),
