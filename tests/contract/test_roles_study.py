@@ -1,5 +1,6 @@
 """A study of a world with planted roles: interchange in its table and in its JSON, and a text without donors refused."""
 
+import json
 from dataclasses import replace
 
 import polars as pl
@@ -9,8 +10,8 @@ import trisect
 from trisect.core.errors import CorpusError
 from trisect.core.methods import Freeze, Interchange, Rewind
 from trisect.core.site import Site
-from trisect.core.spec import Design, Text
-from trisect.experiments.study.planted_presets import ROLES
+from trisect.core.spec import Design, Text, plain
+from trisect.experiments.study.planted_presets import INDUCTION, ROLES
 
 EVERY = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
 
@@ -60,3 +61,31 @@ def test_a_text_without_donors_is_refused_before_anything_is_trained(design, tmp
     for words in ("asked for in the text 'embedded'", "documents of roles, induction", "Leave interchange out"):
         assert words in str(caught.value)
     assert not (tmp_path / "study").exists()
+
+
+def test_induction_is_learnt_and_its_first_layers_values_act_as_keys(tmp_path):
+    """Two layers learn it in a few hundred steps; v of layer 1 hands over what the key of layer 2 is found by."""
+    bare = {"attack": None, "control": None, "tie": None, "probe": None}
+    cut = [
+        replace(
+            one,
+            seeds=(1,),
+            training=replace(one.training, epochs=3),
+            erase=one.erase and replace(one.erase, draws=2),
+            rewind=None,
+            freeze=None,
+            **bare,
+        )
+        for one in INDUCTION
+    ]
+    (tmp_path / "induction.json").write_text(json.dumps([plain(one) for one in cut]), encoding="utf-8")
+    study = trisect.study(tmp_path / "induction.json", out=tmp_path / "study", workers=0, quiet=True)
+    sites = study.tables["sites"]
+    found = {(site, name): value for site, name, value in sites.select("site", "measure", "value").iter_rows()}
+    assert min(found[f"{c}@2", "interchange_own"] for c in "qkv") > 0.9
+    assert found["v@1", "interchange_as_k"] > 0.9
+    assert {found[f"{c}@3", "interchange_unchanged"] for c in "qkv"} == {found["q@3", "interchange_unchanged"]}
+    told = {one.groups[0]: one.values[0].mean for one in study.findings if one.measure == "planted"}
+    assert told["interchange"] == 1
+    assert {"leace", "interchange", "ablate", "interchange_whole"} <= set(told)
+    assert "Which methods can tell?" in study.report.read_text(encoding="utf-8")

@@ -86,15 +86,14 @@ def _roles() -> tuple[Design, ...]:
 
 
 def _induction() -> tuple[Design, ...]:
-    """What came after this key before? Half the text: it is learnt sooner. A label is the word itself, so that a control
-    label, which every word draws by chance, would be no other.
+    """What came after this key before? A label is the word itself, so that a control label, which every word draws by
+    chance, would be no other.
     """
     question, value = (tuple(f"{of}.{name}" for name in ("own", "before")) for of in ("question", "value"))
     model = Model(width=32, layers=3, heads=1, feedforward=32, dropout=0.0, idle=(3,))
     first = Grid(_sites(1, "v"), ("key.own", "value.own"))
     grids = Grid(_sites(2, "q"), question), Grid(_sites(2, "kv"), value), first
-    text = Text("induction", train_tokens=64_000)
-    return _study(_world("induction", 10, model, text), grids, ("bounded", "site", "bounded+site"))
+    return _study(_world("induction", 10, model, Text("induction")), grids, ("bounded", "site", "bounded+site"))
 
 
 def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
@@ -114,5 +113,5 @@ def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
     )
 
 
-ROLES = _roles()
-PLANTED = (ROLES, _brief(ROLES), _induction())
+ROLES, INDUCTION = _roles(), _induction()
+PLANTED = (ROLES, _brief(ROLES), INDUCTION)
