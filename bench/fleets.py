@@ -116,7 +116,7 @@ def side_by_side(rounds: int) -> dict[str, object]:
         "ratio": found.ratio,
         "low": found.low,
         "high": found.high,
-        "notes": ["a study starts one worker of one thread for each core unless told otherwise"],
+        "notes": ["a study starts one worker of one thread for each core unless asked otherwise"],
     }
 
 

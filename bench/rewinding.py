@@ -150,7 +150,7 @@ def exact(evaluate: Callable[[list[float]], np.ndarray]) -> GridCurves:
 
 
 def adaptive(evaluate: Callable[[list[float]], np.ndarray]) -> GridCurves:
-    """As a study does it unless told otherwise."""
+    """As a study does it unless asked otherwise."""
     return adaptive_curves(evaluate, GRID, 1, 0.01)
 
 

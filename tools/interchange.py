@@ -18,10 +18,6 @@ q, k or v of one layer from a donor text in a base text, all positions. Written 
 folder holds `tables/` (Parquet), `figures/` and what was run, as JSON; each speaks of its one model, of one seed.
 """
 SAID = {
-    "bindings": """## A small GPT-2 that answers bindings
-
-`python tools/binder.py MODEL 1` trains it: two layers of one head, width 64, on texts such as the task's own, until it answers them.
-""",
     "recall": """## A model that recalls where people were born
 
 `trisect recall --data embedded --recipe embedded --seeds 1 --workers 0` trains it; MODEL is its folder `models/pretrained-1`.
