@@ -20,6 +20,7 @@ from trisect.experiments.dissect.parts.ablation import ABLATION
 from trisect.experiments.dissect.parts.base import each_model, over_models
 from trisect.experiments.dissect.parts.training import KINDS
 from trisect.experiments.dissect.settings import DISSECT, DissectSettings
+from trisect.experiments.study.presets import find_experiment
 from trisect.lab import driver
 from trisect.lab.inputs import Workers
 from trisect.papers import SOURCES
@@ -37,8 +38,19 @@ SMALL = replace(
 )
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1}
-ASKED = DissectSettings(machine=Workers(workers=0), study=SMALL, recall=RECALL, translation=TRANSLATION)
-OF_MODELS = {"norms", "alignment", "similarity", "ablation"}
+BRIEF = find_experiment("roles-quick")
+ROLES = replace(
+    BRIEF,
+    name="roles-tiny",
+    model=replace(BRIEF.model, width=8, feedforward=8),
+    training=replace(BRIEF.training, epochs=1),
+    seeds=(1,),
+    rewind=None,
+    freeze=None,
+    erase=None,
+)
+ASKED = DissectSettings(machine=Workers(workers=0), study=SMALL, recall=RECALL, translation=TRANSLATION, roles=ROLES)
+OF_MODELS = {"norms", "alignment", "similarity", "ablation", "interchange", "profile"}
 
 
 def dissect(out, asked=ASKED):
@@ -52,12 +64,25 @@ def done(tmp_path_factory):
 
 def test_every_claim_of_every_source_is_judged_once(done):
     wholes = done.tables["claims"].filter(pl.col("part").is_null())
-    asked = [c.id for source in SOURCES for c in source.claims if source.key not in ("roles", "profile")]
+    asked = [c.id for source in SOURCES for c in source.claims]
     assert sorted(wholes["claim"]) == sorted(asked)
     assert set(wholes["verdict"]) <= {"supported", "refuted", "inconclusive", "not tested"}
-    unread = {"A-2", "B-2", "B-3", "C-3"}  # too few layers, nothing retrieved, no [SEP]: the others have their numbers
-    assert unread >= set(wholes.filter(pl.col("reason").str.contains("not measured"))["claim"])
+    untested = set(wholes.filter(verdict="not tested")["claim"])
+    assert untested == set(wholes.filter(pl.col("reason").str.contains("not measured"))["claim"])
+    assert not untested & {"A-1", "B-1", "C-1", "C-2", "C-5", "D-1", "D-2", "D-3", "F-1"}  # these have their numbers
     assert [one.claim for one in done.findings if one.claim] == wholes["claim"].to_list()
+
+
+def test_the_first_screen_answers_for_each_of_q_k_and_v_or_says_that_it_does_not_show(done):
+    answers = [one for one in done.findings if one.measure == "answer"]
+    assert [one.groups for one in answers] == [("q",), ("k",), ("v",)]
+    assert all(one.words.startswith("Not shown here: ") for one in answers)  # an untrained world answers by chance
+    page = done.report.read_text()
+    short = page[page.index('id="short-answer"') : page.index('id="sure"')]
+    assert all(one.words.partition(" (")[0] in short for one in answers)
+    for place in ("How sure?", "What could not be told apart, and why", "What decides it", "trisect study roles"):
+        assert place in page
+    assert page.index('id="open"') < page.index(PARTS[0].question)
 
 
 def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done):
@@ -65,7 +90,7 @@ def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done)
     some = not pl.read_parquet(retrieved).filter(measure="survival", group="retrieved").is_empty()
     lines = from_table(done.tables["evidence"])
     # eight dimensions are fewer than the classes: the label takes all of them, which says nothing
-    assert {line.kind for line in lines} == set(KINDS) - {"erasure", "ablation"} | OF_MODELS | (
+    assert {line.kind for line in lines} == set(KINDS) - {"erasure", "ablation", "all_layers"} | OF_MODELS | (
         {"recall"} if some else set()
     )
     for line in lines:

@@ -8,12 +8,14 @@ FIRST = {
     "quick": "baseline-s1-221c2388",
     "wikitext2-small": "baseline-s1-f950cc2d",
     "paper": "baseline-s1-62eeb126",
+    "all-layers": "baseline-s1-221c2388",
     "tiny": "baseline-s1-314aef36",
 }
 LAST = {
     "quick": "attack-site-pos-v@5-s3-58b956ea",
     "wikitext2-small": "attack-site-pos-v@5-s5-8591de2e",
     "paper": "attack-dep-v@5-s5-bc15d3a7",
+    "all-layers": "tie-q+k+v@1-5-s5-2b58607f",
     "tiny": "attack-pos-q+v@1-2-s2-16c987cb",
 }
 

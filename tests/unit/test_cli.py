@@ -25,7 +25,7 @@ BAD = [
     (
         ("study", "quik"),
         "'quik' is neither a preset nor a JSON file",
-        "Presets are quick, wikitext2-small, paper, beyond",
+        "Presets are quick, wikitext2-small, paper, all-layers, beyond",
     ),
     (("study", "quick", "--device", "tpu"), "device is 'tpu'", "There is auto, cpu and cuda"),
     (("study", "quick", "--precision", "int8"), "precision is 'int8'", "There is float32 and bfloat16"),

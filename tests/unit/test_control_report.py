@@ -28,7 +28,7 @@ from trisect.experiments.dissect.evidence import (
     table,
 )
 from trisect.experiments.dissect.parts import training
-from trisect.experiments.study import beyond, controls, figures, findings, removal, tying
+from trisect.experiments.study import answer, beyond, controls, figures, findings, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards
@@ -74,7 +74,7 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = StudyRows.of(plain, described)
-    assert findings.found(bare) == tuple(study_words.findings(bare))
+    assert findings.found(bare) == (*answer.findings(bare), *answer.compared(bare), *study_words.findings(bare))
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
 
 

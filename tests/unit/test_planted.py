@@ -179,15 +179,16 @@ def test_the_spread_of_a_share_is_that_of_its_posterior():
 def test_the_page_begins_with_it_and_marks_the_truth():
     rows = asked(tables(perfect))
     sheet = make_sheet(tables(perfect), rows, ())
-    assert sheet.sections[0].title == "Which methods can tell?"
-    found = {block.id: block for block in sheet.sections[0].blocks if isinstance(block, Table)}
+    assert [one.id for one in sheet.sections[:4]] == ["short-answer", "sure", "open", "planted"]
+    assert sheet.sections[3].title == "Which methods can tell?"
+    found = {block.id: block for block in sheet.sections[3].blocks if isinstance(block, Table)}
     assert list(found) == ["planted-methods", "planted-interchange", "planted-cells", "planted-sites"]
     heads = found["planted-cells"].columns[1:]
     marked = [head for head in heads if "●" in head]
     assert marked == [f"{c}@2 ●<small>{column}</small>" for c, column in zip("qkv", CARRIED, strict=True)]
     assert len(heads) == 9
     notices = [
-        block.text for block in sheet.sections[0].blocks if isinstance(block, TextBlock) and block.look == "notice"
+        block.text for block in sheet.sections[3].blocks if isinstance(block, TextBlock) and block.look == "notice"
     ]
     assert notices == ["The claims on planted roles ask for at least 5 seeds; this study has 3 seeds."]
     many = next(telling.section(asked(tables(perfect, seeds=(1, 2, 3, 4, 5)))))

@@ -58,7 +58,7 @@ def test_beyond_is_a_grid_of_everything_and_a_sweep_of_strengths():
 def test_worlds_have_a_cell_for_each_component_and_attribute(name: str):
     designs = find_experiments(name)
     assert {one.name for one in designs} == {name}
-    assert len({(one.text, one.model, one.training, one.seeds) for one in designs}) == 1  # one folder holds them
+    assert len({(one.text, one.model, one.training) for one in designs}) == 1  # one folder holds them
     cells = {(str(s), label) for one in designs if one.attack for s in one.attack.sites for label in one.attack.labels}
     wanted = {("q@2", f"question.{a}") for a in "abc"} | {(f"{c}@2", f"item.{a}") for c in "kv" for a in "abc"}
     assert cells == wanted
@@ -73,5 +73,7 @@ def test_worlds_have_a_cell_for_each_component_and_attribute(name: str):
 def test_a_preset_is_known_by_its_name():
     assert all(is_preset(name) for name in ("quick", "beyond", Path("paper")))
     assert not any(is_preset(what) for what in ("quik", PRESETS[0], None, DECIDING))
-    with pytest.raises(SpecError, match="Presets are quick, wikitext2-small, paper, beyond, roles, roles-quick"):
+    with pytest.raises(
+        SpecError, match="Presets are quick, wikitext2-small, paper, all-layers, beyond, roles, roles-quick"
+    ):
         find_experiments("quik")

@@ -36,15 +36,15 @@ def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
     return around([*values, *kept], unit, zero=True)
 
 
-def layer_panel(title: str, bars: Sequence[Bar], axis: SharedAxis, zero: bool = True) -> Panel:
-    """Every number with its 95 % interval; x is the layer, colour and shape the component.
+def layer_panel(title: str, bars: Sequence[Bar], axis: SharedAxis, zero: bool = True, across: str = "layer") -> Panel:
+    """Every number with its 95 % interval; x is the layer, or what `across` names, colour and shape the component.
 
     `zero` draws the line that stands for no change.
     """
     layers = list(dict.fromkeys(bar.layer for bar in bars))
     groups = component_groups(bars)
     marks = [palette.mark(g) for g in groups]
-    x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title="layer")
+    x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title=across)
     offset = alt.XOffset("group:N", scale=alt.Scale(domain=groups), sort=groups)
     colour = alt.Color("group:N", scale=alt.Scale(domain=groups, range=[m.colour for m in marks]), title=None)
     shape = alt.Shape("group:N", scale=alt.Scale(domain=groups, range=[m.shape for m in marks]), title=None)

@@ -16,7 +16,10 @@ from trisect.lab.inputs import Workers
 
 @dataclass(frozen=True)
 class DissectSettings:
-    """All four sources at one small size; in Python also with another training study, or other settings of two recipes."""
+    """All four sources at one small size; in Python also with other studies, or other settings of two recipes.
+
+    `model` is a pretrained model to profile; else one that was just trained is.
+    """
 
     seeds: (
         Annotated[
@@ -25,15 +28,24 @@ class DissectSettings:
                 "Seeds of the training study: a number, or the seeds themselves.",
                 many="seeds",
                 metavar="SEEDS",
-                unset="those of the training study, 3",
+                unset="those of the training study, 5",
             ),
         ]
         | None
     ) = None
     machine: Workers = field(default_factory=Workers)
+    model: (
+        Annotated[
+            Any, Setting("A pretrained model to profile: a folder or a name on a hub.", metavar="MODEL", unset="none")
+        ]
+        | None
+    ) = None
     study: Annotated[
         str | Path | Design, Setting("The training study: a preset, a JSON file, or a Design.", option="")
-    ] = "quick"
+    ] = "all-layers"
+    roles: Annotated[
+        str | Path | Design, Setting("The study of planted roles: a preset, a JSON file, or a Design.", option="")
+    ] = "roles-quick"
     recall: (
         Annotated[Mapping[str, Any], Setting("Other values for settings of recall's recipe.", option="", many="pairs")]
         | None

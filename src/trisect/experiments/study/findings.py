@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from trisect.core.finding import Finding
-from trisect.experiments.study import controls, removal, telling, tying
+from trisect.experiments.study import answer, controls, removal, telling, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.provenance import verdict_findings
 
 
 def found(rows: StudyRows) -> tuple[Finding, ...]:
-    """Attacks, criticality, rewinding and freezing; then what controls, probes, erasure and ties say, where there are such."""
+    """The answer and what it rests on; then attacks, rewinding and freezing, controls, probes, erasure and ties, where there are such."""
     return (
+        *answer.findings(rows),
+        *answer.compared(rows),
         *telling.findings(rows),
         *study_words.findings(rows),
         *controls.findings(rows),

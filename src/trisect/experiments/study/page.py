@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.finding import About, Finding
-from trisect.experiments.study import curves, facts, figures, telling
+from trisect.experiments.study import answer, curves, facts, figures, telling
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.findings import found, with_verdicts
@@ -57,6 +57,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     groups = ((group, *GROUPS[group], [one for one in drawn if _group(one.name) == group]) for group in GROUPS)
     sections = (
+        *answer.sections(rows, checks, found(rows)),
         *telling.section(rows),
         _attention(checks),
         _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
@@ -73,7 +74,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         references=(*dict.fromkeys(part["citation"] for part in listing("seed")), *REFERENCES),
         under=said["budget"],
         window=f"{TITLE} {name}",
-        skip=("answer-section", "answer"),
+        skip=("short-answer", "answer"),
         style=_dark_ramp(rows),
         interactive=True,
     )

@@ -97,20 +97,31 @@ def _induction() -> tuple[Design, ...]:
 
 
 def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
-    """The same with two seeds, fewer epochs, attacks of the strength 1 and the control that says most."""
-    return tuple(
+    """The same in two minutes: what needs no further training with all seeds, attacks with two of them and the strength 1."""
+    whole = [replace(one, name=f"{one.name}-quick", training=replace(one.training, epochs=4)) for one in designs]
+    first, second = whole
+    trained = replace(first, attack=None, control=None, tie=None, probe=None)
+    erased = replace(second, attack=None, control=None, probe=None)
+    bare = {
+        "rewind": None,
+        "freeze": None,
+        "tie": None,
+        "probe": None,
+        "erase": None,
+        "ablate": None,
+        "interchange": None,
+    }
+    attacked = (
         replace(
             one,
-            name=f"{one.name}-quick",
             seeds=(1, 2),
-            training=replace(one.training, epochs=4),
-            attack=one.attack and replace(one.attack, strengths=STRENGTHS[:1]),
+            attack=one.attack and replace(one.attack, strengths=(1.0,)),
             control=one.control and replace(one.control, variants=("bounded+site",)),
-            tie=None,
-            probe=None,
+            **bare,
         )
-        for one in designs
+        for one in whole
     )
+    return (trained, erased, *attacked)
 
 
 ROLES, INDUCTION = _roles(), _induction()

@@ -1,4 +1,4 @@
-"""The studies that come ready: quick, wikitext2-small, the paper's own, what lies beyond it, and worlds with planted roles."""
+"""The studies that come ready: small ones, the paper's own, what lies beyond it, and worlds with planted roles."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trisect.core.errors import SpecError
 from trisect.core.methods import (
+    ALL_LAYERS,
     METHODS,
     PAPER_SITES,
     Ablate,
@@ -71,6 +72,27 @@ PRESETS: tuple[Design, ...] = (
         attack=Attack(epochs=100),
         rewind=Rewind(),
         freeze=Freeze(),
+        ablate=Ablate(),
+    ),
+    Design(
+        name="all-layers",
+        text=Text("embedded", train_tokens=24_000, valid_tokens=4_000),
+        model=Model(width=40, layers=5, heads=5, feedforward=40, dropout=0.1),
+        training=Training(
+            epochs=5,
+            window=16,
+            optimizer="adamw",
+            rate=5e-3,
+            decay=0.7,
+            warmup=40,
+            weight_decay=0.01,
+            train_sample=3_200,
+        ),
+        seeds=(1, 2, 3, 4, 5),
+        attack=None,
+        rewind=Rewind(ALL_LAYERS, points=11, midstage=False),
+        freeze=Freeze(ALL_LAYERS),
+        tie=Tie(identity=(), narrow=False),
         ablate=Ablate(),
     ),
 )

@@ -12,6 +12,7 @@ from trisect.experiments.study.settings import STUDY, DesignSource, StudyMachine
 
 # The measures that are evidence, in the order of the table, with their names there.
 KINDS = {
+    "all_layers": "All layers at once",
     "attack": "Attack",
     "control": "Attack less its control",
     "probe": "Removed by the attack",
@@ -26,6 +27,8 @@ KINDS = {
 CLAIMS = {
     ("attack", "pos"): ("A-1", "A-2", "A-3", "A-4", "A-5", "A-9"),
     ("attack", "dep"): ("A-6", "A-7", "A-8", "A-9"),
+    ("all_layers", "rewinding"): ("A-15",),
+    ("all_layers", "freezing"): ("A-15",),
     ("rewinding", ""): ("A-10", "A-11", "A-14"),
     ("midstage", ""): ("A-12",),
     ("freezing", ""): ("A-13", "A-14"),
@@ -59,9 +62,9 @@ def _line(one: Finding) -> Line | None:
 
 TRAINING = DissectPart(
     "training",
-    "Attack, rewinding, freezing, tying",
-    "What happens in training when q, k or v of a layer is attacked, rewound, frozen or shared, and does that survive controls?",
-    480.0,
+    "Rewinding, freezing, tying",
+    "What is lost when q, k or v is rewound, frozen, replaced or shared, in all layers at once?",
+    120.0,
     run,
     evidence,
     begins,

@@ -1,0 +1,128 @@
+"""The answer in three sentences: made by rule from rows, with the number that shows it, or said not to be shown."""
+
+import polars as pl
+import pytest
+from tests.pages import html as page_html
+from tests.synthetic import about, study_tables
+
+from trisect.claims import preconditions
+from trisect.core.tables import frame
+from trisect.experiments.study import answer
+from trisect.experiments.study.findings import found
+from trisect.experiments.study.page import make_sheet
+from trisect.experiments.study.rows import StudyRows
+from trisect.report.opening import undecided
+
+SEEDS = (1, 2, 3, 4, 5)
+
+
+def with_rows(measures, seeds=SEEDS):
+    """A study's tables with further measures of its baselines' sites: {(site, measure, split, at): one value a seed}."""
+    tables = study_tables(seeds, 3, 2, ("pos",), {})
+    bases = dict(tables["runs"].filter(pl.col("edit") == "none").select("seed", "run").iter_rows())
+    more = [
+        {"subject": bases[seed], "site": site, "measure": measure, "split": split, "at": at, "value": value, "n": 1000}
+        for (site, measure, split, at), values in measures.items()
+        for seed, value in zip(seeds, values, strict=True)
+    ]
+    return {**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), *more])}
+
+
+def rows_of(tables, seeds=SEEDS):
+    return StudyRows.of(tables, about(seeds, 3, 2, ("pos",)))
+
+
+def shares(own, others=0.01):
+    """Interchange at the layer that reads, every seed a little different."""
+    measures = {}
+    for component in "qkv":
+        for name, value in (("own", own), ("others", others), ("unchanged", 1 - own - others)):
+            spread = [value + 0.001 * (i - 2) for i in range(len(SEEDS))]
+            measures[f"{component}@2", f"interchange_{name}", "valid", None] = spread
+    return measures
+
+
+def test_where_interchange_is_clear_each_sentence_says_what_the_component_does():
+    answers = list(answer.findings(rows_of(with_rows(shares(0.97)))))
+    assert [one.groups for one in answers] == [("q",), ("k",), ("v",)]
+    assert [one.title for one in answers] == ["Query", "Key", "Value"]
+    for one, thesis in zip(
+        answers, ("what is looked for", "by what a thing is found", "what is handed over"), strict=True
+    ):
+        assert thesis in one.words.partition(":")[0]
+        assert "97.0% (95\u00a0%: 96.8% to 97.2%) of pairs" in one.words
+        assert (one.values[0].mean, one.values[0].n) == (pytest.approx(0.97), 5)
+        assert one.unit == "of pairs"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "start"),
+    [
+        (0.97, 0.06, "Mostly, "),
+        (0.7, 0.01, "Mostly, "),
+        (0.3, 0.01, "Not shown here: "),
+        (0.0, 0.5, "Not shown here: "),
+    ],
+)
+def test_what_the_rows_do_not_carry_is_said_not_to_be_shown(own, others, start):
+    answers = list(answer.findings(rows_of(with_rows(shares(own, others)))))
+    assert [one.words.startswith(start) for one in answers] == [True] * 3
+
+
+def everywhere(q, k, v):
+    measures = {}
+    for component, value in (("q", q), ("k", k), ("v", v)):
+        spread = [value + 0.002 * (i - 2) * (1 + "qkv".index(component)) for i in range(len(SEEDS))]
+        measures[f"{component}@1-2", "ablate_rise_nats", "valid", None] = spread
+    return measures
+
+
+def test_a_language_study_says_what_each_costs_in_all_layers_and_that_this_is_not_what_it_does():
+    rows = rows_of(with_rows(everywhere(0.1, 0.2, 0.9)))
+    answers = list(answer.findings(rows))
+    assert "replaced by their mean +0.900\u00a0nats" in answers[2].words
+    (compared,) = [one for one in answer.compared(rows) if one.groups == ("mean ablation",)]
+    assert (compared.measure, compared.comparison) == ("all_layers", "v most")
+    page = page_html(with_rows(everywhere(0.1, 0.2, 0.9)), rows, [])
+    assert "These numbers say how much each matters, not what it does." in page
+    assert (
+        page.index('id="short-answer"')
+        < page.index('id="sure"')
+        < page.index('id="open"')
+        < page.index('id="attention"')
+    )
+
+
+def test_without_all_layers_single_layers_are_averaged_and_without_interventions_nothing_is_answered():
+    tables = with_rows({(f"{c}@{n}", "ablate_rise_nats", "valid", None): [0.1 * n] * 5 for c in "qkv" for n in (1, 2)})
+    first = next(iter(answer.findings(rows_of(tables))))
+    assert "in one layer (mean over layers)" in first.words
+    assert first.values[0].mean == pytest.approx(0.15)
+    assert {one.measure for one in answer.compared(rows_of(tables))} == {"each_layer"}
+    bare = {**tables, "runs": tables["runs"].filter(pl.col("edit") == "none"), "sites": frame("sites", [])}
+    assert list(answer.findings(rows_of(bare))) == []
+    sheet = make_sheet(bare, rows_of(bare), [])
+    assert sheet.sections[0].blocks[0].text == "No intervention has numbers yet, so there is no answer."
+
+
+def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_margin():
+    noisy = {
+        (f"{c}@1-2", "ablate_rise_nats", "valid", None): [0.1 + 0.05 * ((i * (n + 2)) % 5 - 2) for i in range(5)]
+        for n, c in enumerate("qkv")
+    }
+    tables = with_rows(noisy)
+    section = undecided(found(rows_of(tables)))
+    listed = {block.title: block.items for block in section.blocks}
+    assert any("seeds needed, 5 run" in item for item in listed["Too uncertain"])
+    assert all("alike within" in item for item in listed["Alike within the margin"])
+    assert "The method cannot see it" not in str(list(listed))
+    assert undecided([]).words == ("Nothing that was compared was left open.",)
+
+
+def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
+    tables = with_rows({}, seeds=(1,))
+    rows = rows_of(tables, (1,))
+    sections = answer.sections(rows, preconditions(tables), found(rows))
+    said = sections[1].blocks[0].items
+    assert "One seed gives numbers and no verdict" in said[0]
+    assert "Holds: attention is in use." in said
