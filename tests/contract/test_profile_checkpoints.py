@@ -83,7 +83,8 @@ def test_since_when_is_said_by_rule():
     numbers = ProfileNumbers({}, (), ("position",), stages, {})
     (found,) = checkpoint_findings(numbers, ("0", "5", "10"))
     assert str(found) == (
-        "position: over checkpoints: queries keep it from 5 on, keys keep it from 10 on, values drop it from 5 on."
+        "position: over checkpoints: queries keep it from checkpoint 5 on, keys keep it from checkpoint 10 on, "
+        "values drop it from checkpoint 5 on."
     )
 
 

@@ -20,7 +20,7 @@ def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterat
     for label in numbers.labels if names else ():
         since = {c: _since(numbers, label, c, len(names)) for c in COMPONENTS}
         parts = [
-            f"{NAMES[c]} {'keep' if way > 0 else 'drop'} it from {names[first]} on"
+            f"{NAMES[c]} {'keep' if way > 0 else 'drop'} it from checkpoint {names[first]} on"
             for c, (first, way) in since.items()
             if way
         ]
