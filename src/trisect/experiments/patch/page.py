@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
 
 SHOWN = 8  # pairs of the table
+FEW_ANSWERED = 0.5  # share of texts answered as stated below which the page says what that means
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
 REFERENCES = (
     "Atticus Geiger, Hanson Lu, Thomas Icard, Christopher Potts. Causal Abstractions of Neural Networks. NeurIPS 2021.",
@@ -119,6 +120,12 @@ def _said(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: S
     if facts.predicted and facts.how != "noise":
         yield from _lessons([site for site in sites if site.how == "denoise"])
     yield from map(str, findings(tables, about))
+    answered = tables["measures"].filter(pl.col("measure") == "answered")["value"].min()
+    if isinstance(answered, float) and answered < FEW_ANSWERED:
+        yield (
+            "The model does not answer most of these texts as stated, so that shares of such answers say little of what q, k and v do "
+            "in it; --answered counts the pairs that it does answer."
+        )
     if facts.path == "direct":
         yield (
             "Queries, keys and values of all layers after the patched one are those of the text without a patch: what is left is "
