@@ -1,4 +1,4 @@
-"""Write the README of results/alignment and results/wikitext2-controls from the tables beside them: python tools/written.py"""
+"""Write the README of results/alignment, wikitext2-controls and roles from the tables beside them: python tools/written.py"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, read_table
-from trisect.experiments.study import removal, tying
+from trisect.experiments.study import planted, removal, tying
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.points import Mean, Point, by_site, interval
 
@@ -171,6 +171,80 @@ def controls() -> str:
     return "\n".join(lines + readings(tables["controls"]) + probes(rows) + erasure(rows)).rstrip() + "\n"
 
 
+ROLES = """# Which methods can tell? A world with planted roles, five seeds
+
+Documents of four items (a, b, c) and a question that names an a; the answer is the b of the item that has it. At the layer that reads,
+2, the query has to carry the asked a, the key the item's a, the value the item's b, and nothing else; layer 1 is idle. Written by
+`python tools/written.py` from the tables here.
+
+```sh
+trisect study roles --out roles
+```
+"""
+
+
+def roles() -> str:
+    """results/roles/README.md, as it should be."""
+    place = ROOT / "roles"
+    tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
+    experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
+    about = read_json(place / "about.json", "") | {"experiment": experiment[0]}
+    rows, runs = StudyRows.of(tables, about), tables["runs"]
+    made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
+    lines = [ROLES, made, "", *verdicts(tables["claims"], ("F-1", "F-4"))]
+    found = planted.scores(rows)
+    head = ["method", "over", "AUROC", "false alarms", "misses"]
+    share = {True: "–"}
+    body = [
+        [
+            one.title,
+            one.over,
+            f"{one.auroc:.2f}",
+            *(share.get(value is None) or f"{value:.0%}" for value in (one.false_alarms, one.misses)),
+        ]
+        for one in found
+    ]
+    lines += [
+        *table(head, body),
+        *trial({one.key: one for one in found}),
+        "Effects, mean over seeds (95 %); ● is planted, ✓ found by the method's own rule:",
+        "",
+    ]
+    for over in ("cells", "sites"):
+        own = [one for one in found if one.over == over and one.key != "tie"]
+        cases = [one.case for one in own[0].effects] if own else []
+        names = [f"{case.site} {case.column}".strip() + " ●" * case.carried for case in cases]
+        body = [
+            [f"{one.title}, {one.unit}", *(mean_said(e.effect, 2) + " ✓" * bool(e.found) for e in one.effects)]
+            for one in own
+        ]
+        lines += table([over, *names], body)
+    shares = {
+        n: by_site(rows.measure(f"interchange_{n}", "valid")) for n in ("own", "as_q", "as_k", "as_v", "unchanged")
+    }
+    body = [[site, *(mean_said(of.get(site)) for of in shares.values())] for site in shares["own"]]
+    return "\n".join(lines + table(["interchange, share of pairs", *shares], body)).rstrip() + "\n"
+
+
+def trial(found: Mapping[str, planted.MethodScore]) -> list[str]:
+    """What a trial of one seed and another size had seen, and whether it was so here."""
+
+    def finds(key: str) -> list[str]:
+        return [f"{e.case.site} {e.case.column}".strip() for e in found[key].effects if e.case.carried and e.found]
+
+    query = next(e.effect for e in found["attack"].effects if e.case.site == "q@2" and e.case.carried)
+    said = (
+        (
+            "LEACE finds the planted cells",
+            f"{len(finds('leace'))} of 3, with {found['leace'].false_alarms:.0%} false alarms",
+        ),
+        ("the unbounded attack with λ = 1 misses the query's", f"it costs {mean_said(query, 2)} nats there"),
+        ("rewinding may see nothing", f"found: {', '.join(finds('rewind')) or 'nothing'}"),
+        ("freezing may see nothing", f"found: {', '.join(finds('freeze')) or 'nothing'}"),
+    )
+    return table(["a trial of one seed and another size", "here"], said)
+
+
 def ties(rows: StudyRows) -> list[str]:
     """Models with fewer matrices, and those with narrower heads, against the baseline of the same seed."""
     body = [
@@ -248,7 +322,7 @@ def _paired(rise: Sequence[Point], chance: Sequence[Point]) -> list[Point]:
     return [p._replace(value=p.value - known[p.site, p.run]) for p in rise if (p.site, p.run) in known]
 
 
-PAGES = {"alignment": alignment, "wikitext2-controls": controls}
+PAGES = {"alignment": alignment, "wikitext2-controls": controls, "roles": roles}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
