@@ -18,6 +18,7 @@ from trisect.experiments.profile.settings import PROFILE
 from trisect.lab.driver import render
 from trisect.lab.folder import Folder
 from trisect.lab.subject import load, read_epochs
+from trisect.lm.reading import OwnModel
 from trisect.report.sheet import Sheet
 
 DESIGN = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None)
@@ -34,10 +35,11 @@ def study(tmp_path_factory):
 
 def test_epochs_hold_what_training_made_from_its_start_to_its_end(study):
     final = load(study)
+    assert isinstance(final, OwnModel)
     epochs = read_epochs(final, study)
     assert len(epochs) == DESIGN.training.epochs + 1
-    weights = [e.projections()[0].w_k for e in epochs]
-    assert torch.equal(weights[-1], final.projections()[0].w_k)
+    weights = [e.parameters["layers.1.in.weight"] for e in epochs]
+    assert torch.equal(weights[-1], final.parameters["layers.1.in.weight"])
     assert not torch.equal(weights[0], weights[1])
     assert all(torch.equal(e.parameters["decoder.weight"], final.parameters["decoder.weight"]) for e in epochs)
 
@@ -79,7 +81,9 @@ def test_since_when_is_said_by_rule():
         return MeasuredNumber(low + 0.05, low, low + 0.1, 12)
 
     lows = {"q": (-0.05, 0.01, 0.02), "k": (0.01, -0.05, 0.02), "v": (-0.05, -0.2, -0.3)}
-    stages = {(at, None, c, "position"): gain(low) for c, three in lows.items() for at, low in enumerate(three)}
+    stages: dict[tuple[int, int | None, str, str], MeasuredNumber] = {
+        (at, None, c, "position"): gain(low) for c, three in lows.items() for at, low in enumerate(three)
+    }
     numbers = ProfileNumbers({}, (), ("position",), stages, {})
     (found,) = checkpoint_findings(numbers, ("0", "5", "10"))
     assert str(found) == (
@@ -113,6 +117,8 @@ def test_a_run_with_an_edit_keeps_no_epochs(tmp_path, monkeypatch):
     trisect.study(design, out=tmp_path / "study", workers=0, quiet=True)
     runs = Folder(tmp_path / "study").read_ledger()["runs"]
     edited = tmp_path / "study" / "runs" / next(name for name, spec in runs.items() if spec.get("edit") is not None)
+    run = load(edited)
+    assert isinstance(run, OwnModel)
     with pytest.raises(ModelError) as refused:
-        read_epochs(load(edited), edited)
+        read_epochs(run, edited)
     assert "The weights of every epoch are kept of baselines alone." in str(refused.value)

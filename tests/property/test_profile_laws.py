@@ -102,7 +102,7 @@ def test_probes_are_scikit_learns_discriminant_analysis_fold_by_fold():
         z = x @ one
         for f in range(3):
             fitted = LinearDiscriminantAnalysis(solver="lsqr").fit(z[asked.fold != f], label.y[asked.fold != f])
-            expected[i] += (fitted.predict(z[asked.fold == f]) == label.y[asked.fold == f]).sum()
+            expected[i] += np.sum(fitted.predict(z[asked.fold == f]) == label.y[asked.fold == f])
     assert found.accuracy[:, 0] == pytest.approx(expected / 900, abs=0.005)  # a mean counts one word besides its own
 
 

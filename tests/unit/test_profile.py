@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,12 +14,13 @@ from click.testing import CliRunner
 from markupsafe import escape
 from tests import tinyhf
 from tests.unit.test_erase import OWN
+from torch import Tensor
 
 import trisect
 from trisect.cli import main
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.tables import read_table
-from trisect.core.trace import Address
+from trisect.core.trace import Address, Trace
 from trisect.experiments.profile.causal import relabelled
 from trisect.experiments.profile.reading import (
     COMPONENTS,
@@ -76,6 +78,18 @@ def found(bert, bank, tmp_path_factory):
     )
 
 
+def whole(trace: Trace) -> Tensor:
+    """What a layer takes in, where that is known."""
+    x = taken_in(trace)
+    assert x is not None
+    return x
+
+
+def table(found: Any, name: str) -> list[dict[str, Any]]:
+    """The rows of a profile for programs, as a program reads them."""
+    return json.loads(json.dumps(getattr(found, name)))
+
+
 def read(subject, bank, **named):
     settings = ProfileSettings(ModelSource(subject), bank, **named)
     texts = open_labelled(bank, "train", bare=True)
@@ -88,8 +102,8 @@ def test_every_layer_label_and_head_has_its_numbers(found):
     assert found.about.facts.labels == LABELS
     assert len(found.layers) == 2 * 3
     assert len(found.heads) == 2 * 3 * 3 * 4
-    for row in found.layers:
-        heads = [h for h in found.heads if (h["layer"], h["label"]) == (row["layer"], row["label"])]
+    for row in table(found, "layers"):
+        heads = [h for h in table(found, "heads") if (h["layer"], h["label"]) == (row["layer"], row["label"])]
         for c in COMPONENTS:
             mine = [h["accuracy"] for h in heads if h["component"] == c]
             assert row[c] == pytest.approx(np.mean(mine))
@@ -170,7 +184,7 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
     for batch in marker.batches((next(texts) for _ in range(got.texts)), 16, scored=False):
         trace = next(t for t in subject.trace(batch).traces if t.address == Address("plain", 2))
         for place in marker.words(batch, last):
-            rows["x"].append(taken_in(trace)[place.row, place.position])
+            rows["x"].append(whole(trace)[place.row, place.position])
             for c in COMPONENTS:
                 rows[c].append(used(trace, c)[place.row, place.position].flatten())
     rows = {c: torch.stack(found) for c, found in rows.items()}
@@ -182,7 +196,9 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
         if c in layer.own:
             kept = torch.from_numpy(layer.own[c].finish().astype(np.float32)) * layer.own[c].scale + layer.own[c].shift
         else:
-            w, b = maps_of(layer.trace, c)
+            made = maps_of(layer.trace, c)
+            assert made is not None
+            w, b = made
             kept = (torch.einsum("nd,pde->npe", rows["x"], w) + b).flatten(1)
         assert kept == pytest.approx(rows[c], rel=0, abs=0.02 * float(rows[c].abs().max()))
     if name == "llama":
@@ -192,20 +208,20 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
 def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
     subject = load(tinyhf.save(tinyhf.llama(), tmp_path / "model"))
     trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
-    x = taken_in(trace)
+    x = whole(trace)
     assert [is_plain(trace, c, x) for c in COMPONENTS] == [False, False, True]
 
 
 def test_grouped_queries_are_paired_with_their_own_key_head(bank, tmp_path):
     subject = load(tinyhf.save(tinyhf.llama(), tmp_path / "model"))
     found = trisect.profile(subject, bank, labels=["pos"], limit=60, out=tmp_path / "out", quiet=True)
-    (row,) = (r for r in found.layers if r["layer"] == 1)
+    (row,) = (r for r in table(found, "layers") if r["layer"] == 1)
     assert (row["differences"]["q-v"]["n"], row["gains"]["q"]["n"], row["gains"]["v"]["n"]) == (2, 4, 2)
 
 
 def test_a_model_of_our_own_and_its_words(tmp_path):
     found = trisect.profile(OWN, "embedded", labels=["position", "pos"], words=600, out=tmp_path / "out", quiet=True)
-    assert {row["layer"] for row in found.layers} == {1, 2}
+    assert {row["layer"] for row in table(found, "layers")} == {1, 2}
     assert any("read at its last piece" in note for note in found.notes)
 
 

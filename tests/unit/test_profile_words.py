@@ -1,13 +1,12 @@
 """What a profile says of its rows: sentences by rule, where nothing is carried, and layers as words."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
 from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot
 from trisect.experiments.profile.page import _spoken, findings
+from trisect.experiments.profile.settings import ProfileFacts
 from trisect.report.label_maps import LabelCell, label_grid
 
 NULL = 0.5
@@ -40,7 +39,7 @@ def rows(gains, label="position", whole=0.8, majority=0.3):
 def said(*given):
     table = frame("measures", (row for one in given for row in one))
     labels = tuple(dict.fromkeys(table["group"]))
-    facts = SimpleNamespace(labels=labels, checkpoints=(), mlp=False, causal_corpus=None)
+    facts = ProfileFacts("m", "", "c", "", 1, 1, 1, labels, (), "layer", 200, 5, 0, None)
     about = About("profile", "", 0.0, (), {}, None, facts)
     return findings({"measures": table, "claims": frame("claims", ())}, about)
 
@@ -53,7 +52,7 @@ def test_who_keeps_it_who_drops_it_and_where():
         "random maps 0.500."
     )
     assert one.comparison == "q > v, k > v, q > k"
-    assert [(e.name, round(e.mean, 3)) for e in one.values] == [("q", 0.233), ("k", 0.067), ("v", -0.1)]
+    assert [(e.name, round(e.mean or 0.0, 3)) for e in one.values] == [("q", 0.233), ("k", 0.067), ("v", -0.1)]
     assert answer.words.endswith("find: queries keep position; keys keep position; values drop position.")
 
 
