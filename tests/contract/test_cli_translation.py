@@ -98,4 +98,4 @@ def test_erase_from_the_command_line(tmp_path):
 def test_the_door_has_them_all():
     for name in ("align", "dissect", "erase", "translate_train"):
         assert callable(getattr(trisect, name))
-    assert Path(trisect.measure.alignment.__file__).name == "alignment.py"
+    assert Path(str(trisect.measure.alignment.__file__)).name == "alignment.py"

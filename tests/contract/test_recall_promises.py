@@ -66,5 +66,7 @@ def test_names_and_seeds_are_drawn_across_each_other_and_the_interval_covers():
         of_names, of_seeds = draw.normal(size=60), draw.normal(0, 0.3, 3)
         seeds = [table(of_names + s + draw.normal(0, 0.5, 60)) for s in of_seeds]
         row = AnswerBootstrap(i, draws=400)(seeds, share).row()
+        assert row["low"] is not None
+        assert row["high"] is not None
         held += row["low"] < 0 < row["high"]
     assert held > 272

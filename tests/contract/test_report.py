@@ -304,10 +304,14 @@ def test_components_are_compared_by_paired_differences_over_seeds():
         *of_sites({"k@1": 0.3}, spread=2.001),
         *of_sites({"v@1": 0.1}, spread=2.003),
     ]
-    assert study_words.comparison(points, "nats").kind == "most"
+    found = study_words.comparison(points, "nats")
+    assert found is not None
+    assert found.kind == "most"
     assert study_words.ranking(points, "nats") == "Mean over layers: q −0.500, k +0.300 and v +0.100: k most."
     apart = [*of_sites({"q@1": 0.5}), *of_sites({"k@1": 0.0}, spread=0.4)]
-    assert study_words.comparison(apart, "nats").words().startswith("too uncertain: about ")
+    open_ = study_words.comparison(apart, "nats")
+    assert open_ is not None
+    assert open_.words().startswith("too uncertain: about ")
     assert study_words.comparison(of_sites({"q@1": 0.5}), "nats") is None
 
 

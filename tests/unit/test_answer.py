@@ -11,6 +11,7 @@ from trisect.experiments.study import answer
 from trisect.experiments.study.findings import found
 from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.rows import StudyRows
+from trisect.report.blocks import Bullets, TextBlock
 from trisect.report.opening import undecided
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -102,7 +103,9 @@ def test_without_all_layers_single_layers_are_averaged_and_without_interventions
     bare = {**tables, "runs": tables["runs"].filter(pl.col("edit") == "none"), "sites": frame("sites", [])}
     assert list(answer.findings(rows_of(bare))) == []
     sheet = make_sheet(bare, rows_of(bare), [])
-    assert sheet.sections[0].blocks[0].text == "No intervention has numbers yet, so there is no answer."
+    block = sheet.sections[0].blocks[0]
+    assert isinstance(block, TextBlock)
+    assert block.text == "No intervention has numbers yet, so there is no answer."
 
 
 def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_margin():
@@ -112,7 +115,7 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
     }
     tables = with_rows(noisy)
     section = undecided(found(rows_of(tables)))
-    listed = {block.title: block.items for block in section.blocks}
+    listed = {block.title: block.items for block in section.blocks if isinstance(block, Bullets)}
     assert any("seeds needed, 5 run" in item for item in listed["Too uncertain"])
     assert all("alike within" in item for item in listed["Alike within the margin"])
     assert "The method cannot see it" not in str(list(listed))
@@ -123,6 +126,8 @@ def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
     tables = with_rows({}, seeds=(1,))
     rows = rows_of(tables, (1,))
     sections = answer.sections(rows, preconditions(tables), found(rows))
-    said = sections[1].blocks[0].items
+    block = sections[1].blocks[0]
+    assert isinstance(block, Bullets)
+    said = block.items
     assert "One seed gives numbers and no verdict" in said[0]
     assert "Holds: attention is in use." in said

@@ -285,7 +285,7 @@ ESCAPING = (
 
 
 def test_a_label_column_of_any_name_is_kept_inside_the_folder(tmp_path):
-    labels = dict.fromkeys(ESCAPING, ("X", "Y"))
+    labels: dict[str, tuple[str, ...]] = dict.fromkeys(map(str, ESCAPING), ("X", "Y"))
 
     def part(n, shift):
         ids = {name: (np.arange(n) // (i + 1) + shift).astype(np.int16) % 2 for i, name in enumerate(ESCAPING)}

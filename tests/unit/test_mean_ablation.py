@@ -77,9 +77,12 @@ def test_rows_hold_the_rise_on_both_splits_with_its_interval(model):
     assert set(rows) == {(f"ablate_rise_{end}nats", s) for end in ("", "low_", "high_") for s in ("train", "valid")}
     for split in ("train", "valid"):
         low, rise, high = (rows[f"ablate_rise_{end}nats", split].value for end in ("low_", "", "high_"))
+        assert low is not None
+        assert rise is not None
+        assert high is not None
         assert low < rise < high
     nothing = ablate(mean_ablated(weights, tiny.MODEL, site, pieces["train"]), tiny.MODEL, site, pieces)
-    assert all(abs(row.value) < 1e-9 for row in nothing if row.measure == "ablate_rise_nats")
+    assert all(abs(row.value or 0.0) < 1e-9 for row in nothing if row.measure == "ablate_rise_nats")
 
 
 def test_only_q_k_and_v_can_be_ablated():

@@ -127,9 +127,13 @@ def test_scratch_files_of_killed_processes_are_removed_in_its_own_folders(tmp_pa
 def test_a_folder_that_is_refused_stays_as_it_was(tmp_path):
     (tmp_path / "other").write_text("mine")
     (tmp_path / ".x.txt.12-0123abcd.trisect-part").write_text("half")
-    for call in (driver.check, driver.run):
+    calls = (
+        lambda: driver.prepared(COUNT, Counting()).check(tmp_path),
+        lambda: driver.run(COUNT, Counting(), tmp_path),
+    )
+    for call in calls:
         with pytest.raises(StudyError, match="There is 'other'"):
-            call(COUNT, Counting(), tmp_path)
+            call()
         assert sorted(path.name for path in tmp_path.iterdir()) == [".x.txt.12-0123abcd.trisect-part", "other"]
 
 

@@ -122,7 +122,7 @@ def test_a_run_collapsed_exactly_when_it_never_comes_a_twentieth_of_a_nat_below_
         )
         sites = tables["sites"].with_columns(
             pl.when(pl.col("measure") == "unigram_loss_nats")
-            .then(shift["value"].max() + short)
+            .then(float(shift["value"].to_numpy().max()) + short)
             .otherwise(pl.col("value"))
             .alias("value")
         )
