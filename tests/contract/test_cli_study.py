@@ -38,7 +38,7 @@ def test_the_tiny_study_from_the_command_line(tmp_path, monkeypatch):
     assert done.exit_code == 0
     said = json.loads(done.stdout)
     assert said["runs"] == {"finished": 2}
-    assert set(said["verdicts"]) == {f"A-{i}" for i in range(1, 15)}
+    assert set(said["verdicts"]) == {f"A-{i}" for i in range(1, 16)}
     again = call(*words)
     assert again.stdout.splitlines()[-1].endswith("out/report.html")
     assert "A-13" in again.stdout

@@ -73,7 +73,8 @@ def undecided(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section
 def answer_figure(bars: Sequence[Bar], unit: str, caption: str, across: str, shares: bool) -> Figure:
     """One panel with a mark of q, k and v in every column; `shares` go from 0 to 1."""
     axis = SharedAxis(unit, -0.02, 1.02) if shares else frame_of(bars, unit)
-    panel = layer_panel("", bars, axis, across=across)
+    title = "Which answer comes" if shares else "What it costs to take it away"
+    panel = layer_panel(title, bars, axis, across=across)
     said = caption if shares else caption + cut(bars, axis)
     zero = "none" if shares else "no change"
     return Figure("in-short", "", "What each of them does", said, (panel,), component_key(bars, zero))

@@ -111,7 +111,7 @@ def _answer(rows: StudyRows, figure: Figure | None) -> Section:
         )
         blocks = [Picture(figure, titled=bool(figure.number)), *([TextBlock(lead)] if lead else [])]
         blocks += [Bullets(tuple(said), look="findings"), TextBlock(rule, "quiet"), _numbers(rows)]
-    return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="The answer")
+    return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
 
 
 def _numbers(rows: StudyRows) -> Table:
