@@ -81,9 +81,9 @@ def test_it_can_be_walked_by_keyboard(opened):
     assert tab.evaluate("document.activeElement.className") == "skip"
     assert tab.evaluate("document.activeElement.getBoundingClientRect().x") >= 0
     tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.getAttribute('href')") == "#attention"
+    assert tab.evaluate("document.activeElement.getAttribute('href')") == "#short-answer"
     tab.keyboard.press("Enter")
-    tab.wait_for_url("**#attention")
+    tab.wait_for_url("**#short-answer")
 
 
 def test_paper_is_white_even_in_the_dark(opened):

@@ -144,8 +144,9 @@ def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
     for name in ("shares", "dispersion", "cancelling", "frequency", "mixing"):
         assert (done.folder / "figures" / f"{name}.svg").exists()
         assert (done.folder / "figures" / f"{name}.png").exists()
-    assert len(done.findings) == 4
-    assert (done.findings[0].claim, done.findings[0].verdict) == ("C-1", "supported")
+    verdicts = [(one.claim, one.verdict) for one in done.findings if one.claim]
+    assert len(verdicts) == 4
+    assert ("C-1", "supported") in verdicts
 
 
 def test_claims_speak_of_the_texts_and_bind_the_model(bert, done):
@@ -160,7 +161,7 @@ def test_claims_speak_of_the_texts_and_bind_the_model(bert, done):
 def test_few_texts_decide_nothing(bert, tmp_path):
     few = trisect.norms(bert, given(6), out=tmp_path, quiet=True)
     wholes = few.tables["claims"].filter(pl.col("part").is_null())
-    assert set(wholes["verdict"]) == {"inconclusive"}
+    assert set(wholes["verdict"]) <= {"inconclusive", "not tested"}
     assert wholes["reason"][0] == "6 texts; below 30, resampling decides nothing"
 
 

@@ -294,14 +294,18 @@ def test_a_dissection_that_is_refused_stays_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr("trisect.experiments.study.run._run", _stop)
 
     def run(out, **given):
-        asked = {"study": tiny.EXPERIMENT, "workers": 0} | given
+        asked = {
+            "roles": tiny.EXPERIMENT,
+            "study": tiny.EXPERIMENT,
+            "workers": 0,
+        } | given  # the first part is that of roles
         return driver.run(DISSECT, build(DissectSettings, asked), out, quiet=True)
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "x")
     fill(tmp_path / "x")
     before = seen(tmp_path)
-    for given in ({"study": replace(tiny.EXPERIMENT, model=replace(tiny.MODEL, width=16))}, {"seeds": 0}):
+    for given in ({"roles": replace(tiny.EXPERIMENT, model=replace(tiny.MODEL, width=16))}, {"seeds": 0}):
         with pytest.raises(trisect.TrisectError):
             run(tmp_path / "x", **given)
         assert seen(tmp_path) == before
