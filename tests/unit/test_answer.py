@@ -56,6 +56,12 @@ def test_where_interchange_is_clear_each_sentence_says_what_the_component_does()
         assert one.unit == "of pairs"
 
 
+def test_one_seed_shows_a_number_and_decides_nothing():
+    measures = {spot: values[:1] for spot, values in shares(0.97).items()}
+    answers = list(answer.findings(rows_of(with_rows(measures, (1,)), (1,))))
+    assert [one.words.startswith("One model, which decides nothing: ") for one in answers] == [True] * 3
+
+
 @pytest.mark.parametrize(
     ("own", "others", "start"),
     [

@@ -48,7 +48,9 @@ def test_too_few_units_say_how_many_would_do():
 
 def test_one_unit_decides_nothing():
     found = compare({"q": [0.0], "k": [5.0], "v": [9.0]}, 0.02)
-    assert found.words() == "too uncertain: more than 1,000 seeds needed, 1 run"
+    assert found.words() == "too uncertain: 1 seed run, which decides nothing"
+    same = compare({"q": [0.0, 0.0], "k": [5.0, 5.0]}, 0.02)
+    assert same.words() == "too uncertain: no spread over 2 seeds, so no t test"
     assert compare({"q": [], "k": [], "v": []}, 0.02).n == 0
 
 

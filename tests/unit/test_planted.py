@@ -153,9 +153,10 @@ def test_nothing_is_scored_where_nothing_is_planted():
 
 
 def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
-    made = tables(perfect)
+    five = (1, 2, 3, 4, 5)
+    made = tables(perfect, five)
     rows = planted_rows(asked(made))
-    assert {(row["measure"], row["subject"]) for row in rows} >= {("auroc_leace", f"baseline-s{s}") for s in SEEDS}
+    assert {(row["measure"], row["subject"]) for row in rows} >= {("auroc_leace", f"baseline-s{s}") for s in five}
     made["sites"] = pl.concat([made["sites"], frame("sites", rows)])
     about = {"corpus": {"name": "roles"}, "experiment": plain(QUICK[0])}
     found = claims.judge(made, about)
@@ -166,8 +167,12 @@ def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
     assert whole["F-4"]["verdict"] == "inconclusive"
     parts = found.filter((pl.col("claim") == "F-4") & pl.col("part").is_not_null())
     assert dict(parts.select("part", "effect").iter_rows())["linear erasure (LEACE), over cells"] == 1
-    low = claims.judge(tables(perfect, own=0.7), about).filter((pl.col("claim") == "F-1") & pl.col("part").is_null())
+    low = claims.judge(tables(perfect, five, own=0.7), about).filter(
+        (pl.col("claim") == "F-1") & pl.col("part").is_null()
+    )
     assert low["verdict"].to_list() == ["refuted"]
+    few = claims.judge(tables(perfect), about).filter((pl.col("claim") == "F-1") & pl.col("part").is_null())
+    assert few.select("verdict", "reason").row(0) == ("inconclusive", "5 seeds are asked for, 3 run")
 
 
 def test_the_spread_of_a_share_is_that_of_its_posterior():

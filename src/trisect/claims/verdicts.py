@@ -141,6 +141,8 @@ def _test(part: Part, claim: Claim, context: Context, family: int) -> SeedPart:
     barred = None
     if not readings:
         barred = NOT_MEASURED
+    elif 1 < sample.n < claim.least_seeds:
+        barred = f"{claim.least_seeds} seeds are asked for, {int(sample.n)} run"
     elif critical and epsilon != EPSILON:
         barred = OTHER_EPSILON
     elif critical and _at_floor(critical, evidence, tuple(readings)):

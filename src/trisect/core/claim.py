@@ -148,6 +148,7 @@ class Claim:
     """A sentence of a source and the parts that must all hold for it; `where` says where it stands there.
 
     A claim that is `floored` needs a measure off its floor: at least one of its sites has to move the loss at full dose.
+    With fewer than `least_seeds` there is no verdict.
     """
 
     id: str
@@ -155,6 +156,7 @@ class Claim:
     where: str
     parts: tuple[Part, ...]
     floored: bool = False
+    least_seeds: int = 2
 
     def deciding(self) -> tuple[Part, ...]:
         """The parts that the verdict rests on."""

@@ -66,6 +66,10 @@ class Comparison(NamedTuple):
                 return "; ".join(self._relations())
             case "alike":
                 return f"alike within {self.margin:g}"
+            case _ if self.n < 2:
+                return f"too uncertain: {self.n} {unit}{'s' * (self.n != 1)} run, which decides nothing"
+            case _ if any(pair.low is None for pair in self.pairs):
+                return f"too uncertain: no spread over {self.n:,} {unit}s, so no t test"
             case _:
                 said = f"about {self.needed:,} {unit}s" if self.needed else f"more than {MOST_UNITS:,} {unit}s"
                 return f"too uncertain: {said} needed, {self.n:,} run"

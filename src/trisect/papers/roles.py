@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from trisect.core.claim import Claim, Part, SiteMean, Source
 
-LEAST = 5  # seeds that the claims ask for; with fewer, a page says so
+LEAST = 5  # seeds that the claims ask for; with fewer there is no verdict
 LAYER = 2  # the layer that reads, in every world
 READS = f"q+k+v@{LAYER}"  # the site under which a study's tables hold what is of all three there
-OWN, OTHER, TOLD = 0.90, 0.05, 0.9
+OWN, OTHER, AUROC = 0.90, 0.05, 0.9
 
 WHY_OWN = "Nine of ten pairs: the component does this and, up to errors of the model itself, nothing else."
 WHY_OTHER = "One of twenty pairs: what the component would do in another's role is no more than an error."
-WHY_TOLD = "Nine of ten comparisons of a true cell with a false one come out right; 0.5 is guessing."
+WHY_AUROC = "Nine of ten comparisons of a true cell with a false one come out right; 0.5 is guessing."
 
 METHODS = {
     "attack": ("attacks with λ = 1", "cells"),
@@ -42,6 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
                 if other != c
             ),
         ),
+        least_seeds=LEAST,
     ),
     Claim(
         "F-4",
@@ -52,12 +53,13 @@ CLAIMS: tuple[Claim, ...] = (
                 f"{words}, over {over}",
                 SiteMean(f"auroc_{key}", (READS,), "valid"),
                 "above",
-                TOLD,
+                AUROC,
                 "of AUROC",
-                WHY_TOLD,
+                WHY_AUROC,
             )
             for key, (words, over) in METHODS.items()
         ),
+        least_seeds=LEAST,
     ),
 )
 

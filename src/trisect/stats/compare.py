@@ -11,7 +11,6 @@ from jaxtyping import Float
 from trisect.core.finding import MOST_UNITS, Comparison, PairedDifference
 from trisect.stats.correct import holm, two_sided
 from trisect.stats.paired import Sample, summary, t_interval, t_test
-from trisect.stats.reach import fewest_counts
 from trisect.stats.tested import ALPHA, number
 
 
@@ -62,6 +61,11 @@ def _needed(samples: Sequence[Sample], pairs: Sequence[PairedDifference], margin
     if not all(bool(sample.testable) for sample in samples):
         return None
     counts = np.arange(max(2, n + 1), MOST_UNITS + 1, dtype=float)
-    apart = [fewest_counts([(sample, "above", 0.0)], counts, len(pairs)) for sample in samples]
-    alike = fewest_counts([(sample, "within", margin) for sample in samples], counts, 1)
-    return min((count for count in (*apart, alike) if count is not None), default=None)
+    above, alike = np.zeros(len(counts), bool), np.ones(len(counts), bool)
+    for sample in samples:
+        ahead = Sample(counts, np.full_like(counts, sample.mean), np.full_like(counts, sample.spread))
+        same = t_test(ahead, "within", np.asarray(margin)).p_for < ALPHA
+        above |= (len(pairs) * two_sided(t_test(ahead, "above", 0.0)) < ALPHA) & ~same
+        alike &= same
+    enough = np.flatnonzero(above | alike)
+    return int(counts[enough[0]]) if len(enough) else None

@@ -212,7 +212,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
     kept = [line for line in ordered(lines) if line.compared is not None and _most(line) > 0]
     if not kept:
         return None
-    titles = _titles(kept)
+    titles = line_titles(kept)
     rows = [
         {"line": title, "group": c, "value": m.mean / _most(line)} | _ends(m, _most(line))
         for title, line in zip(titles, kept, strict=True)
@@ -230,7 +230,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
     return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
 
 
-def _titles(lines: Sequence[Line]) -> list[str]:
+def line_titles(lines: Sequence[Line]) -> list[str]:
     """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
     labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
     names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]

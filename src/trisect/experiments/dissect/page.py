@@ -33,7 +33,7 @@ DECIDES = {
     "submodules": "trisect study wikitext2-small --corpus CORPUS",
     "tying": "trisect study wikitext2-small --corpus CORPUS --only tie",
     "roles": "trisect study roles",
-    "profile": "trisect profile MODEL --corpus TREEBANK",
+    "profile": "trisect profile MODEL --corpus TREEBANK (F-3: 30 or more heads in the last third of its layers)",
     "recall": "trisect recall --seeds 5",
     "norms": "trisect norms MODEL --corpus CORPUS",
     "alignment": "trisect align MODEL... --source FILE --target FILE --gold FILE",
@@ -80,16 +80,20 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
         "over models, 95 % intervals."
     )
     picture = picture_of(answers, caption, caption)
-    beside = [one for one in every if one.measure in ("all_layers", "profile", "largest_own")]
+    beside = [one for one in every if one.measure in ("all_layers", "profile", "largest_logit_change")]
     more = tuple(_also(one) for one in beside)
     blind = [
         f"{one.title}: AUROC {one.values[0].mean:.2f}, where 0.5 is guessing."
         for one in every
-        if one.measure == "planted" and one.values[0].mean is not None and one.values[0].mean < BLIND
+        if one.measure == "planted"
+        and one.groups != ("control",)
+        and one.values[0].mean is not None
+        and one.values[0].mean < BLIND
     ]
-    compared = [one for one in every if one.measure != "all_layers"]
-    lines_ = [Finding(line.kind, "", title=line.title, per=line.per, compared=line.compared) for line in lines]
-    unlike = undecided([*lines_, *(one for one in compared if one.compared is None)], blind)
+    named = zip(evidence.line_titles(evidence.ordered(lines)), evidence.ordered(lines), strict=True)
+    unlike = undecided(
+        (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in named), blind
+    )
     return (
         opening(answers, picture, (*more, _look_on(about.facts))),
         sure(_sure(claims, lines)),
@@ -102,7 +106,9 @@ def _look_on(facts: DissectFacts) -> Markup:
     pages = {name: place for part in facts.parts for name, place in part.pages.items()}
     code = Markup("<code>{}</code>").format
     by_hand = Markup('<a href="{}">Attention worked by hand</a>').format(pages["theory"]) if "theory" in pages else ""
-    look = Markup("your own text inside a trained model: {}").format(code('trisect explore training "some words"'))
+    look = Markup("a text inside a trained model, from this page's folder: {}").format(
+        code('trisect explore training "some words"')
+    )
     parts = [
         part for part in (by_hand, look, Markup("one head, step by step: {}").format(code("docs/one-head.md"))) if part
     ]
@@ -111,7 +117,7 @@ def _look_on(facts: DissectFacts) -> Markup:
 
 def _also(one: Finding) -> Markup:
     """What a finding adds to the answer, in small: on a language model, or on one that recalls."""
-    name = {"profile": f"Kept and dropped, {one.title}", "largest_own": "In a model that recalls"}.get(
+    name = {"profile": f"Kept and dropped, {one.title}", "largest_logit_change": "In a model that recalls"}.get(
         one.measure, one.title
     )
     return Markup("<small><strong>{}.</strong> {}</small>").format(name, one.words)
@@ -164,7 +170,7 @@ def _verdicts(claims: pl.DataFrame) -> Table:
         (row["claim"], row["sentence"], row["verdict"], _effect(row), row["reason"] or "–")
         for row in wholes.iter_rows(named=True)
     ]
-    open_ones = any(row[2] == "inconclusive" for row in rows)
+    open_ones = any(row[2] in ("inconclusive", "not tested") for row in rows)
     columns = ("claim", "what the source says", "verdict", "its weakest part", *(("why it is open",) * open_ones))
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"
     return Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)

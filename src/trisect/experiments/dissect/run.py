@@ -25,6 +25,7 @@ from trisect.lab import driver, live
 from trisect.lab.driver import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
 from trisect.lab.folder import Folder
+from trisect.lab.inputs import ModelSource
 from trisect.lab.versions import versions
 
 NOTED = "parts.json"  # which steps are finished, and the seconds of all calls
@@ -70,6 +71,8 @@ class DissectWork:
 
 def prepare(settings: DissectSettings, machine: Machine) -> DissectWork:
     """The dissection that the settings ask for; raises TrisectError for what cannot be run."""
+    if settings.model is not None:
+        ModelSource(settings.model).open()  # what cannot be read is refused before anything is trained
     steps = [step for part in PARTS for step in part.begins(settings)]
     works = tuple((step, driver.prepared(step.experiment, step.settings, machine.quiet)) for step in steps)
     return DissectWork(settings, machine, works)

@@ -42,7 +42,7 @@ DOES = {
 COSTS = {
     "mean ablation": "replaced by their mean",
     "rewinding": "put back to where training began",
-    "freezing": "kept there all through training",
+    "freezing": "held at their initial weights all through training",
 }
 
 
@@ -68,12 +68,15 @@ def _roles(rows: StudyRows) -> Iterator[Finding]:
             continue
         thesis, donor, does = DOES[component]
         share = f"{_percent(own)} of pairs"
-        clear = (own.mean if own.low is None else own.low) > roles.OWN and others.mean < roles.OTHER
+        low = own.low if own.low is not None or own.n < 2 else own.mean  # the same in all seeds: its own interval
+        clear = low is not None and low > roles.OWN and others.mean < roles.OTHER
         said = (
             f"{thesis}: with {donor} in the place of its own, the model {does}, in {share}; in {others.mean:.1%} it answers as "
             "another component would have it."
         )
-        if not clear and own.mean > MOSTLY:
+        if own.n < 2:
+            said = f"One model, which decides nothing: with {donor} the model {does}, in {share}."
+        elif not clear and own.mean > MOSTLY:
             said = f"Mostly, {thesis[0].lower()}{thesis[1:]}: with {donor} the model {does}, in {share} only."
         elif not clear:
             said = f"Not shown here: with {donor} the model {does} in no more than {share}."
@@ -88,7 +91,11 @@ def _at(rows: StudyRows, measure: str, component: str) -> Mean | None:
 
 
 def _percent(mean: Mean) -> str:
-    ends = "" if mean.low is None or mean.high is None else f" (95\u00a0%: {mean.low:.1%} to {min(1.0, mean.high):.1%})"
+    ends = (
+        ""
+        if mean.low is None or mean.high is None
+        else f" (95\u00a0%: {max(0.0, mean.low):.1%} to {min(1.0, mean.high):.1%})"
+    )
     return f"{mean.mean:.1%}{ends}"
 
 
@@ -102,7 +109,7 @@ def _costs(rows: StudyRows) -> Iterator[Finding]:
         where = "in all layers" if all(cost.everywhere for cost, _ in mine) else "in one layer (mean over layers)"
         parts = [f"{COSTS[cost.how]} {words.spoken(mean, 'nats')}" for cost, mean in mine]
         named = words.COMPONENT[component].removeprefix("the ")
-        said = f"How much the model needs its {named} {where}: the loss rises, when they are {words.listed(parts)}."
+        said = f"How much the model needs its {named} {where}: the validation loss changes, when they are {words.listed(parts)}."
         values = tuple(Estimate(cost.how, *mean) for cost, mean in mine)
         yield _answer(component, said, "nats", values, f"cost of the {name}")
 
@@ -114,7 +121,7 @@ def _answer(component: str, said: str, unit: str, values: tuple[Estimate, ...], 
 
 def costs_of(rows: StudyRows) -> list[Cost]:
     """Mean ablation, rewinding and freezing of q, k and v in all layers at once where that was done, else layer by layer."""
-    curves = rows.measure("rewind_loss_nats", "train")
+    curves = rows.measure("rewind_loss_nats", "valid")
     final = {(p.site, p.seed): p.value for p in curves if p.at == 1.0}
     rewound = [
         p._replace(value=p.value - final[p.site, p.seed]) for p in curves if p.at == 0.0 and (p.site, p.seed) in final
@@ -124,7 +131,8 @@ def costs_of(rows: StudyRows) -> list[Cost]:
         "rewinding": rewound,
         "freezing": rows.effects("freeze", "valid"),
     }
-    return [_cost(rows, how, points) for how, points in found.items() if points]
+    costs = [_cost(rows, how, points) for how, points in found.items() if points]
+    return [cost for cost in costs if cost.everywhere] or costs
 
 
 def _cost(rows: StudyRows, how: str, points: Sequence[Point]) -> Cost:
@@ -162,7 +170,7 @@ def compared(rows: StudyRows) -> Iterator[Finding]:
             values,
             found.words(),
             title=title,
-            what=f"rise of the loss, {cost.how} {where}",
+            what=f"{cost.how} {where}, change of the validation loss",
             groups=(cost.how,),
             per="seed",
             compared=found,
@@ -189,7 +197,7 @@ def figure(rows: StudyRows, answers: Sequence[Finding]) -> Figure | None:
         f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
         f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
     )
-    costs = f"What the loss rises by when q, k or v of the model is taken away, in three ways: means over {many}, 95 % intervals."
+    costs = f"What the validation loss changes by when q, k or v of the model is taken away: means over {many}, 95 % intervals."
     return picture_of(answers, shares, costs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trisect.core.errors import StudyError
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, PartRunner, Results
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.patch.settings import PATCH, PatchSettings
@@ -13,7 +14,10 @@ PAIRS = 60
 def run(asked: DissectSettings, runner: PartRunner) -> Results:
     """Patch the pretrained model of recall at every layer."""
     (recall,) = runner.results("recall")
-    model = next(path for name, path in recall.paths.items() if name.startswith("pretrained"))
+    model = next((path for name, path in recall.paths.items() if name.startswith("pretrained")), None)
+    if model is None:
+        known = f"It left {', '.join(recall.paths) or 'none'}."
+        raise StudyError(f"{recall.folder} has no pretrained model to patch.", known, "Delete it and run this again.")
     settings = PatchSettings(ModelSource(model), task="recall", count=PAIRS)
     return (runner.run(DissectStep(PATCH, settings, "patch")),)
 
