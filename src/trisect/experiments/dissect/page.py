@@ -142,7 +142,7 @@ def _deciding(claims: pl.DataFrame) -> tuple[Table, ...]:
     )
     if not rows:
         return ()
-    return (Table(("Command", "Claims that are open here"), rows, "What decides it", folded=False, wrap=False),)
+    return (Table(("Command", "Claims that are open here"), rows, "What decides it", prose=True, folded=False),)
 
 
 def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
