@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from trisect.claims.evidence import Evidence, gather
+from trisect.claims.floors import is_attack
 from trisect.claims.readings import read
 from trisect.claims.verdicts import asked, barred_everywhere, depth, revision_of
 from trisect.core.claim import Combination, CurveDistance, Effect, Leaf, LearnedFraction, LossChange, Part
@@ -122,7 +123,7 @@ def _kept(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[s
 
     Null where none has it, and for parts that claim no change: a control cannot explain what is not there.
     """
-    if part.direction == "within" or not all(_attacks(leaf) for leaf in part.leaves()):
+    if part.direction == "within" or not all(is_attack(leaf) for leaf in part.leaves()):
         return None
     have = {
         (key.label or "", key.site or "") for key in evidence.trained if key.edit == "attack" and key.variant == control
@@ -137,12 +138,6 @@ def _kept(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[s
     whole = found[0][1] if not isinstance(part.effect, Combination) else Combination(found)
     before, after = (_sites(leaf for _, leaf in of) for of in (terms, found))
     return whole, () if after == before else after
-
-
-def _attacks(leaf: Leaf) -> bool:
-    return isinstance(leaf, (LearnedFraction, CurveDistance)) or (
-        isinstance(leaf, LossChange) and leaf.edit == "attack"
-    )
 
 
 def _places(leaf: Leaf) -> set[LabelledSite]:

@@ -39,7 +39,7 @@ def collapsed_runs(evidence: Evidence) -> frozenset[str]:
 
 def reads_collapsed(part: Part, collapsed: frozenset[str]) -> bool:
     """Whether a part contrasts attacked components, labels or layers, and some of the runs behind it collapsed."""
-    attacks = [leaf for leaf in part.leaves() if _attack(leaf)]
+    attacks = [leaf for leaf in part.leaves() if is_attack(leaf)]
     contrast = isinstance(part.effect, (Combination, CurveDistance))
     return bool(collapsed and attacks and contrast)
 
@@ -70,7 +70,8 @@ def _moves(site: str, evidence: Evidence) -> Iterable[float]:
     return [abs(float(sum(values) / len(values))) for values in (rewound, ablated) if values]
 
 
-def _attack(leaf: Leaf) -> bool:
+def is_attack(leaf: Leaf) -> bool:
+    """Whether an effect is read from attacked runs."""
     return isinstance(leaf, (LearnedFraction, CurveDistance)) or (
         isinstance(leaf, LossChange) and leaf.edit == "attack"
     )

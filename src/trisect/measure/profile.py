@@ -104,7 +104,7 @@ class Prober:
             found.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
         return tuple(_Part.of(self, tuple(own)) for own in found.values())
 
-    def scores(self, maps: Float[Tensor, "P D E"], told: Callable[[int], object] = lambda done: None) -> MapScores:
+    def scores(self, maps: Float[Tensor, "P D E"], advance: Callable[[int], object] = lambda done: None) -> MapScores:
         """Accuracy and bits of every label in every map; every word is predicted by a probe fitted to other folds."""
         accuracy, bits = (np.full((len(maps), len(self.labels)), np.nan) for _ in range(2))
         for start in range(0, len(maps), TOGETHER):
@@ -114,7 +114,7 @@ class Prober:
                 right, gained = part.score(few.float())
                 accuracy[start : start + len(few), list(part.which)] = right
                 bits[start : start + len(few), list(part.which)] = gained
-            told(start + len(few))
+            advance(start + len(few))
         return MapScores(accuracy, bits)
 
 

@@ -13,6 +13,7 @@ from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.sheet import Section
 
+BLIND = 0.75  # an AUROC below this is hardly better than guessing
 NAMES = {"q": "query", "k": "key", "v": "value"}
 DEFINITIONS = (
     ("Query q = x W_Q", "made from the word that reads: it is compared with every key"),

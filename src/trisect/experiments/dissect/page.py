@@ -15,7 +15,7 @@ from trisect.experiments.dissect.evidence import Line
 from trisect.papers import SOURCES
 from trisect.report import cards
 from trisect.report import format as words
-from trisect.report.opening import answered, opening, picture_of, sure, undecided
+from trisect.report.opening import BLIND, answered, opening, picture_of, sure, undecided
 from trisect.report.points import Mean
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
@@ -39,7 +39,6 @@ DECIDES = {
     "alignment": "trisect align MODEL... --source FILE --target FILE --gold FILE",
     "matrices": "trisect similarity MODEL --corpus CORPUS",
 }
-BLIND = 0.75  # an AUROC below this is hardly better than guessing
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sheet:

@@ -21,7 +21,7 @@ def recall_pairs(model: Any, count: int, seed: int) -> tuple[tuple[TextPair, ...
     """Pairs of questions about people whose place a text of questions says, in a model's folder that `trisect recall` wrote.
 
     Names are as long as each other, so that characters stand at the same positions, and places begin with different
-    characters, by which an answer is told; the answer of a pair is that first character. Raises SpecError where there
+    characters, by which an answer is recognised; the answer of a pair is that first character. Raises SpecError where there
     is no such folder, or no such pair.
     """
     places = _places(model)
@@ -42,7 +42,7 @@ def recall_pairs(model: Any, count: int, seed: int) -> tuple[tuple[TextPair, ...
             texts = [QUESTION.format(name=name) + MASK for name in (one, other)]
             answers = {"base": places[one][0], "donor": places[other][0]}
             found.append(TextPair(texts[0], texts[1], answers, f"pair {len(found) + 1} of recall", "birth place"))
-    note = "Names of a pair are as long as each other; an answer is told by the first character of the place."
+    note = "Names of a pair are as long as each other; an answer is recognised by the first character of the place."
     return tuple(found), (note,)
 
 

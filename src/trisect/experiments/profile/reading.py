@@ -185,7 +185,7 @@ def read_words(
     texts: LabelledTexts,
     label: WordLabeller,
     settings: ProfileSettings,
-    told: Callable[[int, int], object],
+    advance: Callable[[int, int], object],
 ) -> WordsRead:
     """Read texts until there are `words` words; memory holds the labels and one batch, all else is on disk.
 
@@ -213,7 +213,7 @@ def read_words(
             count = batch.rows[-1][0] + 1
             if places:
                 collector.add(subject.trace(batch).traces, places)
-            told(min(len(numbers), settings.words), settings.words)
+            advance(min(len(numbers), settings.words), settings.words)
     if not collector.layers:
         known = " ".join(collector.notes()) or "In none of the texts is a word read."
         raise ModelError(f"{subject.name} has no layer to be profiled.", known, "Choose another model or other texts.")

@@ -101,10 +101,10 @@ def _profile(
     with bench.progress(f"{', '.join(label.labels)} in {len(read.layers)} layers") as step:
         for number, (address, layer) in enumerate(read.layers.items()):
 
-            def told(share: float, before: int = number) -> None:
+            def advance(share: float, before: int = number) -> None:
                 step(int(100 * (before + share)), 100 * len(read.layers))
 
-            scores.append(score_layer(address, layer, read.labels, fold, settings, told, epochs))
+            scores.append(score_layer(address, layer, read.labels, fold, settings, advance, epochs))
             checked += mlp_rows(address, layer, read.labels, fold, settings.seed) if mlp else ()
     return read, scores, checked
 
@@ -115,7 +115,7 @@ def score_layer(
     labels: tuple[WordClasses, ...],
     fold: Int[np.ndarray, " N"],
     settings: ProfileSettings,
-    told: Callable[[float], object],
+    advance: Callable[[float], object],
     epochs: Sequence[EpochWeights] = (),
 ) -> LayerScores:
     """Probes of every head's q, k and v (and of earlier epochs'), of random maps as wide, and of the whole input of one layer."""
@@ -131,7 +131,7 @@ def score_layer(
         draw = torch.Generator().manual_seed(_seed(settings.seed, address, into))
         base = number / len(set(widths.values()))
         drawn = random_maps(width, into, settings.draws, draw)
-        by_width[into] = taken.scores(drawn, lambda done, base=base: told(base + 0.9 * done / settings.draws))
+        by_width[into] = taken.scores(drawn, lambda done, base=base: advance(base + 0.9 * done / settings.draws))
     whole = taken.scores(torch.eye(width)[None])
     earlier = tuple(_weighed(taken, epoch.projections[address]) for epoch in epochs)
     return LayerScores(address, heads, {c: by_width[w] for c, w in widths.items()}, whole, earlier)

@@ -11,6 +11,7 @@ from trisect.claims import Check
 from trisect.core.finding import Estimate, Finding
 from trisect.core.site import Site
 from trisect.experiments.study import telling
+from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers import roles
 from trisect.report import format as words
@@ -155,7 +156,7 @@ def _cost(rows: StudyRows, how: str, points: Sequence[Point]) -> Cost:
 def compared(rows: StudyRows) -> Iterator[Finding]:
     """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
     for cost in costs_of(rows):
-        found = paired({c: cost.by_seed[c] for c in NAMES if c in cost.by_seed}, MARGIN)
+        found = paired({c: cost.by_seed[c] for c in NAMES if c in cost.by_seed}, study_words.MARGIN)
         if found is None:
             continue
         where = "in all layers" if cost.everywhere else "layer by layer"
@@ -175,9 +176,6 @@ def compared(rows: StudyRows) -> Iterator[Finding]:
             per="seed",
             compared=found,
         )
-
-
-MARGIN = 0.02
 
 
 def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding]) -> tuple[Section, ...]:

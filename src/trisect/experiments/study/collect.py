@@ -36,8 +36,8 @@ def collect(folder: Folder, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
             [row for run in done for row in _site_rows(folder, run, ledger)],
         ),
     }
-    if told := planted_rows(StudyRows.of(tables, about)):
-        tables["sites"] = pl.concat([tables["sites"], frame("sites", told)])
+    if scored := planted_rows(StudyRows.of(tables, about)):
+        tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
     tables["claims"] = claims.judge(tables, about)
     earlier = claims.revision_of(tables["runs"]) < claims.REVISION
     tables["claims_revised"] = claims.judge(tables, about, claims.REVISION) if earlier else frame("claims_revised", ())

@@ -176,8 +176,8 @@ def _tied(truth: Planted, points: Sequence[Point]) -> list[Case]:
 
 def _grouped(cases: Sequence[Case], points: Sequence[Point]) -> Effects:
     found = {case: {p.seed: p.value for p in points if p.site == case.site} for case in cases}
-    told = {case.carried for case in cases}
-    return found if all(found.values()) and len(told) == 2 else {}
+    kinds_seen = {case.carried for case in cases}
+    return found if all(found.values()) and len(kinds_seen) == 2 else {}
 
 
 def _score(method: Judged, over: str) -> MethodScore:

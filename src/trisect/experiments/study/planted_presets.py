@@ -40,9 +40,9 @@ def _study(base: Design, grids: Sequence[Grid], variants: tuple[str, ...]) -> tu
     """A statement for each grid; the first also has the methods without a label, at every layer."""
     layers = range(1, base.model.layers + 1)
     every = tuple(site for layer in layers for site in _sites(layer))
-    told = tuple(layer for layer in layers if layer == 2 or layer in base.model.idle)
+    shown_layers = tuple(layer for layer in layers if layer == 2 or layer in base.model.idle)
     read = tuple(dict.fromkeys(site for grid in grids for site in grid.sites))
-    pairs = tuple(Site(pair, (layer,)) for layer in told for pair in combinations("qkv", 2))
+    pairs = tuple(Site(pair, (layer,)) for layer in shown_layers for pair in combinations("qkv", 2))
     asked = [
         replace(
             base,

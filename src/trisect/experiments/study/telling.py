@@ -13,10 +13,10 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.papers.roles import LEAST, SOURCE
 from trisect.report import format as words
 from trisect.report.blocks import PageBlock, Table, TextBlock
+from trisect.report.opening import BLIND
 from trisect.report.points import Mean, by_site, interval
 from trisect.report.sheet import Section
 
-BLIND = 0.75  # an AUROC below this is hardly better than guessing
 TITLE = "Which methods can tell?"
 SHARES = {
     "own": "own prediction",
