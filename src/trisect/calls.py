@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trisect.core.door import door
 from trisect.core.errors import StudyError
 from trisect.core.subject import TextOrPair, Texts
 from trisect.experiments.study.result import Study
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from trisect.hf.proof import Proof
 
 
+@door()
 def texts(
     where: str | Path | Sequence[TextOrPair] | Texts,
     split: str = "test",
@@ -36,6 +38,7 @@ def chart(result: Any) -> Any:
     return draw(result)
 
 
+@door()
 def prove(
     model: Any,
     inputs: Mapping[str, Any] | None = None,
@@ -54,6 +57,7 @@ def prove(
     ).proof
 
 
+@door()
 def explore(reading: Any, row: int = 0) -> Any:
     """A view into every head of one row of a Reading, for a notebook."""
     from trisect.experiments.explore.run import explore as show
@@ -61,6 +65,7 @@ def explore(reading: Any, row: int = 0) -> Any:
     return show(reading, row)
 
 
+@door()
 def render(out: str | Path) -> Study:
     """Make tables, figures and report of a study again from its finished runs; trains nothing."""
     from trisect.experiments.study.run import render_report
@@ -70,6 +75,7 @@ def render(out: str | Path) -> Study:
     return done
 
 
+@door()
 def check(out: str | Path) -> list[StudyError]:
     """Read all that a study reads back; an error for each damaged file, saying what to delete. Changes nothing."""
     from trisect.experiments.study.check import check_study
@@ -85,11 +91,13 @@ def list_claims() -> list[ListedPart]:
     return Listing(claims.listing())
 
 
+@door()
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
     """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (found out when null)."""
     return open_corpus(where, reader)
 
 
+@door()
 def annotate(
     source: str | Path,
     pipeline: str | Path,

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from trisect.cli.terminal import check_words, say, settle_streams
+from trisect.core.door import door
 from trisect.core.errors import TrisectError
 
 
 class _Group(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:
-        """Print one message and leave with 2 for bad input, with 130 when interrupted."""
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
+        """As click's, with standard streams that are there and arguments that are texts."""
+        settle_streams()
+        return super().main(args, *rest, **named)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; exit 2 for an argument that is no text."""
         try:
-            return super().invoke(ctx)
+            check_words(args)
         except TrisectError as error:
-            click.echo(f"trisect: {error}", err=True)
+            say(f"trisect: {error}", err=True)
             ctx.exit(2)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is left to say would fail once more at the end
-            click.echo(
-                "trisect: What was found could not be printed.\n  The disk that standard output is on is full.",
-                err=True,
-            )
-            click.echo("  Free some space and call the same command again: nothing is lost.", err=True)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Print one message and leave with 2 for bad input and for what the system refuses, with 130 when interrupted."""
+        try:
+            with door():
+                return super().invoke(ctx)
+        except TrisectError as error:
+            say(f"trisect: {error}", err=True)
             ctx.exit(2)
         except KeyboardInterrupt:
-            click.echo("Stopped. Call the same command again: it goes on from what is finished.", err=True)
+            say("Stopped. Call the same command again: it goes on from what is finished.", err=True)
             ctx.exit(130)
 
 

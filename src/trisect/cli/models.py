@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trisect.cli.group import main
+from trisect.cli.options import columns
+from trisect.cli.terminal import say, say_json
 
 
 def _model(function: Any) -> Any:
@@ -60,11 +60,12 @@ def check(
     rows = proof.rows()
     if as_json:
         said = {"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)}
-        click.echo(json.dumps(said, ensure_ascii=False))
+        say_json(said)
     else:
-        _table(rows)
+        for line in columns(rows):
+            say(line)
         for note in proof.notes():
-            click.echo(note)
+            say(note)
     if proof.refusal is not None:
         raise proof.refusal
 
@@ -75,20 +76,10 @@ def _check_study(out: str) -> None:
 
     found = calls.check(out)
     for error in found:
-        click.echo(f"trisect: {error}", err=True)
+        say(f"trisect: {error}", err=True)
     if found:
         click.get_current_context().exit(2)
     left, runs = unfinished(Path(out))
     if left:
-        click.echo(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    click.echo("Every file that is there is whole." if left else "Every file is whole.")
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> None:
-    """Rows as columns side by side, as wide as they are: nothing is cut off."""
-    if not rows:
-        return
-    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
+    say("Every file that is there is whole." if left else "Every file is whole.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from trisect.cli.terminal import say, say_json
 from trisect.core.errors import SpecError
 from trisect.core.fields import Declared, build, flat
 from trisect.lab.experiment import Experiment, Result, Utility
@@ -46,7 +46,7 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
 
             done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out)
         if as_json:
-            click.echo(json.dumps(done.data(), ensure_ascii=False))
+            say_json(done.data())
         else:
             show(done)
 
@@ -63,8 +63,10 @@ def utility(one: Utility[Any]) -> click.Command:
 
     def call(as_json: bool, **named: Any) -> None:
         reply = one.reply(build(one.settings, parsed(one.settings, named)))
-        for line in [json.dumps(reply.data(), ensure_ascii=False)] if as_json else reply.words():
-            click.echo(line)
+        if as_json:
+            say_json(reply.data())
+        else:
+            say("\n".join(reply.words()))
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
     return make(one.name, one.help, one.settings, [*parameters_of(one.settings), flag], call)
@@ -178,13 +180,13 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 def say_result(done: Result[Any]) -> None:
     """The notes and findings, where what was made lies, and the path of the page."""
     for line in done.notes:
-        click.echo(line)
+        say(line)
     for found in done.findings:
-        click.echo(f"{'     ' if found.part is not None else ''}{found}")  # below the claim that it is a part of
+        say(f"{'     ' if found.part is not None else ''}{found}")  # below the claim that it is a part of
     for path in done.paths.values() if done.makes else ():
-        click.echo(f"{done.makes.removesuffix('s')}  {path.resolve()}")
+        say(f"{done.makes.removesuffix('s')}  {path.resolve()}")
     if done.paged:
-        click.echo(f"report  {done.report.resolve()}")
+        say(f"report  {done.report.resolve()}")
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[str]:

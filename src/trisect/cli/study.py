@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from trisect.cli.group import main
+from trisect.cli.terminal import say, say_json
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def report(out: str) -> None:
     """
     from trisect import calls
 
-    click.echo(calls.render(out).report.resolve())
+    say(calls.render(out).report.resolve())
 
 
 @main.command()
@@ -40,7 +40,7 @@ def claims(as_json: bool) -> None:
     from trisect import calls
 
     rows = calls.list_claims()
-    click.echo(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(_claim_lines(rows)))
+    say_json(rows, 1) if as_json else say("\n".join(_claim_lines(rows)))
 
 
 @main.group()
@@ -62,7 +62,7 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
     from trisect.text.overview import describe
 
     facts = describe(calls.corpus(folder, reader))
-    click.echo(json.dumps(facts, indent=1, ensure_ascii=False) if as_json else "\n".join(_corpus_lines(facts)))
+    say_json(facts, 1) if as_json else say("\n".join(_corpus_lines(facts)))
 
 
 @corpus.command()
@@ -89,8 +89,8 @@ def annotate(
     with bar("annotate") as progress:
         made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
     for note in made.notes:
-        click.echo(note, err=True)
-    click.echo(out)
+        say(note, err=True)
+    say(out)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -217,6 +217,8 @@ def _one(one: Declared, value: Any) -> Any:
     if known and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
         nouns = " or ".join(_noun(k, setting) for k in kinds)
         raise SpecError(f"{one.name} is {value!r}.", f"It is {nouns}.", f"Give {one.name} as that.")
+    if isinstance(value, str | Path):
+        _check_text(one, str(value))
     if setting.choices and value not in setting.choices:
         there = f"There is {_listed(setting.choices)}."
         raise SpecError(f"{one.name} is {value!r}.", there, "Use one of them.")
@@ -224,6 +226,15 @@ def _one(one: Declared, value: Any) -> Any:
         known = setting.known or f"It is {_noun(kind, setting)}."
         raise SpecError(f"{one.name} is {value!r}.", known, f"Give {one.name} as {_noun(kind, setting)}.")
     return value
+
+
+def _check_text(one: Declared, text: str) -> None:
+    """Raise SpecError for a text with half a character, which no file and no table can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        known = "It holds half a character (a surrogate), which is no text in UTF-8."
+        raise SpecError(f"{one.name} is {text!a}.", known, f"Give {one.name} as a text.") from None
 
 
 def _inside(value: float, setting: Setting) -> bool:

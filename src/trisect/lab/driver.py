@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 import polars as pl
 
 from trisect.claims import claims_hash
+from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.fields import Declared, Group, declared
 from trisect.core.files import inside, read_json, write_json
@@ -30,6 +31,7 @@ S = TypeVar("S")
 F = TypeVar("F")
 
 
+@door()
 def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None, quiet: bool = False) -> Result[F]:
     """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from trisect.core.door import door
 from trisect.core.finding import About, Finding, Json
 from trisect.core.spec import Machine
 
@@ -262,6 +263,7 @@ class Utility(Generic[S]):
         """The function's name."""
         return self.name.replace("-", "_")
 
+    @door()
     def reply(self, settings: S) -> Reply:
         """What it says to these settings; raises TrisectError."""
         module: Any = import_module(self.home)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trisect.core.door import door
 from trisect.core.errors import ModelError
 from trisect.core.spec import Run, read_run
 from trisect.lab.folder import Folder, is_study
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 
+@door()
 def load(
     model: Any,
     tokenizer: Any = None,

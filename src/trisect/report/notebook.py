@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from trisect.claims import ListedPart
 from trisect.core.errors import TrisectError
+from trisect.core.printable import safe
 from trisect.report import cards, render
 from trisect.report import format as words
 from trisect.report.cards import Card, PartView
@@ -55,7 +56,7 @@ class Chart(alt.ConcatChart):
 
 
 def _framed(body: Markup) -> str:
-    return str(Markup('{}<div class="trisect">{}</div>').format(STYLE, body))
+    return safe(str(Markup('{}<div class="trisect">{}</div>').format(STYLE, body)))
 
 
 def chart(drawn: alt.ConcatChart) -> Chart:

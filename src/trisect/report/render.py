@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import altair as alt
 import vl_convert
 
+from trisect.core.printable import safe, safe_data
 from trisect.report import palette
 
 _IDS = re.compile(r'(?<= id=")([^"]+)(?=")|(?<=url\(#)([^)]+)(?=\))|(?<=href="#)([^"]+)(?=")')
@@ -20,10 +23,25 @@ _LONG = re.compile(r"(?<![\d.])-?\d+\.\d{3,}(?![\de])")
 
 
 def svg(chart: alt.ConcatChart | alt.LayerChart, name: str, legend: bool = True) -> str:
-    """The chart as SVG; its inner ids are counted from 1 and begin with `name`, so that many fit on one page."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)
+    """The chart as SVG; its inner ids are counted from 1 and begin with `name`, so that many fit on one page.
+
+    Its words are made safe for XML first: the renderer ends the process on a character that XML does not allow.
+    """
+    spec: dict[str, Any] = _drawable(chart.to_dict(validate=False))
     spec["config"] = _config(legend)
-    return stable(vl_convert.vegalite_to_svg(spec), name)
+    return stable(safe(vl_convert.vegalite_to_svg(spec)), name)
+
+
+def _drawable(value: Any) -> Any:
+    """A chart's statement with safe words; rows that it holds as text of their own are JSON once more."""
+    if isinstance(value, str):
+        if value.startswith("[{") and "\\u" in value:
+            with suppress(ValueError):  # a word that only begins like rows
+                return json.dumps(safe_data(json.loads(value)))
+        return safe(value)
+    if isinstance(value, dict):
+        return {key: _drawable(item) for key, item in value.items()}
+    return [_drawable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @cache
@@ -58,4 +76,4 @@ def slim(text: str) -> str:
 
 def png(text: str) -> bytes:
     """An SVG as PNG, at twice its size, for slides and previews."""
-    return vl_convert.svg_to_png(text, scale=2)
+    return vl_convert.svg_to_png(safe(text), scale=2)

@@ -12,6 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.files import inside, replace_file
+from trisect.core.printable import safe
 from trisect.report import cards, chart_data, drawing, render, template
 from trisect.report import format as words
 from trisect.report.blocks import (
@@ -130,7 +131,7 @@ def write_sheet(folder: Path, sheet: Sheet) -> Path:
 def write_document(path: Path, document: Document) -> Path:
     """Write a document as `path`, its figures beside it; returns `path`. Raises as write_page."""
     _draw(path.parent, document.figures)
-    _store(path, document.html.encode())
+    _store(path, safe(document.html).encode())
     return path
 
 

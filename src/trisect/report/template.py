@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from trisect.core.printable import safe
 from trisect.report import format as words
 
 STYLE = Path(__file__).parent / "page.css"
@@ -27,7 +28,8 @@ def fill(
 ) -> str:
     """The template with these values, and besides `style`, `script` and `script_hash` (SHA-256, base64) for its head.
 
-    Everything is escaped but what is Markup; a name that the template asks for and nobody gave is an error.
+    Everything is escaped but what is Markup, and control characters are shown as
+    their signs; a name that the template asks for and nobody gave is an error.
     """
     environment = Environment(
         loader=FileSystemLoader(template.parent),
@@ -37,12 +39,13 @@ def fill(
         lstrip_blocks=True,
     )
     environment.filters.update(filters)
-    return environment.get_template(template.name).render(
+    page = environment.get_template(template.name).render(
         style=Markup(style),
         script=Markup(script),
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **values,
     )
+    return safe(page)
 
 
 def closed(*paths: Path) -> str:

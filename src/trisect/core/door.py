@@ -1,0 +1,65 @@
+"""The door to the system: what the machine refuses to read, write or hold becomes an error of three parts, for every command."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trisect.core.errors import StudyError, TrisectError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_MEMORY = ("can't allocate memory", "out of memory", "bad allocation")
+
+
+@contextmanager
+def door() -> Iterator[None]:
+    """Every command and every call passes it once: what the system refuses inside is raised as a TrisectError.
+
+    That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), a path that no system
+    takes, and a machine whose memory does not suffice. A closed pipe stays what it is: nobody reads any more.
+    """
+    try:
+        yield
+    except (TrisectError, BrokenPipeError):
+        raise
+    except OSError as error:
+        raise refused(error) from error
+    except MemoryError as error:
+        raise _too_large(error) from error
+    except RuntimeError as error:
+        if any(words in str(error) for words in _MEMORY):
+            raise _too_large(error) from error
+        raise
+    except ValueError as error:
+        if "embedded null" not in str(error):
+            raise
+        known = "It holds a NUL character, which no system allows in the name of a file."
+        raise StudyError("A path was given that cannot be one.", known, "Use another name.") from error
+
+
+def refused(error: OSError) -> StudyError:
+    """What the system said of a file, in three parts."""
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    given = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
+    known = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
+    return StudyError(given, known, _todo(error))
+
+
+def _todo(error: OSError) -> str:
+    if error.errno in FULL:
+        return "Free some space and call the same command again."
+    if isinstance(error, PermissionError):
+        return "Change its permissions or those of the folders above it, or choose another place."
+    if error.errno == errno.ENAMETOOLONG:
+        return "Use a shorter name."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Close other programs, or raise the limit of open files (ulimit -n)."
+    return "Check the path, or choose another place."
+
+
+def _too_large(error: BaseException) -> StudyError:
+    said = " ".join(str(error).split())[:200]
+    known = f"The system says: {said}" if said else "The system gave no more of it."
+    todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
+    return StudyError("The memory of this machine does not suffice.", known, todo)

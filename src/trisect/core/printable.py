@@ -1,0 +1,31 @@
+"""Text made safe for XML, HTML and terminals: control characters as their signs, what is no character as U+FFFD."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+REPLACEMENT = "\ufffd"
+# What XML 1.0 does not allow, and what moves a terminal: C0 and C1 controls but tab and line ends, halves of characters,
+# and the two places at the end of every plane that are no characters
+_PLANES = "".join(f"{chr(plane * 0x10000 + 0xFFFE)}{chr(plane * 0x10000 + 0xFFFF)}" for plane in range(17))
+_UNSAFE = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff{_PLANES}]")
+
+
+def safe(text: str) -> str:
+    """The text with every such character replaced: a control by its sign (NUL by ␀), any other by U+FFFD."""
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_sign, text)
+
+
+def safe_data(value: Any) -> Any:
+    """JSON-ready data with all its texts safe, keys as well."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, dict):
+        return {safe_data(key): safe_data(item) for key, item in value.items()}
+    return [safe_data(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else REPLACEMENT

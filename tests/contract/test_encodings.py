@@ -1,0 +1,63 @@
+"""The command line under other encodings, and with streams that are closed or full."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TRISECT = [sys.executable, "-m", "trisect.cli"]
+
+
+def call(*words, shell="", **environment):
+    own = {k: v for k, v in os.environ.items() if k not in ("PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LANG")}
+    command = [*TRISECT, *words]
+    if shell:
+        command = ["sh", "-c", f'"$0" "$@" {shell}', *command]
+    return subprocess.run(command, env=own | environment, capture_output=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_claims_print_in_any_encoding(encoding):
+    done = call("claims", PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    assert "margin" in done.stdout.decode(encoding)
+
+
+def test_json_is_json_in_any_encoding():
+    plain, other = call("claims", "--json"), call("claims", "--json", PYTHONIOENCODING="latin-1")
+    assert json.loads(plain.stdout.decode()) == json.loads(other.stdout.decode("latin-1"))
+
+
+def test_a_folder_that_the_encoding_of_names_lacks_is_refused_with_what_to_do(tmp_path):
+    place = tmp_path / "caf\xe9"
+    ascii_only = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    done = call("corpus", "show", str(place), **ascii_only)
+    assert done.returncode == 2
+    assert b"PYTHONUTF8=1" in done.stderr
+    assert b"Traceback" not in done.stderr
+    done = call("corpus", "show", "embedded", **ascii_only)
+    assert (done.returncode, b"30,002 tokens" in done.stdout) == (0, True)
+
+
+def test_a_page_is_written_into_a_folder_with_such_a_name(tmp_path):
+    place = tmp_path / "caf\xe9"
+    done = call("theory", "average", "--out", str(place), PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert (place / "theory.html").read_text(encoding="utf-8").startswith("<!")
+
+
+@pytest.mark.parametrize("shell", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_end_nothing_and_are_written_into_no_file(shell, tmp_path):
+    done = call("theory", "average", "--out", str(tmp_path / "x"), shell=shell)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "x" / "theory.html").read_text(encoding="utf-8").startswith("<!")
+    assert (tmp_path / "x" / ".lock").read_bytes() == b""
+
+
+def test_a_closed_pipe_and_a_full_device_leave_no_traceback():
+    for shell in ("| head -c 10", "> /dev/full"):
+        done = call("claims", shell=shell)
+        assert b"Traceback" not in done.stderr
+        assert b"Exception" not in done.stderr

@@ -1,0 +1,126 @@
+"""What the system refuses is said in three parts by every command, never as a traceback."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import trisect
+from trisect.cli import main
+from trisect.core.door import door
+from trisect.core.errors import StudyError, TrisectError
+
+COMMANDS = [
+    ("theory", "--out", "locked/x.html"),
+    ("explore", "locked/model", "a text"),
+    ("recall", "--data", "locked"),
+    ("recall", "--out", "locked/o"),
+    ("norms", "locked/model", "--text", "a"),
+    ("corpus", "show", "locked"),
+    ("corpus", "annotate", "locked", "--pipeline", "en_core_web_sm", "--out", "x"),
+    ("check", "locked"),
+    ("report", "locked"),
+    ("study", "locked/x.json"),
+    ("study", "quick", "--out", "locked"),
+    ("plan", "quick", "--corpus", "locked"),
+    ("dissect", "--out", "locked"),
+    ("align", "locked/model", "--source", "locked/a", "--target", "locked/b"),
+    ("translate-train", "--data", "locked"),
+    ("translate-train", "--out", "locked"),
+    ("similarity", "locked/model"),
+    ("ablate", "locked/model", "--text", "a"),
+    ("erase", "locked/model", "--corpus", "locked"),
+    ("patch", "locked/model", "--base", "a", "--donor", "b"),
+    ("profile", "locked/model", "--corpus", "locked"),
+    ("rewind", "locked/model", "--initial", "a", "--final", "b", "--corpus", "locked"),
+    ("ask", "locked", "Where was Ann born?"),
+]
+
+
+@pytest.fixture
+def _locked(tmp_path, monkeypatch):
+    """A folder that nothing can be read from or written to, also for root."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "locked").mkdir()
+    stat, opened, scan = Path.stat, Path.open, Path.iterdir
+
+    def refuse(path):
+        if "locked" in path.parts:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def guarded(real):
+        def call(self, *rest, **named):
+            refuse(self)
+            return real(self, *rest, **named)
+
+        return call
+
+    for name, real in (("stat", stat), ("open", opened), ("iterdir", scan), ("mkdir", Path.mkdir)):
+        monkeypatch.setattr(Path, name, guarded(real))
+
+
+@pytest.mark.usefixtures("_locked")
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_every_command_says_what_cannot_be_read_or_written(words):
+    result = CliRunner().invoke(main, list(words), catch_exceptions=False)
+    assert result.exit_code == 2
+    given, known, todo = result.stderr.removeprefix("trisect: ").strip().splitlines()[-3:]
+    assert "locked" in given
+    assert "Permission denied" in known or "no spaCy" in known or "optional extra" in known
+    assert todo.strip()
+
+
+@pytest.mark.usefixtures("_locked")
+def test_and_so_does_every_call():
+    for call in (
+        lambda: trisect.load("locked/model"),
+        lambda: trisect.corpus("locked"),
+        lambda: trisect.check("locked"),
+        lambda: trisect.render("locked"),
+        lambda: trisect.plan("locked/x.json"),
+        lambda: trisect.theory_page(out="locked/x.html"),
+    ):
+        with pytest.raises(TrisectError) as error:
+            call()
+        assert "Permission denied" in error.value.known
+
+
+@pytest.mark.parametrize(
+    ("raised", "given", "known", "todo"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "x"), "x cannot be read or written.", "The disk is full.", "Free some"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "x cannot", "File name too long.", "Use a shorter name."),
+        (OSError(errno.EMFILE, "Too many open files"), "A file cannot", "Too many open files.", "ulimit -n"),
+        (OSError("odd"), "A file cannot be read or written.", "The system says: odd.", "Check the path"),
+        (MemoryError(), "The memory of this machine", "The system gave", "Ask for less"),
+        (RuntimeError("[enforce] can't allocate memory: 8 bytes"), "The memory", "can't allocate", "Ask for less"),
+        (ValueError("embedded null byte"), "A path was given", "NUL", "Use another name."),
+    ],
+)  # fmt: skip
+def test_each_kind_has_its_own_advice(raised, given, known, todo):
+    with pytest.raises(StudyError) as error, door():
+        raise raised
+    assert given in error.value.given
+    assert known in error.value.known
+    assert todo in error.value.todo
+
+
+@pytest.mark.parametrize(
+    "raised", [BrokenPipeError(), RuntimeError("ours"), ValueError("ours"), StudyError("a", "b", "c")]
+)
+def test_nothing_else_is_swallowed(raised):
+    with pytest.raises(type(raised)) as error, door():
+        raise raised
+    assert error.value is raised
+
+
+def test_a_path_with_nul_and_a_name_that_is_no_text_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrisectError, match="NUL"):
+        trisect.theory_page(["average"], out="a\x00b/x.html")
+    with pytest.raises(TrisectError, match="half a character"):
+        trisect.plan(corpus="caf\udcc3")
+    result = CliRunner().invoke(main, ["corpus", "show", "caf\udcc3"])
+    assert result.exit_code == 2
+    assert "PYTHONUTF8=1" in result.stderr
