@@ -250,7 +250,7 @@ def test_weights_that_changed_since_are_refused():
     ("call", "given"),
     [
         (lambda: trisect.load(None), "None is no model."),
-        (lambda: load(torch.nn.Linear(3, 3)), "Linear cannot be read."),
+        (lambda: load(torch.nn.Linear(3, 3)), "Linear cannot be tried out."),
         (lambda: load(tinyhf.gpt2(), dtype="float32", revision="x"), "revision, dtype for GPT2LMHeadModel."),
         (lambda: check_text("gpt2", 0, 3, False), "Text 1 is 3."),
         (lambda: subject("gpt2").read({"input_ids": torch.tensor([[999]])}), "The inputs 'input_ids' do not go through GPT2LMHeadModel."),

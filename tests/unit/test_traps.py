@@ -3,11 +3,13 @@
 import warnings
 from typing import Any
 
+import pytest
 import torch
 from tests import zoo
 from torch import nn
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
+from trisect.core.errors import ModelError
 from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
 from trisect.hf.interface_hook import record_interface
@@ -212,10 +214,12 @@ def test_generation_is_read_token_by_token():
     assert [c.order for c in calls] == [0, 1] * 3
 
 
-def test_a_module_of_anyones_is_no_transformers_model():
-    """torch's own encoder keeps its attention to itself: both doors are silent, and the proof says so."""
+def test_a_module_of_anyones_is_read_with_an_example_of_its_inputs():
+    """torch's own encoder computes its attention in one piece unless it is asked not to; without inputs nothing is known."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     model = nn.Sequential(layer).eval()
     proof = prove("mine", model, {"input": torch.randn(2, 5, 16)})
-    assert proof.refusal is not None
-    assert "MultiheadAttention" in str(proof.refusal)
+    assert proof.refusal is None
+    assert [f.module for f in proof.found] == ["0.self_attn"]
+    with pytest.raises(ModelError, match=r"load\(model, inputs={\.\.\.}\), of input"):
+        prove("mine", model)

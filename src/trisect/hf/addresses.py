@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -25,8 +26,9 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
     """
     config, draw = getattr(model, "config", None), torch.Generator().manual_seed(seed)
     if config is None:
-        known = "A model of Hugging Face's has a configuration; this module has none."
-        raise ModelError(f"{name} cannot be read.", known, "Give such a model, or a folder of one.")
+        known = "It is no model of Hugging Face's, whose configuration says what its forward takes."
+        todo = f"Give an example of its inputs: load(model, inputs={{...}}), of {_taken(model)}."
+        raise ModelError(f"{name} cannot be tried out.", known, todo)
     main = getattr(model, "main_input_name", "input_ids")
     device = next(model.parameters()).device
     kind = next(model.parameters()).dtype
@@ -50,6 +52,13 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
     if getattr(config, "is_encoder_decoder", False):
         made["decoder_input_ids"] = _ids(config, TARGET, draw)
     return {n: t.to(device, kind if t.is_floating_point() else t.dtype) for n, t in made.items()}
+
+
+def _taken(model: nn.Module) -> str:
+    """The names of what a module's forward has to be given."""
+    takes = inspect.signature(model.forward).parameters.values()
+    needed = [p.name for p in takes if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return ", ".join(needed) or "what its forward takes"
 
 
 def _ids(config: Any, length: int, draw: torch.Generator) -> Tensor:

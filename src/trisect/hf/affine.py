@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
+from trisect.hf.opened import parts_of
 from trisect.hf.operands import product_of
 
 PROBES = 64  # columns of the identity that are fed at once
@@ -133,7 +135,7 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
 
 
 class _Parameters(TorchFunctionMode):
-    """Notes products with a bare parameter (no module of its own), as XLNet has them."""
+    """Notes products with a bare parameter (no module of its own), as XLNet and nn.MultiheadAttention have them."""
 
     def __init__(self, model: nn.Module, note: Callable[..., Tensor | None]) -> None:
         super().__init__()
@@ -144,7 +146,12 @@ class _Parameters(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run one of torch's functions; a product with a parameter is cut from its graph."""
+        if (parts := parts_of(func)) is not None:
+            with self:
+                return parts(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
+        if func is F.linear:
+            return self._linear(out, *args, **(kwargs or {}))
         product = product_of(func, args, kwargs or {})
         if product is None or id(product.right) not in self.names:
             return out
@@ -157,6 +164,16 @@ class _Parameters(TorchFunctionMode):
         x, y = product.left.flatten(-len(shared)), out.flatten(-len(own))
         noted = self.note(self.names[id(product.right)], lambda: Affine(weight, None, None, None), x, y)
         return out if noted is None else noted.unflatten(-1, out.shape[-len(own) :])
+
+    def _linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`F.linear` with a parameter, or with some rows of one, as nn.MultiheadAttention has them."""
+        whole = weight if id(weight) in self.names else getattr(weight, "_base", None)
+        if whole is None or id(whole) not in self.names:
+            return out
+        own, name = whole is weight, self.names[id(whole)]
+        named = name if own else None, self.names.get(id(bias)) if own else None
+        noted = self.note(name, lambda: Affine(weight, bias, *named), x, out)
+        return out if noted is None else noted
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from trisect.hf.affine import is_affine
 from trisect.hf.calls import NOTHING, Call, CallHook
 from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
+from trisect.hf.opened import eagerly, opened
 from trisect.hf.product_hook import following, record_products
 from trisect.hf.windowed import UnreadAttention, find_pieces
 
@@ -25,7 +26,8 @@ class Coverage(NamedTuple):
     """What the better hook saw of one forward pass, what no hook saw, and how far that hook moved the answer.
 
     `moved` is the largest change of the answer by recording it, in the same implementation (0: bit for bit); `apart`
-    that between the implementation which is read and the one which the model came with, as a share of the largest.
+    that between the implementation which is read and the one which the model came with (PyTorch's fast path among them), as
+    a share of the largest.
     """
 
     hook: CallHook
@@ -43,7 +45,7 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
 
     Raises ModelError where two passes over the same inputs differ by themselves.
     """
-    with _running(model) as ran:
+    with _running(model) as ran, eagerly():
         own = first_tensor(model(**inputs))
     with following(model) as follower:
         followed = first_tensor(model(**inputs))
@@ -51,8 +53,10 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
         given = f"{type(model).__name__} answers the same inputs in two ways."
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
-    with eager(model):
-        plain = first_tensor(model(**inputs))
+    with opened():
+        open_own = first_tensor(model(**inputs))
+        with eager(model):
+            plain = first_tensor(model(**inputs))
     with record_interface(model, NOTHING) as calls:
         taped = first_tensor(model(**inputs))
     read = [c.module for c in (*calls, *follower.calls)]
@@ -69,8 +73,8 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     named = read + [s.module for s in unread]
     unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
-    moved = _change(taped, plain) if by_tape else _change(followed, own)
-    apart = _change(plain, own) / float(own.abs().max().clamp_min(1e-30)) if by_tape else 0.0
+    moved = _change(taped, plain) if by_tape else _change(followed, open_own)
+    apart = _apart(plain if by_tape else open_own, own)
     answer = taped if by_tape else followed
     return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
 
@@ -102,6 +106,16 @@ def _among(name: str, others: Sequence[str]) -> bool:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def _apart(a: Tensor, own: Tensor) -> float:
+    """How far an answer is from the model's own, as a share of the largest, where the latter is not left at 0.
+
+    PyTorch's fast path leaves padding at 0.
+    """
+    if a.shape != own.shape or not own.dim():
+        return _change(a, own)
+    return float((a - own)[own.ne(0)].abs().amax() if own.any() else 0.0) / float(own.abs().max().clamp_min(1e-30))
 
 
 def _change(a: Tensor, b: Tensor) -> float:

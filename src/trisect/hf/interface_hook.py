@@ -7,17 +7,20 @@ the model's own.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers.modeling_utils import AttentionInterface
 
 from trisect.core.subject import Parts
 from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.opened import opened
 
 EAGER = "eager"
+OWN = 4  # what every attention function takes first: module, query, key, value
 _LOCK = threading.RLock()  # the wrapped method belongs to a class that all models share
 
 
@@ -36,15 +39,14 @@ def record_interface(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[
         def get_interface(self: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:
             function = original(self, implementation, default)
 
-            def recorded(
-                module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *rest: Any, **named: Any
-            ) -> Any:
+            def recorded(*given: Any, **by_name: Any) -> Any:
+                (module, q, k, v), rest, named = _arguments(function, given, by_name)
                 if id(module) not in names:
-                    return function(module, q, k, v, mask, *rest, **named)
+                    return function(*given, **by_name)
                 order = len(calls)
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))
-                output, weights = function(module, q, k, v, mask, *rest, **named)
+                output, weights = function(module, q, k, v, *rest, **named)
                 if order in edits.hold:
                     weights = edits.hold[order].to(v)
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
@@ -56,7 +58,7 @@ def record_interface(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[
 
             return recorded
 
-        with eager(model):
+        with eager(model), opened():
             AttentionInterface.get_interface = get_interface  # pyright: ignore[reportAttributeAccessIssue]
             try:
                 yield calls
@@ -76,6 +78,15 @@ def eager(model: nn.Module) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._attn_implementation_internal = implementation
+
+
+def _arguments(
+    function: Callable[..., Any], given: tuple[Any, ...], by_name: dict[str, Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
+    """Module, q, k and v of a call, then the rest by place and by name; each of the four may be given either way."""
+    named = dict(by_name)
+    places = list(inspect.signature(function).parameters)[len(given) : OWN]
+    return (*given[:OWN], *(named.pop(place) for place in places)), given[OWN:], named
 
 
 def _settable(config: Any) -> bool:

@@ -21,6 +21,7 @@ from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.losses import first_tensor, row_scores
+from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
@@ -261,7 +262,8 @@ def load(
     Raises ModelError where there is no such model, or naming what the proof refuses.
     """
     if isinstance(model, nn.Module):
-        name, module, objective = type(model).__name__, model, objective_of(model)
+        module = unwrapped(model)
+        name, objective = type(module).__name__, objective_of(module)
         chosen = {
             "revision": revision,
             "dtype": dtype,

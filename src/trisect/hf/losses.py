@@ -34,8 +34,7 @@ def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None)
         return _changes(answer, batch, clean)
     labels = batch.inputs.get("labels")
     if objective == "causal":
-        ids, real = batch.inputs["input_ids"], batch.source.real.to(answer.device)
-        return _sums(answer[:, :-1], torch.where(real[:, 1:], ids[:, 1:], IGNORED))
+        return _next_tokens(answer, batch)
     if labels is None:
         known = "The batch says of no token that it is to be predicted."
         raise ModelError(
@@ -45,6 +44,22 @@ def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None)
         known = f"Its answer is of shape {tuple(answer.shape)}."
         raise ModelError("The model's loss cannot be computed.", known, "Load it with its language-model head.")
     return _sums(answer, labels)
+
+
+def _next_tokens(answer: Tensor, batch: Batch) -> RowScores:
+    """The loss of the next token, wherever both it and the position before it are real: a row may be padded on its left.
+
+    Labels say which tokens are predicted, where the inputs have some.
+    """
+    ids = batch.inputs.get("input_ids")
+    if ids is None or ids.shape != answer.shape[:2] or batch.source.real.shape != ids.shape:
+        given = f"Its answer is of shape {tuple(answer.shape)}."
+        shape = "none" if ids is None else str(tuple(ids.shape))
+        known = f"{given} Its token ids, of shape {shape}, would have to be as many."
+        raise ModelError("The model's loss cannot be computed.", known, "Give input_ids, a token for every position.")
+    real, labels = batch.source.real.to(answer.device), batch.inputs.get("labels")
+    said = ids if labels is None or labels.shape != ids.shape else labels
+    return _sums(answer[:, :-1], torch.where(real[:, :-1] & real[:, 1:], said.to(answer.device)[:, 1:], IGNORED))
 
 
 def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> RowScores:

@@ -16,11 +16,15 @@ from trisect.hf.operands import Operand, Product
 
 
 class ModuleCall(NamedTuple):
-    """A module's forward call that is under way: the nth of that module, and the operations before it."""
+    """A module's forward call that is under way: the nth of that module, and the operations before it.
+
+    `around` is how many rows the module around it works on.
+    """
 
     name: str
     nth: int
     start: int
+    around: int = 0
 
 
 @dataclass(eq=False)
@@ -93,11 +97,16 @@ class ForwardPass:
     kept: dict[int, Tensor] = field(default_factory=dict)
     written: dict[int, Tensor] = field(default_factory=dict)
 
-    def enter(self, name: str) -> None:
-        """A module begins."""
+    def enter(self, name: str, rows: int | None = None) -> None:
+        """A module begins, which may say how many rows it works on."""
         nth = self.entered.get(name, 0)
         self.entered[name] = nth + 1
-        self.frames.append(ModuleCall(name, nth, self.count))
+        self.frames.append(ModuleCall(name, nth, self.count, self.rows))
+        self.rows = self.rows if rows is None else rows
+
+    def leave(self) -> None:
+        """The module that began last is done."""
+        self.rows = self.frames.pop().around
 
     def born(self, out: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note which operation made a tensor, and of what, where that is one tensor alone."""

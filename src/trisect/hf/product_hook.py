@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from trisect.core.errors import ModelError
 from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.opened import opened, parts_of, rows_of
 from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
 from trisect.hf.passes import CallPlan, ForwardPass, OpenSoftmax, ScoreProduct
 from trisect.hf.windowed import PieceReader, UnreadAttention, WindowedCall, WindowedLayer
@@ -40,7 +41,8 @@ class Follower(TorchFunctionMode):
         """Put hooks on the model that say which module is at work; the first and last frame a forward pass."""
         yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
         for name, module in self.model.named_modules():
-            yield module.register_forward_pre_hook(lambda _m, _a, name=name: self._enter(name))
+            entering = lambda m, a, k, name=name: self._enter(name, rows_of(m, a, k))  # noqa: E731
+            yield module.register_forward_pre_hook(entering, with_kwargs=True)
             yield module.register_forward_hook(lambda _m, _a, _o: self._leave(), always_call=True)
         for one in self.pieces:
             doing = self.edits.write.get, self.edits.hold.get, self._attended, self._pause
@@ -71,13 +73,13 @@ class Follower(TorchFunctionMode):
             del self.calls[keep[0] :], self.unread[keep[1] :]
             self._at = None
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, name: str, rows: int | None) -> None:
         if self._at is not None:
-            self._at.enter(name)
+            self._at.enter(name, rows)
 
     def _leave(self) -> None:
         if self._at is not None and self._at.frames:
-            self._at.frames.pop()
+            self._at.leave()
 
     def _end(self) -> None:
         at = self._at
@@ -119,6 +121,9 @@ class Follower(TorchFunctionMode):
         at = self._at
         if at is None or not at.frames or at.paused:
             return func(*args, **kwargs)
+        if (parts := parts_of(func)) is not None:
+            with self:
+                return parts(*args, **kwargs)
         at.count += 1
         if func is SDPA:
             return self._attend(at, args, kwargs)
@@ -241,6 +246,7 @@ def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Win
     """Forward passes inside are recorded, edited and counted; hooks and mode are taken away in the end."""
     follower = Follower(model, edits or NOTHING, pieces)
     with ExitStack() as stack:
+        stack.enter_context(opened())
         for handle in follower.watch():
             stack.callback(handle.remove)
         stack.enter_context(follower)
