@@ -162,7 +162,7 @@ class LowRank(nn.Linear):
         self.base_layer = base
         self.a, self.b = nn.Linear(base.in_features, 2, False), nn.Linear(2, base.out_features, False)
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that nn.Linear gives it
+    def forward(self, input: Tensor) -> Tensor:
         return self.base_layer(input) + self.b(self.a(input))
 
 

@@ -54,7 +54,9 @@ class Named:
 
     def give(self, function: Any) -> Any:
         def call(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **named: Any) -> Any:
-            values: dict[str, Any] = dict(zip(("query", "key", "value", "attention_mask"), (q, k, v, mask), strict=True))
+            values: dict[str, Any] = dict(
+                zip(("query", "key", "value", "attention_mask"), (q, k, v, mask), strict=True)
+            )
             by_name = {place: values.pop(place) for place in self.places}
             return function(module, *values.values(), **by_name, **named)
 

@@ -49,7 +49,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
                 given = f"{type(model).__name__} puts learned prompts before what it is given."
                 known = "Only adapters inside the model (LoRA and its kin) are read."
                 raise ModelError(given, known, "Read the model without them: load(model.get_base_model()).")
-            model = base()
+            inside: Any = base()
+            model = inside
         else:
             return model
 
