@@ -41,7 +41,7 @@ class Follower(TorchFunctionMode):
         """Put hooks on the model that say which module is at work; the first and last frame a forward pass."""
         yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
         for name, module in self.model.named_modules():
-            entering = lambda m, a, k, name=name: self._enter(name, rows_of(m, a, k))  # noqa: E731
+            entering = lambda m, a, k, name=name: self._at and self._at.enter(name, rows_of(m, a, k))  # noqa: E731
             yield module.register_forward_pre_hook(entering, with_kwargs=True)
             yield module.register_forward_hook(lambda _m, _a, _o: self._leave(), always_call=True)
         for one in self.pieces:
@@ -72,10 +72,6 @@ class Follower(TorchFunctionMode):
         finally:
             del self.calls[keep[0] :], self.unread[keep[1] :]
             self._at = None
-
-    def _enter(self, name: str, rows: int | None) -> None:
-        if self._at is not None:
-            self._at.enter(name, rows)
 
     def _leave(self) -> None:
         if self._at is not None and self._at.frames:
