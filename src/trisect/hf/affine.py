@@ -49,7 +49,7 @@ class Passed:
 
 @dataclass(frozen=True, eq=False)
 class Normed:
-    """One use of a layer norm: what went in and what came out; the nth use of that norm."""
+    """One use of a layer norm: what went in and what came out; the nth use of that norm. `given` is x in its graph."""
 
     name: str
     module: nn.Module
@@ -57,6 +57,7 @@ class Normed:
     y: Tensor
     calls: int
     nth: int
+    given: Tensor
 
 
 @dataclass(eq=False)
@@ -207,7 +208,8 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
 
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
-            record.normed.append(Normed(name, module, args[0].detach(), out.detach(), len(calls), record.use(name)))
+            made = args[0].detach(), out.detach(), len(calls), record.use(name), args[0]
+            record.normed.append(Normed(name, module, *made))
 
     with contextlib.ExitStack() as stack:
         for name, module in affine_modules(model):

@@ -17,6 +17,7 @@ class Call(NamedTuple):
 
     `module` is the attention module's dotted name, `order` counts the calls of one forward pass from 0. `weights` is
     null where the model's own attention function does not return them; `scale` multiplies q·k, null where unknown.
+    `raw` is the output as the model goes on with it.
     """
 
     module: str
@@ -27,6 +28,7 @@ class Call(NamedTuple):
     weights: Float[Tensor, "B H T S"] | None
     output: Float[Tensor, "B H T V"]
     scale: float | None
+    raw: Tensor | None = None
 
 
 class Edits(NamedTuple):

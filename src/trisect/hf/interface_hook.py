@@ -51,9 +51,8 @@ def record_interface(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[
                     weights = edits.hold[order].to(v)
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 scale = named.get("scaling")
-                calls.append(
-                    Call(names[id(module)], order, q, k, v, weights, output.transpose(1, 2), _number(scale, module))
-                )
+                mixed, factor = output.transpose(1, 2), _number(scale, module)
+                calls.append(Call(names[id(module)], order, q, k, v, weights, mixed, factor, output))
                 return output, weights
 
             return recorded

@@ -2,40 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trisect.core.trace import Origin
 from trisect.hf.affine import Affine, Passed, PassRecord
 from trisect.hf.calls import Call
+from trisect.hf.operands import tensors_in
 
 
 class Output(NamedTuple):
-    """W_O of one call: where it comes from, [H E D], b_O [D], and the use of it."""
+    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, and the module that gives just that on."""
 
     origin: Origin
     weight: Tensor | None = None
     bias: Tensor | None = None
     passed: Passed | None = None
+    owner: str | None = None
 
 
-def find_output(call: Call, record: PassRecord, sources: Sequence[Passed], allowed: float) -> Output:
-    """The first affine map after a call that its output enters, as it is; else what lies between.
+class Left(NamedTuple):
+    """What a module gave on: its first tensor, and how many uses of affine maps came before that."""
 
-    `sources` are the maps that q, k and v come from. The residual compares Σ_h weights v W_O + b_O with what the map
-    gave, as a share of the largest value.
+    name: str
+    made: Tensor
+    uses: int
+
+
+@contextlib.contextmanager
+def leaving(model: nn.Module, record: PassRecord) -> Iterator[list[Left]]:
+    """What every module with parts gives on in the passes inside, in the order in which they end."""
+    left: list[Left] = []
+
+    def note(name: str, out: Any) -> None:
+        made = next((t for t in tensors_in((out,)) if t.is_floating_point()), None)
+        if made is not None:
+            left.append(Left(name, made, len(record.passed)))
+
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if list(module.children()):
+                stack.callback(module.register_forward_hook(lambda _m, _a, out, name=name: note(name, out)).remove)
+        yield left
+
+
+def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Passed, ...], ...]:
+    """For every call the affine maps that its output enters, whatever happens to it on the way, with no other map between."""
+    found: list[list[Passed]] = [[] for _ in calls]
+    for passed in record.passed:
+        before = [
+            i for i, c in enumerate(calls) if c.order < passed.calls and c.raw is not None and c.raw.requires_grad
+        ]
+        if not passed.x.requires_grad or not before:
+            continue
+        draw = torch.Generator().manual_seed(0)
+        mixed = torch.randn(passed.x.shape, generator=draw).to(passed.x)  # a plain sum is blind behind a norm
+        raws = [raw for i in before if (raw := calls[i].raw) is not None]
+        made = torch.autograd.grad((passed.x * mixed).sum(), raws, retain_graph=True, allow_unused=True)
+        for i, gradient in zip(before, made, strict=True):
+            if gradient is not None and bool(gradient.any()):
+                found[i].append(passed)
+    return tuple(tuple(own) for own in found)
+
+
+def find_output(
+    call: Call,
+    record: PassRecord,
+    sources: Sequence[Passed],
+    consumers: Sequence[Passed],
+    left: Sequence[Left],
+    allowed: float,
+) -> Output:
+    """The one affine map that a call's output enters, as it is; else what lies between, or that there is no such map.
+
+    `sources` are the maps that q, k and v come from, `consumers` those that the output enters. The residual compares
+    Σ_h weights v W_O + b_O with what the map gave, as a share of the largest value.
     """
-    after = [p for p in record.passed if p.calls > call.order]
-    for passed in after:
-        columns = _columns(call.output.detach(), passed.x.detach())
-        if columns is not None:
-            return _checked(call, passed, columns, allowed)
-        if _depends(passed, sources):
-            return Output(_between(call, record, passed, sources), passed=passed)
-    return Output(Origin("unknown", "the output enters no affine map of this model"))
+    names = list(dict.fromkeys(p.name for p in consumers))
+    if not names:
+        return Output(Origin("unknown", "the output enters no affine map of this model"))
+    if len(names) > 1:
+        shown = f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else " and ".join(names)
+        words = f"the output enters {shown}, so that no one map is W_O"
+        return Output(Origin("mixed", words), passed=consumers[0])
+    passed = consumers[0]
+    columns = _columns(call.output.detach(), passed.x.detach())
+    if columns is None:
+        return Output(_between(call, record, passed, sources), passed=passed)
+    found = _checked(call, passed, columns, allowed)
+    if found.weight is None:
+        return found
+    owner = _common(call.module, passed.name)
+    made = _left_by(owner, passed, record, left)
+    if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, allowed):
+        words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
+        return Output(Origin("mixed", words), passed=passed)
+    same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
+    return found._replace(owner=owner if same else None)
+
+
+def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left]) -> Tensor | None:
+    """What a module gave on after that use of a map inside it."""
+    index = next(i for i, p in enumerate(record.passed) if p is passed)
+    return next((one.made for one in left if one.name == owner and one.uses > index), None)
+
+
+def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
+    """Whether a tensor that has a use's result in it has more of it than a sum."""
+    if not made.requires_grad:
+        return False
+    draw = torch.Generator().manual_seed(0)
+    mixed = torch.randn(made.shape, generator=draw).to(made)
+    (gradient,) = torch.autograd.grad((made * mixed).sum(), passed.leaf, retain_graph=True, allow_unused=True)
+    if gradient is None or gradient.numel() != mixed.numel():
+        return False
+    both = (gradient, gradient.transpose(0, 1)) if gradient.dim() > 2 else (gradient,)
+    off = min(float((g.reshape(mixed.shape) - mixed).abs().max()) for g in both)
+    return off > allowed * float(mixed.abs().max())
+
+
+def _normed_after(record: PassRecord, passed: Passed, allowed: float) -> bool:
+    """Whether what was made is added to what a norm is given: the block is LN(x + attention(x))."""
+    after = (n.given for n in record.normed if n.calls == passed.calls and n.given.numel() == passed.leaf.numel())
+    return any(_reaches(given, passed) and not _changed(given, passed, allowed) for given in after)
+
+
+def _reaches(made: Tensor, passed: Passed) -> bool:
+    if not made.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(made.sum(), passed.leaf, retain_graph=True, allow_unused=True)
+    return gradient is not None
+
+
+def _common(module: str, other: str) -> str:
+    """The innermost module that holds both."""
+    pairs = zip(module.split("."), other.split("."), strict=False)
+    return ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _columns(output: Tensor, x: Tensor) -> Tensor | None:
@@ -57,14 +164,6 @@ def _columns(output: Tensor, x: Tensor) -> Tensor | None:
 
 def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
     return flat.T.contiguous().cpu().view(torch.uint8).numpy()
-
-
-def _depends(passed: Passed, sources: Sequence[Passed]) -> bool:
-    leaves = [s.leaf for s in sources]
-    if not passed.x.requires_grad or not leaves:
-        return False
-    found = torch.autograd.grad(passed.x.sum(), leaves, retain_graph=True, allow_unused=True)
-    return any(g is not None for g in found)
 
 
 def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:

@@ -104,7 +104,8 @@ class Follower(TorchFunctionMode):
 
     def _attended(self, module: str, found: WindowedCall) -> None:
         if self._at is not None:
-            self.calls.append(Call(module, self._at.order, *found.parts, found.weights, found.output, None))
+            parts, weights, output, raw = found
+            self.calls.append(Call(module, self._at.order, *parts, weights, output, None, raw))
             self._at.order += 1
 
     # -- the operations -------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Follower(TorchFunctionMode):
         if at.planning:
             at.plan(score, shared, values)
         parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
-        self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale))
+        self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out))
         at.order += 1
 
     def _held(self, at: ForwardPass, product: Product) -> Product:
@@ -217,7 +218,7 @@ class Follower(TorchFunctionMode):
         order, name = at.order, at.frames[-1].name
         done = use_sdpa(args, kwargs, at.rows, self.edits.write.get(order), self.edits.hold.get(order))
         at.order += 1
-        self.calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale))
+        self.calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale, done.result))
         return done.result
 
 

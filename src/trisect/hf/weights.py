@@ -19,7 +19,8 @@ from trisect.core.trace import Address, Origin, Projections
 from trisect.hf.affine import Affine, Passed, PassRecord, cut
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
-from trisect.hf.output_projection import find_output
+from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
+from trisect.hf.positions import Selected, find_placement
 
 # a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
 # models in float64 still turn positions and take norms in float32
@@ -64,16 +65,32 @@ def find_weights(
 
     What is not a plain selection of an affine map's outputs has no weights, and its origin says what it is.
     """
-    with torch.enable_grad(), hook(model, Edits()) as calls, cut(model, calls) as record:
+    with (
+        torch.enable_grad(),
+        hook(model, Edits()) as calls,
+        cut(model, calls) as record,
+        leaving(model, record) as left,
+    ):
         model(**inputs)
-    return tuple(_one(model, call, record, address) for call, address in zip(calls, addresses, strict=True))
+    consumers = find_consumers(calls, record)
+    return tuple(
+        _one(model, call, record, address, own, left)
+        for call, address, own in zip(calls, addresses, consumers, strict=True)
+    )
 
 
-def _one(model: nn.Module, call: Call, record: PassRecord, address: Address) -> CallWeights:
+def _one(
+    model: nn.Module,
+    call: Call,
+    record: PassRecord,
+    address: Address,
+    consumers: Sequence[Passed],
+    left: Sequence[Left],
+) -> CallWeights:
     before = [p for p in record.passed if p.calls <= call.order]
     parts = {n: _trace(model, call.module, n, t, before) for n, t in zip("qkv", (call.q, call.k, call.v), strict=True)}
     sources = [p for part in parts.values() for p in part.passed]
-    out = find_output(call, record, sources, tolerance(call.v))
+    out = find_output(call, record, sources, consumers, left, tolerance(call.v))
     origins = {n: part.origin for n, part in parts.items()} | {"o": out.origin}
     weights: dict[str, Tensor | None] = {f"w_{n}": part.weight for n, part in parts.items()}
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
@@ -100,7 +117,7 @@ def _trace(model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence
         return TracedPart(Origin("mixed", f"{name} is put together from {names}"), passed=uses)
     source = sources[0]
     if source.units is not None and source.factors is not None:
-        return _selected(model, module, name, t, source)
+        return _selected(model, module, name, t, source, passed)
     return TracedPart(_not_selected(name, t, source), passed=uses)
 
 
@@ -168,7 +185,9 @@ def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
     return order.view(first.shape).cpu(), factor[order].view(first.shape).cpu()
 
 
-def _selected(model: nn.Module, module: str, name: str, t: Tensor, source: MapUse) -> TracedPart:
+def _selected(
+    model: nn.Module, module: str, name: str, t: Tensor, source: MapUse, before: Sequence[Passed]
+) -> TracedPart:
     units, factors = source.units, source.factors
     assert units is not None
     assert factors is not None
@@ -177,6 +196,9 @@ def _selected(model: nn.Module, module: str, name: str, t: Tensor, source: MapUs
     even = bool(((factors - scale).abs() <= 1e-3 * abs(scale)).all())
     # keys and values may be recomputed everywhere, unless positions turn them
     residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
+    placed = find_placement(name, t, Selected(passed, units, factors, extra), before, tolerance(t))
+    if placed.words and (residual <= tolerance(t) or placed.words.startswith("at position 0 ")):
+        return TracedPart(Origin("mixed", placed.words, residual=residual), passed=(passed,))
     weight, bias = affine.weight[units], None if affine.bias is None else affine.bias[units]
     weight, factor = weight.transpose(1, 2), factors.to(weight)
     if not even:

@@ -55,11 +55,12 @@ class WindowedLayer:
 
 
 class WindowedCall(NamedTuple):
-    """What was read of one such attention."""
+    """What was read of one such attention; `raw` is the output as the model goes on with it."""
 
     parts: Parts
     weights: Float[Tensor, "B H T S"]
     output: Float[Tensor, "B H T E"]
+    raw: Tensor
 
 
 def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -> Float[Tensor, "B H T S"]:
@@ -172,7 +173,7 @@ class PieceReader:
         output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
         if not visit.was_enabled:
             parts, output = Parts(*(t.detach() for t in parts)), output.detach()
-        self.note(pieces.module, WindowedCall(parts, weights, output))
+        self.note(pieces.module, WindowedCall(parts, weights, output, out))
 
 
 def _detached(out: Any) -> Any:

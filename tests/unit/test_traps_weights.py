@@ -1,0 +1,185 @@
+"""Projections that are right at the first look: another W_O beside the true one, q and k that depend on positions."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests import fooling
+from tests.fooling import WIDTH, Fooling
+from torch import nn
+
+from trisect.hf.load import load
+from trisect.hf.proof import prove
+
+
+def origins(model, length=7):
+    proof = prove("fooling", model, fooling.ids(length))
+    assert proof.refusal is None
+    return proof.found[0].projections
+
+
+def with_parts(model: Any, **made: nn.Module) -> Any:
+    for name, module in made.items():
+        setattr(model.attention, name, module)
+    return model
+
+
+def test_the_plain_model_is_read():
+    found = origins(Fooling())
+    assert [found.origins[n].how for n in "qkvo"] == ["rows"] * 4
+
+
+def low_rank_first(attention, mixed, x, ids):
+    """A LoRA around o whose low-rank half is called before it."""
+    low = attention.up(attention.down(mixed))
+    return attention.o_proj(mixed) + low
+
+
+def low_rank_after(attention, mixed, x, ids):
+    return attention.o_proj(mixed) + attention.up(attention.down(mixed))
+
+
+def gate_of_the_output(attention, mixed, x, ids):
+    gate = torch.sigmoid(attention.gate(mixed))
+    return attention.o_proj(mixed) * gate
+
+
+def auxiliary_head(attention, mixed, x, ids):
+    attention.seen = attention.aux(mixed)
+    return attention.o_proj(mixed)
+
+
+def by_token_type(attention, mixed, x, ids):
+    both = attention.o_proj(mixed), attention.other(mixed)
+    return torch.where((ids < 20)[..., None], *both)
+
+
+def residual_inside(attention, mixed, x, ids):
+    return attention.o_proj(mixed) + mixed
+
+
+def gate_after(attention, mixed, x, ids):
+    return attention.o_proj(mixed) * torch.sigmoid(attention.gate(x))
+
+
+DOWN, UP, SQUARE = (WIDTH, 4), (4, WIDTH), (WIDTH, WIDTH)
+SEVERAL = {
+    low_rank_first: {"down": DOWN, "up": UP},
+    low_rank_after: {"down": DOWN, "up": UP},
+    gate_of_the_output: {"gate": SQUARE},
+    auxiliary_head: {"aux": (WIDTH, WIDTH)},
+    by_token_type: {"other": SQUARE},
+}
+
+
+@pytest.mark.parametrize("out", SEVERAL, ids=lambda f: f.__name__)
+def test_an_output_that_enters_several_maps_has_no_one_w_o(out):
+    shapes = SEVERAL[out]
+    made = dict(zip(shapes, fooling.parts(*shapes.values()), strict=True))
+    found = origins(with_parts(Fooling(out=out), **made))
+    first = next(iter(shapes))
+    assert found.w_o is None
+    assert found.origins["o"].how == "mixed"
+    for name in ("layers.0.attn.o_proj", f"layers.0.attn.{first}"):
+        assert name in found.origins["o"].words
+
+
+def test_an_output_that_is_also_added_as_it_is():
+    found = origins(Fooling(out=residual_inside))
+    assert found.w_o is None
+    assert (
+        "the output enters layers.0.attn.o_proj, layers.0.up, layers.1.attn.q_proj and 4 more"
+        in found.origins["o"].words
+    )
+
+
+def test_a_factor_after_w_o():
+    made = dict(zip(["gate"], fooling.parts(SQUARE), strict=True))
+    found = origins(with_parts(Fooling(out=gate_after), **made))
+    assert found.w_o is None
+    assert found.origins["o"].words == (
+        "what layers.0.attn.o_proj makes of the output is not what layers.0.attn adds: it is changed before it leaves"
+    )
+
+
+def convolve(k):
+    """Primer: a depthwise convolution over time, of width three."""
+    kernel = torch.tensor([0.5, 0.3, 0.2])
+    padded = nn.functional.pad(k, (0, 0, 2, 0))
+    return sum(w * padded[:, 2 - i : padded.shape[1] - i] for i, w in enumerate(kernel))
+
+
+def shift(k):
+    return torch.cat([k[:, :1], k[:, :-1]], 1)
+
+
+def half_shift(k):
+    half = k.shape[-1] // 2
+    return torch.cat([k[..., :half], shift(k)[..., half:]], -1)
+
+
+def roll(k):
+    return k.roll(1, 1)
+
+
+def placed(q):
+    places = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(3))
+    places[0] = 0
+    return q + places[: q.shape[1]]
+
+
+def placed_throughout(q):
+    return q + torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(3))[: q.shape[1]]
+
+
+def by_log(q):
+    return q * (1 + torch.arange(q.shape[1])).add(torch.e - 1).log()[:, None]
+
+
+def cumulated(q):
+    return q.cumsum(1)
+
+
+CHANGES = {
+    convolve: "at position 1 {} is put together from positions 0 and 1 of",
+    cumulated: "at position 1 {} is put together from positions 0 and 1 of",
+    shift: "at position 1 {} is made of position 0 of",
+    half_shift: "at position 1 {} is put together from positions 0 and 1 of",
+    roll: "at position 0 {} is made of position 6 of",
+    placed: "at position 1 {} is more than what",
+    placed_throughout: "at position 1 {} is more than what",
+    by_log: "at position 1 {} is 1.31 times what",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("part", ["q", "k"])
+def test_what_depends_on_the_position_is_named(change, part):
+    found = origins(Fooling(**{part: change}))
+    origin = found.origins[part]
+    assert getattr(found, f"w_{part}") is None
+    assert origin.how == "mixed"
+    assert CHANGES[change].format(part) in origin.words
+    assert f"layers.0.attn.{part}_proj" in origin.words
+    assert [found.origins[n].how for n in "qkvo" if n != part] == ["rows"] * 3
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+def test_values_that_depend_on_the_position(change):
+    found = origins(Fooling(v=change))
+    assert found.w_v is None
+    assert found.origins["v"].how != "rows"
+
+
+def test_a_shift_before_the_projection_is_part_of_what_enters_it():
+    """W_Q is right for what it is given; the block around, which is given to others, is not claimed."""
+    proof = prove("fooling", Fooling(inside=shift), fooling.ids())
+    found = proof.found[0]
+    assert [found.projections.origins[n].how for n in "qkvo"] == ["rows"] * 4
+    assert found.around is None
+
+
+def test_what_depends_on_the_position_is_named_where_models_are_checked():
+    one = load(Fooling(q=by_log), inputs=fooling.ids())
+    assert "layer 1, q: at position 1 q is 1.31 times what" in one.proof.notes()[0]
+    assert one.projections()[0].w_q is None
