@@ -1,4 +1,4 @@
-"""Write the README of results/alignment, wikitext2-controls and roles from the tables beside them: python tools/written.py"""
+"""Write the README of results/alignment, wikitext2-controls, roles and induction from the tables beside them: python tools/written.py"""
 
 from __future__ import annotations
 
@@ -183,17 +183,41 @@ trisect study roles --out roles
 """
 
 
+INDUCTION = """# Which methods can tell? A second world with planted roles: induction, five seeds
+
+Documents of four keys, each with a value after it, and one of the keys again: the answer is the value that came after it. Layer 1 hands
+each key on to its value, layer 2 finds it, layer 3 is idle. At layer 2 the query has to carry its own word, the key the word before it,
+the value its own word; the value of layer 1 the key's own word. Written by `python tools/written.py` from the tables here.
+
+```sh
+trisect study induction --out induction
+```
+"""
+
+
 def roles() -> str:
     """results/roles/README.md, as it should be."""
-    place = ROOT / "roles"
+    return planted_world("roles", ROLES, trial)
+
+
+def induction() -> str:
+    """results/induction/README.md, as it should be."""
+    return planted_world("induction", INDUCTION)
+
+
+def planted_world(
+    name: str, head: str, also: Callable[[Mapping[str, planted.MethodScore]], list[str]] | None = None
+) -> str:
+    """What the methods find in a world whose truth is known, from the tables of its study."""
+    place = ROOT / name
     tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
     experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
     about = read_json(place / "about.json", "") | {"experiment": experiment[0]}
     rows, runs = StudyRows.of(tables, about), tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
-    lines = [ROLES, made, "", *verdicts(tables["claims"], ("F-1", "F-4"))]
+    lines = [head, made, "", *verdicts(tables["claims"], ("F-1", "F-4"))]
     found = planted.scores(rows)
-    head = ["method", "over", "AUROC", "false alarms", "misses"]
+    columns = ["method", "over", "AUROC", "false alarms", "misses"]
     share = {True: "–"}
     body = [
         [
@@ -205,8 +229,8 @@ def roles() -> str:
         for one in found
     ]
     lines += [
-        *table(head, body),
-        *trial({one.key: one for one in found}),
+        *table(columns, body),
+        *(also({one.key: one for one in found}) if also else []),
         "Effects, mean over seeds (95 %); ● is planted, ✓ found by the method's own rule:",
         "",
     ]
@@ -322,7 +346,7 @@ def _paired(rise: Sequence[Point], chance: Sequence[Point]) -> list[Point]:
     return [p._replace(value=p.value - known[p.site, p.run]) for p in rise if (p.site, p.run) in known]
 
 
-PAGES = {"alignment": alignment, "wikitext2-controls": controls, "roles": roles}
+PAGES = {"alignment": alignment, "wikitext2-controls": controls, "roles": roles, "induction": induction}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
