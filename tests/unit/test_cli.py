@@ -40,7 +40,7 @@ BAD = [
     (("study", "quick", "--seeds", "1,1"), "The seeds [1, 1]", "different whole numbers"),
     (("study", "quick", "--epochs", "0"), "epochs is 0", "1 or more"),
     (("study", "quick", "--epochs", "-1"), "epochs is -1", "1 or more"),
-    (("study", "quick", "--workers", "-1"), "workers is -1", "0 or more"),
+    (("study", "quick", "--workers", "-1"), "workers is -1", "from 0 to 1,024"),
     (
         ("study", "quick", "--only", "melt"),
         "'melt' is not an experiment",

@@ -97,7 +97,7 @@ def test_a_recipe_that_nothing_can_be_trained_with(settings, said):
 @pytest.mark.parametrize(
     ("setting", "value", "bounds"),
     [
-        ("layers", -1, "1 or more"),
+        ("layers", -1, "from 1 to 1,000"),
         ("rate", float("nan"), "above 0"),
         ("rate", float("inf"), "above 0"),
         ("span", 0.6, "from 0 to 0.5"),

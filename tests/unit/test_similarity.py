@@ -416,12 +416,20 @@ def test_in_every_measure_one_of_144_heads_can_survive():
         (
             {"draws": 200},
             SpecError,
-            ("draws is 200.", "With fewer than 20,000 no head could", "Give draws as a whole number, 20,000 or more."),
+            (
+                "draws is 200.",
+                "With fewer than 20,000 no head could",
+                "Give draws as a whole number, from 20,000 to 10,000,000.",
+            ),
         ),
         (
             {"batch": 0},
             SpecError,
-            ("batch is 0.", "It is a whole number, 1 or more.", "Give batch as a whole number, 1 or more."),
+            (
+                "batch is 0.",
+                "It is a whole number, from 1 to 100,000.",
+                "Give batch as a whole number, from 1 to 100,000.",
+            ),
         ),
         (
             {"texts": texts_of()},

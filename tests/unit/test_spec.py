@@ -167,7 +167,7 @@ BAD = [
     (lambda: Attack(labels=("pos", "pos")), "labels are"),
     (lambda: Attack(strengths=(1.0, 1.0)), "strengths are"),
     (lambda: Design("x", training=Training(epochs=2), attack=Attack(epochs=5)), "Attacks last 5 epochs"),
-    (lambda: Design("x", seeds=(10**20,)), "A seed is 100000000000000000000"),
+    (lambda: Design("x", seeds=(10**20,)), "seed is 100000000000000000000"),
     (lambda: Model(dropout=0.9999999), "dropout is 0.9999999"),
     (lambda: replace(PRESETS[0], rewind=Rewind((Site.parse("pre.q@1"),))).resolved(), "rewind at 'pre.q@1' is not"),
     (lambda: replace(PRESETS[0], erase=Erase((Site.parse("ffn@1"),))).resolved(), "Studies erase q, k, v and their"),

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from trisect.core.bounds import WHOLE
 from trisect.core.errors import SpecError
+from trisect.core.typecheck import shortened
 
 MOST_SEEDS = 10_000
 NUMBERS = {int: "a whole number", float: "a number"}
@@ -216,16 +218,26 @@ def _one(one: Declared, value: Any) -> Any:
     known = all(k in NOUNS for k in kinds)
     if known and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
         nouns = " or ".join(_noun(k, setting) for k in kinds)
-        raise SpecError(f"{one.name} is {value!r}.", f"It is {nouns}.", f"Give {one.name} as that.")
+        raise SpecError(f"{one.name} is {shortened(value)}.", f"It is {nouns}.", f"Give {one.name} as that.")
     if isinstance(value, str | Path):
         _check_text(one, str(value))
     if setting.choices and value not in setting.choices:
         there = f"There is {_listed(setting.choices)}."
-        raise SpecError(f"{one.name} is {value!r}.", there, "Use one of them.")
-    if kind in NUMBERS and not _inside(value, setting):
-        known = setting.known or f"It is {_noun(kind, setting)}."
-        raise SpecError(f"{one.name} is {value!r}.", known, f"Give {one.name} as {_noun(kind, setting)}.")
+        raise SpecError(f"{one.name} is {shortened(value)}.", there, "Use one of them.")
+    if kind in NUMBERS and not _inside(value, setting, highest(one)):
+        most = highest(one)
+        over = most is not None and value > most
+        noun = _noun(kind, replace(setting, high=most) if over and setting.below is None else setting)
+        known = (None if over else setting.known) or f"It is {noun}."
+        raise SpecError(f"{one.name} is {shortened(value)}.", known, f"Give {one.name} as {noun}.")
     return value
+
+
+def highest(one: Declared) -> float | None:
+    """The largest value that a number may have: its own, or that of every whole number; null for a number without."""
+    setting = one.setting
+    own = setting.high if setting.high is not None else setting.below
+    return own if own is not None or one.item is not int else WHOLE
 
 
 def _check_text(one: Declared, text: str) -> None:
@@ -237,11 +249,11 @@ def _check_text(one: Declared, text: str) -> None:
         raise SpecError(f"{one.name} is {text!a}.", known, f"Give {one.name} as a text.") from None
 
 
-def _inside(value: float, setting: Setting) -> bool:
+def _inside(value: float, setting: Setting, most: float | None) -> bool:
     return (
-        math.isfinite(value)
+        (isinstance(value, int) or math.isfinite(value))
         and (setting.low is None or value >= setting.low)
-        and (setting.high is None or value <= setting.high)
+        and (most is None or value <= most)
         and (setting.above is None or value > setting.above)
         and (setting.below is None or value < setting.below)
     )
@@ -253,12 +265,16 @@ def _noun(kind: Any, setting: Setting) -> str:
     bounds = [f"above {setting.above:g}"] if setting.above is not None else []
     bounds += [f"below {setting.below:g}"] if setting.below is not None else []
     if low is not None and high is not None:
-        bounds.append(f"from {low:,g} to {high:,g}")
+        bounds.append(f"from {_spelt(low)} to {_spelt(high)}")
     elif low is not None:
-        bounds.append(f"{low:,g} or more")
+        bounds.append(f"{_spelt(low)} or more")
     elif high is not None:
-        bounds.append(f"at most {high:,g}")
+        bounds.append(f"at most {_spelt(high)}")
     return ", ".join([NOUNS[kind], " and ".join(bounds)] if bounds else [NOUNS[kind]])
+
+
+def _spelt(bound: float) -> str:
+    return f"{int(bound):,}" if float(bound).is_integer() else f"{bound:g}"
 
 
 def _listed(names: Sequence[str]) -> str:

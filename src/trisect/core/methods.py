@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trisect.core.bounds import POINTS, RESAMPLES
 from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
@@ -93,7 +94,7 @@ class Rewind:
         settle(self)
         known = ("adaptive", "exact")
         need(self.mode in known, f"mode is {self.mode!r}.", f"There is {' and '.join(known)}.", "Use one of them.")
-        whole(self.points, "points", 2)
+        whole(self.points, "points", 2, POINTS)
         if self.sample_tokens is not None:
             whole(self.sample_tokens, "sample_tokens", 2)
         whole(self.sample_seed, "sample_seed", 0)
@@ -200,7 +201,7 @@ class Erase:
     def __post_init__(self) -> None:
         settle(self)
         _filled(self, "sites", "labels")
-        whole(self.draws, "draws", 1)
+        whole(self.draws, "draws", 1, RESAMPLES)
 
 
 @dataclass(frozen=True)

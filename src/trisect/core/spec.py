@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from trisect.core import bounds
 from trisect.core.edits import Edit, make_edit, place, read_edit
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.site import Site
-from trisect.core.typecheck import need, settle, whole
+from trisect.core.typecheck import need, settle, shortened, whole
 
 SCHEMA = 1
 LATER = ("edits", "ablate", "interchange", "idle")  # where there are none, neither statements nor ids name them
@@ -36,8 +37,8 @@ class Model:
 
     def __post_init__(self) -> None:
         settle(self)
-        for name in ("width", "layers", "heads", "feedforward"):
-            whole(getattr(self, name), name, 1)
+        for name, most in bounds.MODEL.items():
+            whole(getattr(self, name), name, 1, most)
         need(
             self.width % self.heads == 0,
             f"{self.heads} heads do not divide a width of {self.width}.",
@@ -80,8 +81,8 @@ class Training:
 
     def __post_init__(self) -> None:
         settle(self)
-        for name in ("epochs", "columns", "eval_columns", "window"):
-            whole(getattr(self, name), name, 1)
+        for name, most in bounds.TRAINING.items():
+            whole(getattr(self, name), name, 1, most)
         whole(self.warmup, "warmup", 0)
         known = ("sgd", "adamw")
         need(
@@ -155,9 +156,9 @@ class Design:
     def __post_init__(self) -> None:
         settle(self)
         need(
-            bool(re.fullmatch(r"[\w.-]+", self.name)),
-            f"{self.name!r} is not a name.",
-            "Names are letters, digits, '.', '_', '-'.",
+            bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= bounds.NAME,
+            f"{shortened(self.name)} is not a name.",
+            f"Names are up to {bounds.NAME} letters, digits, '.', '_', '-'.",
             "Rename it.",
         )
         need(
@@ -167,14 +168,13 @@ class Design:
             "Give for example seeds 1, 2 and 3.",
         )
         for seed in self.seeds:
-            whole(seed, "seed", 0)
+            whole(seed, "seed", 0, bounds.SEED)
         need(
             len(set(self.seeds)) == len(self.seeds),
             f"seeds are {self.seeds}.",
             "One of them stands twice.",
             "Name each seed once.",
         )
-        need(max(self.seeds) < 2**63, f"A seed is {max(self.seeds)}.", "Seeds are below 2^63.", "Use a smaller one.")
         last = self.attack.epochs if self.attack and self.attack.epochs else 0
         need(
             last <= self.training.epochs,

@@ -7,6 +7,7 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from trisect.core.bounds import WHOLE
 from trisect.core.errors import SpecError
 
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
@@ -30,7 +31,7 @@ def settled(statement: type[Any], values: Mapping[str, Any], name: str) -> dict[
         try:
             found[key] = _fitted(value, hints[key])
         except TypeError:
-            where, what = f"{name} has {key} {value!r}.", _word(hints[key])
+            where, what = f"{name} has {key} {shortened(value)}.", _word(hints[key])
             raise SpecError(where, f"{key} is {what}.", f"Give {key} as that.") from None
     return found
 
@@ -65,7 +66,22 @@ def need(ok: bool, given: str, known: str, todo: str) -> None:
         raise SpecError(given, known, todo)
 
 
-def whole(value: Any, name: str, least: int) -> None:
-    """Raise SpecError unless the value is a whole number that is not below `least`."""
+def whole(value: Any, name: str, least: int, most: int = WHOLE) -> None:
+    """Raise SpecError unless the value is a whole number from `least` to `most`."""
     ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    need(ok, f"{name} is {value!r}.", f"It is a whole number, {least} or more.", f"Give {name} as {least} or more.")
+    need(
+        ok,
+        f"{name} is {shortened(value)}.",
+        f"It is a whole number, {least} or more.",
+        f"Give {name} as {least} or more.",
+    )
+    known = f"It is a whole number, at most {most:,}."
+    need(value <= most, f"{name} is {shortened(value)}.", known, f"Give {name} as {most:,} or less.")
+
+
+def shortened(value: object, most: int = 60) -> str:
+    """A value as an error quotes it: one that would fill the screen by its beginning."""
+    if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
+        return f"a number of over {most} digits"
+    said = repr(value)
+    return said if len(said) <= most else f"{said[:most]}… ({len(said):,} characters)"

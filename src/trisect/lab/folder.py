@@ -10,8 +10,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from trisect.core.errors import StudyError
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError
 from trisect.core.files import digest, file_name, inside, is_name, is_scratch, read_json, remove_scratch
+from trisect.core.spec import read_run
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,9 @@ class Folder:
         moving = f"The ledger cannot be made again: move {self.path} away and run the study again."
         if self.ledger.exists():
             todo = f"Delete {self.ledger} and call 'trisect study' again: it is made again from {self.copy.name}."
-            return read_json(self.ledger, todo if self.copy.exists() else moving)
+            return _ledger(self.ledger, todo if self.copy.exists() else moving)
         if self.copy.exists():
-            return read_json(self.copy, moving)
+            return _ledger(self.copy, moving)
         raise StudyError(
             f"{self.path} holds no study.",
             f"There is no {self.ledger.name} in it.",
@@ -177,3 +178,29 @@ class Folder:
 def is_study(place: Path) -> bool:
     """Whether a folder is a study's: its ledger, or the ledger's copy, is there."""
     return Folder(place).ledger.exists() or Folder(place).copy.exists()
+
+
+def _ledger(path: Path, todo: str) -> dict[str, Any]:
+    """A ledger whose parts are what a study wrote: of each run the statement that its id is the hash of.
+
+    A checksum can be made for any content, so that it says nothing of that. Raises DamagedFileError.
+    """
+    body = read_json(path, todo)
+    try:
+        runs, fleets, size = body["runs"], body["fleets"], body.get("fleet", 1)
+        if not isinstance(size, int) or not 1 <= size <= 1_024:
+            raise ValueError(f"its fleets have {size!r} members")
+        for name in ("base", "experiment"):
+            if not isinstance(body[name], dict):
+                raise ValueError(f"{name} is no object")
+        for run, statement in runs.items():
+            if read_run(statement).id != run:
+                raise ValueError(f"{run} is not the id of its statement")
+        if strange := [run for fleet in fleets for run in fleet if run not in runs]:
+            raise ValueError(f"a fleet names {strange[0]!r}, which is no run of it")
+    except (KeyError, TypeError, ValueError, AttributeError, TrisectError) as error:
+        said = error.given if isinstance(error, TrisectError) else str(error)
+        raise DamagedFileError(
+            f"{path} is no study's ledger.", f"{type(error).__name__}: {said[:200]}", todo
+        ) from error
+    return body

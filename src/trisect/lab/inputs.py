@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trisect.core.errors import ModelError, SpecError
+from trisect.core.bounds import TRAINING
+from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.core.spec import Machine
+from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ Changes = Annotated[
     Mapping[str, Any],
     Setting("Another value for one of its settings.", option="set", many="pairs", metavar="NAME=VALUE"),
 ]
-BatchSize = Annotated[int, Setting("Texts read at once.", low=1, option="")]
+BatchSize = Annotated[int, Setting("Texts read at once.", low=1, high=TRAINING["columns"], option="")]
 Sites = Annotated[
     tuple[Site | str, ...],
     Setting(
@@ -37,7 +39,7 @@ Dtype = Annotated[str, Setting("float32, bfloat16, float16 or float64.", metavar
 Device = Annotated[str, Setting("Where the model is put: cpu or cuda.", metavar="DEVICE")]
 Pickle = Annotated[bool, Setting("Allow weights that are a pickle, which can run code.")]
 RemoteCode = Annotated[bool, Setting("Allow code from the model's repository to run here.")]
-Window = Annotated[int, Setting("Tokens read at once.", low=1, unset="the model's own limit")]
+Window = Annotated[int, Setting("Tokens read at once.", low=1, high=10_000_000, unset="the model's own limit")]
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,12 @@ class TextSource:
             raise SpecError("--corpus and --text were both given.", known, "Leave one of them out.")
         if self.texts is None and not self.text:
             raise SpecError("No text was given.", "Texts come from --corpus or --text.", "Give one of them.")
+        if self.split not in SPLITS:
+            raise CorpusError(f"{self.split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
+        if self.text and (self.reader is not None or self.split != "test"):
+            name = "--split" if self.reader is None else "--reader"
+            known = "It says how a corpus is read, and the texts stand in the command."
+            raise SpecError(f"{name} and --text were both given.", known, "Leave one of them out.")
         given = self.text or self.texts
         return open_any(
             [given] if isinstance(given, tuple) and not self.text else given, self.split, self.reader, self.limit
@@ -168,7 +176,8 @@ class Workers:
 
     device: Annotated[str, Setting("auto, cpu or cuda.", choices=("auto", "cpu", "cuda"))] = "auto"
     workers: (
-        Annotated[int, Setting("Worker processes; 0 runs everything in one.", low=0, unset="one a core")] | None
+        Annotated[int, Setting("Worker processes; 0 runs everything in one.", low=0, high=1_024, unset="one a core")]
+        | None
     ) = None
 
     def machine(self, quiet: bool) -> Machine:

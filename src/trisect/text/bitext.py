@@ -9,7 +9,17 @@ from typing import Any, NamedTuple, TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
-from trisect.text.alignment_files import SIDES, TALP, LinkFile, LinkSet, format_links, plural, read_lines, read_links
+from trisect.text.alignment_files import (
+    FORM,
+    SIDES,
+    TALP,
+    LinkFile,
+    LinkSet,
+    format_links,
+    plural,
+    read_lines,
+    read_links,
+)
 
 TRAIN, TEST = "train", "test"
 TRIAL = ("trial", "valid", "dev")  # what the middle split is called by those who share bitexts
@@ -74,6 +84,9 @@ def read_pairs(
     show (text.alignment_files.read_links). Raises CorpusError for sides with different numbers of lines, an empty sentence, and
     links that do not fit.
     """
+    if base is not None and gold is None:
+        known = "It says from what the links of a gold file count."
+        raise CorpusError(f"A base of {base} was given, and no gold links.", known, "Leave --base out, or give --gold.")
     paths = (Path(source), Path(target))
     sides = [[tuple(line.split()) for line in read_lines(path)] for path in paths]
     if len(sides[0]) != len(sides[1]):
@@ -93,6 +106,9 @@ def read_pairs(
     if gold is None:
         return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), ())
     found = read_links(Path(gold), [(len(s), len(t)) for s, t in zip(*sides, strict=True)], base)
+    if not any(links.possible for links in found.sentences):
+        todo = "Give the links that somebody made, or leave them out."
+        raise CorpusError(f"{gold} holds no link, so that it is no gold.", FORM, todo)
     return Pairs(tuple(_with(found, *sides)), (found.note,))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trisect.core import json_text
 from trisect.core.errors import CorpusError
 from trisect.core.subject import TextOrPair
 
@@ -45,7 +45,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
         if line.strip():
             place = f"{path}, line {number}"
             try:
-                body = json.loads(line)
+                body = json_text.parse(line)
             except ValueError as error:
                 raise bad_pair(place, f"it is no JSON ({error})") from None
             found.append(_pair(body, place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -12,7 +13,7 @@ from trisect.core.files import digest
 from trisect.core.subject import TextOrPair, Texts
 from trisect.text.corpus import SPLITS, Corpus
 from trisect.text.hub import DatasetTexts, is_hub
-from trisect.text.sources import find_source, open_corpus
+from trisect.text.sources import find_source, no_reader, open_corpus
 from trisect.text.worlds import is_generated
 
 STOP = "."
@@ -40,7 +41,9 @@ def first_texts(texts: Texts, limit: int) -> Texts:
         raise CorpusError(f"A limit of {limit} texts.", "At least one is needed.", "Give 1 or more, or leave it out.")
     note = f"Only the first {limit:,} texts are read."
     options = (*texts.options, "--limit", str(limit))
-    return replace(texts, texts=lambda: islice(texts.texts(), limit), notes=(*texts.notes, note), options=options)
+    return replace(
+        texts, texts=lambda: islice(texts.texts(), min(limit, sys.maxsize)), notes=(*texts.notes, note), options=options
+    )
 
 
 def open_texts(where: str | Path, split: str = "test", reader: str | None = None) -> Texts:
@@ -52,6 +55,8 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     """
     if split not in SPLITS:
         raise CorpusError(f"{split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
+    if is_generated(where):
+        no_reader(where, reader)
     if is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file()):
         return _of_corpus(open_corpus(where), split, _options(where, split, reader))
     source = find_source(where, reader)

@@ -96,6 +96,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
     if is_generated(where):
+        no_reader(where, name)
         return generate(where)
     if is_hub(where):
         return read(where, name)
@@ -103,6 +104,14 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     if name is None and (folder / "corpus.json").is_file():
         return Corpus.load(folder)
     return read(folder, name)
+
+
+def no_reader(where: str | Path, name: str | None) -> None:
+    """Raise CorpusError where a reader is named for a text that comes with trisect."""
+    if name is not None:
+        named(name)
+        known = f"'{where}' comes with trisect and is read by no reader."
+        raise CorpusError(f"The reader {name!r} was named for '{where}'.", known, "Leave --reader out.")
 
 
 def whole_place(where: str | Path) -> str:

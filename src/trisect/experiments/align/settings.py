@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed
@@ -46,7 +47,9 @@ class AlignSettings:
     ) = None
     limit: Annotated[int, Setting("Read no more than so many pairs.", low=1)] | None = None
     batch: BatchSize = 16
-    draws: Annotated[int, Setting("Draws of the pairs that intervals come from.", low=1, option="")] = DRAWS
+    draws: Annotated[int, Setting("Draws of the pairs that intervals come from.", low=1, high=RESAMPLES, option="")] = (
+        DRAWS
+    )
     seed: Seed = 0
     bitext: Annotated[Any, Setting("Pairs in memory, read instead of the files.", option="")] | None = None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from trisect.core.bounds import POINTS
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
@@ -29,7 +30,7 @@ class RewindSettings:
         ),
     ] = ()
     sites: Sites | None = None
-    points: Annotated[int, Setting("Values of α from 0 to 1.", low=2)] = 101
+    points: Annotated[int, Setting("Values of α from 0 to 1.", low=2, high=POINTS)] = 101
     epsilon: Annotated[
         float, Setting("Share of the final loss that criticality counts as a drop.", above=0, below=1)
     ] = 0.01

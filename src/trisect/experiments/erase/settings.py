@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
@@ -30,7 +31,7 @@ class EraseSettings:
     reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
     limit: Annotated[int, Setting("Read no more than so many texts of the split.", low=1)] | None = None
     sites: Sites | None = None
-    draws: Annotated[int, Setting("Random subspaces to compare with.", low=1)] = 10
+    draws: Annotated[int, Setting("Random subspaces to compare with.", low=1, high=RESAMPLES)] = 10
     per: Per = "layer"
     whose: (
         Annotated[

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.lab.experiment import Experiment
@@ -64,7 +65,7 @@ class PatchSettings:
         ]
         | None
     ) = None
-    count: Annotated[int, Setting("Pairs that a task makes.", low=1)] = 100
+    count: Annotated[int, Setting("Pairs that a task makes.", low=1, high=RESAMPLES)] = 100
     per: Per = "layer"
     positions: Annotated[
         str,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelSource, Seed
@@ -54,6 +55,7 @@ class ProfileSettings:
         Setting(
             "Random maps of each layer's input.",
             low=FEWEST,
+            high=RESAMPLES,
             known=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with.",
         ),
     ] = FEWEST
@@ -78,7 +80,9 @@ class ProfileSettings:
         ]
         | None
     ) = None
-    folds: Annotated[int, Setting("Parts of the text; each is predicted from the others.", low=2, option="")] = 5
+    folds: Annotated[
+        int, Setting("Parts of the text; each is predicted from the others.", low=2, high=1_000, option="")
+    ] = 5
     batch: BatchSize = 16
     seed: Seed = 0
 

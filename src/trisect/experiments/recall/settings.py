@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trisect.core.bounds import MODEL, RESAMPLES, TRAINING
 from trisect.core.fields import Setting
 from trisect.core.finding import Json
 from trisect.lab.experiment import Experiment, Utility
@@ -109,18 +110,26 @@ class RecallRecipe:
 
     name: Annotated[str, Setting("What it is called.", option="")] = "course"
     kind: Annotated[str, Setting("gpt2 has learned positions, llama rotary ones.", choices=("gpt2", "llama"))] = "gpt2"
-    layers: Annotated[int, Setting("Layers of the model.", low=1)] = 4
-    heads: Annotated[int, Setting("Heads of a layer.", low=1)] = 8
-    width: Annotated[int, Setting("Floats of the residual stream.", low=1)] = 256
-    block: Annotated[int, Setting("Characters read at once.", low=1)] = 128
+    layers: Annotated[int, Setting("Layers of the model.", low=1, high=MODEL["layers"])] = 4
+    heads: Annotated[int, Setting("Heads of a layer.", low=1, high=MODEL["heads"])] = 8
+    width: Annotated[int, Setting("Floats of the residual stream.", low=1, high=MODEL["width"])] = 256
+    block: Annotated[int, Setting("Characters read at once.", low=1, high=TRAINING["window"])] = 128
     dropout: Annotated[float, Setting("Share that is dropped in training.", low=0, below=1)] = 0.1
-    pretraining_epochs: Annotated[int, Setting("Epochs of pretraining, in each cycle.", low=1)] = 650
-    pretraining_batch: Annotated[int, Setting("Texts of a step of pretraining.", low=1)] = 128
+    pretraining_epochs: Annotated[
+        int, Setting("Epochs of pretraining, in each cycle.", low=1, high=TRAINING["epochs"])
+    ] = 650
+    pretraining_batch: Annotated[int, Setting("Texts of a step of pretraining.", low=1, high=TRAINING["columns"])] = 128
     pretraining_rate: Annotated[float, Setting("Highest learning rate of pretraining.", above=0)] = 6e-3
-    pretraining_cycles: Annotated[int, Setting("How often pretraining goes through its schedule.", low=1)] = 1
-    epochs_without: Annotated[int, Setting("Epochs of fine-tuning without pretraining.", low=1)] = 75
-    epochs_after: Annotated[int, Setting("Epochs of fine-tuning after pretraining.", low=1)] = 10
-    batch: Annotated[int, Setting("Questions of a step of fine-tuning.", low=1)] = 256
+    pretraining_cycles: Annotated[
+        int, Setting("How often pretraining goes through its schedule.", low=1, high=1_000)
+    ] = 1
+    epochs_without: Annotated[
+        int, Setting("Epochs of fine-tuning without pretraining.", low=1, high=TRAINING["epochs"])
+    ] = 75
+    epochs_after: Annotated[
+        int, Setting("Epochs of fine-tuning after pretraining.", low=1, high=TRAINING["epochs"])
+    ] = 10
+    batch: Annotated[int, Setting("Questions of a step of fine-tuning.", low=1, high=TRAINING["columns"])] = 256
     rate: Annotated[float, Setting("Highest learning rate of fine-tuning.", above=0)] = 6e-4
     warmup_tokens: Annotated[int, Setting("Tokens over which the rate rises.", low=0)] = 512 * 20
     decay_epochs: Annotated[float, Setting("Epochs of the pretraining text over which the rate falls.", above=0)] = (
@@ -140,7 +149,7 @@ class RecallRecipe:
     left_out: Annotated[
         int, Setting("Names missing from a second pretraining, where the data have no unseen people.", low=0)
     ] = 100
-    invented: Annotated[int, Setting("Names asked about that belong to nobody.", low=0)] = 200
+    invented: Annotated[int, Setting("Names asked about that belong to nobody.", low=0, high=RESAMPLES)] = 200
 
     def architecture(self) -> GptShape:
         """The model; raises SpecError for one that cannot be."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from trisect.core.bounds import DRAWS
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelSource, Seed, TextSource
@@ -23,6 +24,7 @@ class SimilaritySettings:
         Setting(
             "Random matrices drawn for each shape.",
             low=FEWEST,
+            high=DRAWS,
             known=f"With fewer than {FEWEST:,} no head could survive the correction for many heads.",
         ),
     ] = FEWEST

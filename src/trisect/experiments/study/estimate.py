@@ -9,6 +9,7 @@ PRODUCT = 120e9  # float32 operations a second of one core in the larger product
 # seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
 WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
 PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100
+BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
 ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
 
 
@@ -55,3 +56,15 @@ def disk_bytes(runs: list[Run], vocabulary: int) -> int:
         if run.edit is None:
             total += 4 * (run.training.epochs + 1) * run.model.layers * 3 * run.model.width * (run.model.width + 1)
     return total
+
+
+def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
+    """About how many bytes one worker process holds while it trains `members` runs side by side.
+
+    Of every member the weights, gradients, moments and initial weights; of a step what the backward pass needs.
+    """
+    m, t = experiment.model, experiment.training
+    positions = t.columns * t.window
+    layer = 14 * m.width + 3 * m.feedforward + 3 * m.heads * t.window
+    step = 4 * positions * (m.layers * layer + 3 * vocabulary)
+    return BASE + members * (5 * 4 * size(m, vocabulary) + step)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trisect.core.bounds import RUNS
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.extras import need_extra, there
 from trisect.core.site import Site
 from trisect.core.spec import Design, Rewind, Run, plain
-from trisect.experiments.study.estimate import disk_bytes, listening_seconds, rewinding_seconds, training_seconds
-from trisect.experiments.study.ledger import asked_of
+from trisect.experiments.study.estimate import (
+    disk_bytes,
+    listening_seconds,
+    memory_bytes,
+    rewinding_seconds,
+    training_seconds,
+)
+from trisect.experiments.study.ledger import FLEET, asked_of
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings
 from trisect.experiments.study.tasks import Task, is_done
+from trisect.lab import machine
 from trisect.lab.folder import Folder
 from trisect.lab.live import clock
 from trisect.lm.fleet import size
@@ -28,7 +37,7 @@ from trisect.text.worlds import world_of
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be run. Seconds are of one core and rough; `disk_bytes` is what stays."""
+    """What would be run. Seconds are of one core, memory is of one worker process, both rough; `disk_bytes` is what stays."""
 
     experiments: tuple[Design, ...]
     corpus: Corpus
@@ -37,6 +46,7 @@ class Plan:
     train_seconds: float
     rewind_seconds: float
     disk_bytes: int
+    memory_bytes: int
 
     def words(self) -> tuple[str, ...]:
         """Every run's id, then text, runs, time and disk."""
@@ -48,6 +58,7 @@ class Plan:
             f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types",
             f"runs      {len(self.runs)}, of {self.parameters:,} parameters each",
             f"time      roughly {clock(total)} of one core ({parts})",
+            f"memory    roughly {self.memory_bytes / 1e6:,.0f} MB a worker process",
             f"disk      {self.disk_bytes / 1e6:,.0f} MB",
         )
 
@@ -64,12 +75,30 @@ class Plan:
             "runs": [run.id for run in self.runs],
             "core_seconds": {"train": self.train_seconds, "rewind": self.rewind_seconds},
             "disk_bytes": self.disk_bytes,
+            "memory_bytes": self.memory_bytes,
         }
+
+    def check_machine(self, place: Path) -> None:
+        """Raise SpecError where one worker needs more memory than this machine has, or the disk of `place` lacks the space."""
+        memory, free = machine.memory_bytes(), machine.free_bytes(place)
+        for needed, has, what in (
+            (self.memory_bytes, memory, "memory in one worker process"),
+            (self.disk_bytes, free, f"disk in {place.absolute()}"),
+        ):
+            if has is not None and needed > has:
+                given = f"This would take roughly {needed / 1e9:,.1f} GB of {what}."
+                known = f"This machine has {has / 1e9:,.1f} GB{' free' if what.startswith('disk') else ''}."
+                raise SpecError(
+                    given, known, "Choose a smaller model, text or study, or give --force to go on all the same."
+                )
 
 
 def reply(settings: PlanSettings) -> Plan:
-    """The plan of what the settings ask for; raises TrisectError for what cannot be run."""
-    return make_plan(*designs(settings.what))
+    """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
+    plan = make_plan(*designs(settings.what))
+    if not settings.force:
+        plan.check_machine(Path())
+    return plan
 
 
 def designs(source: DesignSource) -> tuple[Design, ...]:
@@ -166,7 +195,12 @@ def make_plan(*experiments: Design) -> Plan:
         raise CorpusError(
             f"The text '{corpus.name}' has one word type.", known, "Give another text, or a smaller min_count."
         )
-    runs = tuple(dict.fromkeys(run for one in experiments for run in one.runs(corpus.fingerprint)))
+    runs = tuple(dict.fromkeys(islice((r for one in experiments for r in one.runs(corpus.fingerprint)), RUNS + 1)))
+    if len(runs) > RUNS:
+        known = f"One study holds up to {RUNS:,}."
+        raise SpecError(
+            f"More than {RUNS:,} runs are asked for.", known, "Name fewer seeds, sites, labels or strengths."
+        )
     words, train = len(corpus.vocabulary), len(corpus.splits["train"].tokens)
     return Plan(
         experiments,
@@ -176,6 +210,7 @@ def make_plan(*experiments: Design) -> Plan:
         sum(training_seconds(run, words, train, evaluated_tokens(corpus, run)) for run in runs),
         sum(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
         disk_bytes(list(runs), words),
+        max(memory_bytes(one, words, min(FLEET["cpu"], len(runs))) for one in experiments),
     )
 
 

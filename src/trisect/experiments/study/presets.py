@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
+from trisect.core import json_text
 from trisect.core.errors import SpecError
 from trisect.core.methods import (
     ALL_LAYERS,
@@ -147,8 +147,8 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     path = Path(what)
     if path.suffix == ".json" and path.is_file():
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            data = json_text.read(path)
+        except (OSError, ValueError) as error:
             raise SpecError(
                 f"{path} is not JSON." if isinstance(error, ValueError) else f"{path} cannot be read.",
                 str(error),

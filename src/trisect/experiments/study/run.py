@@ -25,7 +25,7 @@ from trisect.experiments.study.track import check_tracker, log_path, read_logged
 from trisect.experiments.study.work import StudyWork
 from trisect.lab.driver import conclude
 from trisect.lab.experiment import Bench, Measured, Result
-from trisect.lab.folder import Folder
+from trisect.lab.folder import Folder, is_study
 from trisect.lab.jobs import run_jobs
 from trisect.lab.versions import versions
 from trisect.text.corpus import Corpus
@@ -42,6 +42,7 @@ class PreparedStudy:
     plan: Plan
     device: str
     machine: Machine
+    force: bool = False
 
     @property
     def name(self) -> str:
@@ -51,6 +52,8 @@ class PreparedStudy:
     def check(self, folder: Path) -> None:
         """Raise where the folder is not this study's, or what it goes on from is damaged."""
         _check(Folder(folder), self.plan, self.device, self.machine)
+        if not self.force and not is_study(folder):
+            self.plan.check_machine(folder)
 
     def own(self, folder: Path) -> list[Path]:
         """Every folder that the study itself writes into."""
@@ -80,7 +83,7 @@ def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
     """The study that the settings ask for; raises TrisectError for what cannot be run."""
     device = choose_device(machine)
     check_tracker(machine.track)
-    return PreparedStudy(make_plan(*designs(settings.what)), device, machine)
+    return PreparedStudy(make_plan(*designs(settings.what)), device, machine, settings.how.force)
 
 
 def measured(folder: Folder) -> Measured[StudyFacts]:

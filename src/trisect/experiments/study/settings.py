@@ -15,6 +15,8 @@ from trisect.core.spec import Design, Machine
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
+Force = Annotated[bool, Setting("Go on with what takes more memory or disk than this machine has.")]
+
 
 @dataclass(frozen=True)
 class DesignSource:
@@ -58,6 +60,7 @@ class StudyMachine(Workers):
         ),
     ] = "float32"
     track: Annotated[str, Setting("Log finished runs to wandb, trackio or tensorboard as well.")] | None = None
+    force: Force = False
 
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
@@ -77,6 +80,7 @@ class PlanSettings:
     """The study that is planned."""
 
     what: DesignSource = DesignSource()
+    force: Force = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trisect.core.bounds import MODEL, RESAMPLES, TRAINING
 from trisect.core.fields import Setting
 from trisect.core.finding import Json
 from trisect.lab.experiment import Experiment
@@ -83,15 +84,15 @@ class TranslationRecipe:
     """
 
     name: Annotated[str, Setting("What it is called.", option="")] = "small"
-    layers: Annotated[int, Setting("Layers of encoder and of decoder.", low=1)] = 2
-    heads: Annotated[int, Setting("Heads of a layer.", low=1)] = 4
-    width: Annotated[int, Setting("Floats of the residual stream.", low=1)] = 256
-    inner: Annotated[int, Setting("Floats inside a feed-forward.", low=1)] = 512
+    layers: Annotated[int, Setting("Layers of encoder and of decoder.", low=1, high=MODEL["layers"])] = 2
+    heads: Annotated[int, Setting("Heads of a layer.", low=1, high=MODEL["heads"])] = 4
+    width: Annotated[int, Setting("Floats of the residual stream.", low=1, high=MODEL["width"])] = 256
+    inner: Annotated[int, Setting("Floats inside a feed-forward.", low=1, high=MODEL["feedforward"])] = 512
     dropout: Annotated[float, Setting("Share that is dropped in training.", low=0, below=1)] = 0.1
-    pieces: Annotated[int, Setting("Pieces of the vocabulary, one for both sides.", low=0)] = 5000
+    pieces: Annotated[int, Setting("Pieces of the vocabulary, one for both sides.", low=0, high=RESAMPLES)] = 5000
     longest: Annotated[int, Setting("Words of the longest sentence learnt from.", low=1)] = 15
-    epochs: Annotated[int, Setting("Epochs of training.", low=1)] = 9
-    batch: Annotated[int, Setting("Pairs of a step.", low=1)] = 32
+    epochs: Annotated[int, Setting("Epochs of training.", low=1, high=TRAINING["epochs"])] = 9
+    batch: Annotated[int, Setting("Pairs of a step.", low=1, high=TRAINING["columns"])] = 32
     rate: Annotated[float, Setting("Highest learning rate.", above=0)] = 1e-3
     warmup_steps: Annotated[int, Setting("Steps over which the rate rises.", low=0)] = 1000
     floor: Annotated[float, Setting("The share of the rate that it falls to.", low=0, high=1)] = 0.05

@@ -137,7 +137,10 @@ def _pieces(file: TextIO) -> Iterator[str]:
     while piece := file.readline(LINE):
         line, rest = rest + piece, ""
         if not line.endswith("\n") and len(piece) == LINE:
-            at = max(line.rfind(" "), line.rfind("\t")) + 1 or len(line)
+            at = max(line.rfind(" "), line.rfind("\t")) + 1
+            if not at:
+                known = f"A word has fewer than {LINE:,} characters."
+                raise CorpusError(f"The text holds {line[:20]!r}… without white space.", known, "Give a text of words.")
             line, rest = line[:at], line[at:]
         yield line
     if rest:

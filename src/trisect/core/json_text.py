@@ -1,0 +1,43 @@
+"""JSON that a person or another program wrote, read strictly: no key twice, no NaN, bounded in size and depth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trisect.core.bounds import JSON_BYTES
+
+
+def parse(text: str) -> Any:
+    """The value that a text is; raises ValueError, with what is wrong in words, for all that is no plain JSON."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("Its lists and objects stand too deep inside one another.") from None
+
+
+def read(path: Path) -> Any:
+    """The value in a file; raises OSError where it cannot be read, ValueError as `parse` and for a file that is too large."""
+    if (size := path.stat().st_size) > JSON_BYTES:
+        raise ValueError(f"It has {size:,} bytes; up to {JSON_BYTES:,} are read.")
+    with path.open("rb") as file:  # a device or a pipe says nothing of its size
+        content = file.read(JSON_BYTES + 1)
+    if len(content) > JSON_BYTES:
+        raise ValueError(f"It has more than {JSON_BYTES:,} bytes, which are not read.")
+    return parse(content.decode("utf-8-sig"))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(
+            f"The key {twice[:60]!r} stands twice in one object, so that one of its values would be ignored."
+        )
+    return found
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON.")

@@ -1,0 +1,190 @@
+"""Every number that is asked has an upper bound, no option is ignored, and what a machine lacks is refused before work."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests import tiny
+
+import trisect
+from trisect.cli import main
+from trisect.core import bounds, json_text
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError
+from trisect.core.fields import flat, highest, read
+from trisect.core.files import read_json, write_json
+from trisect.core.spec import Design, Model, Training, plain
+from trisect.experiments import EXPERIMENTS, UTILITIES
+from trisect.experiments.recall.settings import RecallRecipe
+from trisect.experiments.study import plan as planning
+from trisect.experiments.study.ledger import join_ledger
+from trisect.experiments.translate.settings import TranslationRecipe
+from trisect.lab import machine
+from trisect.lab.folder import Folder
+from trisect.text.bitext import read_pairs
+
+NUMBERS = [
+    (one, field)
+    for one in (*(e.settings for e in (*EXPERIMENTS, *UTILITIES)), RecallRecipe, TranslationRecipe)
+    for field in flat(one)
+    if field.item is int and field.setting.many != "seeds"
+]
+
+
+def call(*words):
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("settings", "field"), NUMBERS, ids=lambda one: getattr(one, "__name__", None) or one.name)
+def test_every_whole_number_has_an_upper_bound_and_says_it(settings, field):
+    most = highest(field)
+    assert most is not None
+    for value in (int(most) + 1, 10**20, 10**5000):
+        with pytest.raises(SpecError) as error:
+            read(field, value)
+        assert f"{int(most):,}" in error.value.known
+        assert len(str(error.value)) < 1_000
+    assert read(field, int(most)) == most
+
+
+@pytest.mark.parametrize("name", [*bounds.MODEL, *bounds.TRAINING])
+def test_so_have_the_numbers_of_a_statement(name):
+    kind: Any
+    kind, most = (Model, bounds.MODEL[name]) if name in bounds.MODEL else (Training, bounds.TRAINING[name])
+    for value in (most + 1, 10**5000):
+        with pytest.raises(SpecError, match=f"{name} is") as error:
+            kind(**{name: value})
+        assert f"{most:,}" in error.value.known
+
+
+def test_a_name_of_4000_characters_is_shown_short():
+    with pytest.raises(SpecError) as error:
+        Design("x" * 4000)
+    assert len(error.value.given) < 120
+    assert f"up to {bounds.NAME} letters" in error.value.known
+
+
+def test_more_runs_than_a_study_holds_are_refused_before_they_are_counted_out():
+    with pytest.raises(SpecError) as error:
+        trisect.plan("quick", seeds=10_000)
+    assert error.value.given == f"More than {bounds.RUNS:,} runs are asked for."
+
+
+def test_a_plan_says_its_memory_and_what_the_machine_lacks_is_refused_unless_forced(tmp_path, monkeypatch):
+    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    assert "memory    roughly" in call("plan", tmp_path / "tiny.json").stdout
+    assert json.loads(call("plan", tmp_path / "tiny.json", "--json").stdout)["memory_bytes"] > 0
+    for name, what in (("memory_bytes", "memory in one worker"), ("free_bytes", "disk in")):
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, name, lambda *_: 1000)
+            for words in (("plan",), ("study", "--out", tmp_path / "o")):
+                refused = call(words[0], tmp_path / "tiny.json", *words[1:])
+                assert refused.exit_code == 2
+                assert what in refused.stderr
+                assert "--force" in refused.stderr
+            assert call("plan", tmp_path / "tiny.json", "--force").exit_code == 0
+    assert not (tmp_path / "o").exists()
+
+
+def test_more_of_everything_takes_more_memory():
+    small = planning.memory_bytes(tiny.EXPERIMENT, 100, 1)
+    assert planning.memory_bytes(tiny.EXPERIMENT, 100, 8) > small
+    assert planning.memory_bytes(tiny.EXPERIMENT, 10_000, 1) > small
+
+
+def test_the_machine_is_asked():
+    assert (machine.memory_bytes() or 10**9) > 10**8
+    assert machine.free_bytes(Path("a/place/to/be/made")) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"name": "a", "name": "b"}', "'name' stands twice"),
+        ('[{"a": {"b": 1, "b": 1}}]', "'b' stands twice"),
+        ("[NaN]", "NaN is no number"),
+        ("[" * 100_000, "too deep"),
+        ("{", "Expecting"),
+    ],
+)
+def test_json_of_others_is_read_strictly(text, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        json_text.parse(text)
+    (tmp_path / "x.json").write_text(text)
+    result = call("plan", tmp_path / "x.json")
+    assert (result.exit_code, said in result.stderr) == (2, True)
+
+
+def test_json_that_is_too_large_is_not_read(tmp_path):
+    with (tmp_path / "x.json").open("wb") as file:
+        file.truncate(bounds.JSON_BYTES + 1)  # a hole: it takes no room
+    result = call("plan", tmp_path / "x.json")
+    assert f"up to {bounds.JSON_BYTES:,} are read" in result.stderr
+
+
+def test_one_word_that_does_not_end_is_refused(tmp_path):
+    (tmp_path / "train.txt").write_text("x" * (1 << 20) + "y")
+    (tmp_path / "valid.txt").write_text("a b c")
+    with pytest.raises(CorpusError, match="without white space"):
+        trisect.corpus(tmp_path)
+
+
+def test_options_that_could_not_be_heeded_are_refused(tmp_path):
+    for words, said in (
+        (("--text", "a", "--split", "train"), "--split and --text"),
+        (("--text", "a", "--reader", "plain"), "--reader and --text"),
+        (("--corpus", "embedded", "--reader", "nosuch"), "'nosuch' is not a reader"),
+        (("--corpus", "embedded", "--reader", "plain"), "The reader 'plain' was named for 'embedded'"),
+        (("--text", "a", "--split", "nosuch"), "'nosuch' is no split"),
+    ):
+        result = call("ablate", "no/model", *words)
+        assert result.exit_code == 2
+        assert said in result.stderr
+    for where in ("embedded", "roles"):
+        with pytest.raises(CorpusError, match="Leave --reader out"):
+            trisect.corpus(where, "plain")
+    (tmp_path / "s").write_text("a b\n")
+    with pytest.raises(CorpusError, match="no gold links"):
+        read_pairs(tmp_path / "s", tmp_path / "s", None, 1)
+
+
+@pytest.mark.parametrize("content", ["\n\n", " \n\t\n"])
+def test_a_gold_file_of_blank_lines_is_no_gold(content, tmp_path):
+    (tmp_path / "gold").write_text(content)
+    (tmp_path / "s").write_text("a b\nc d\n")
+    with pytest.raises(CorpusError, match="so that it is no gold"):
+        read_pairs(tmp_path / "s", tmp_path / "s", tmp_path / "gold")
+    (tmp_path / "gold").write_text("0-0\n\n")
+    assert len(read_pairs(tmp_path / "s", tmp_path / "s", tmp_path / "gold").pairs) == 2
+
+
+FORGERIES = {
+    "runs is a number": lambda b: b | {"runs": 5},
+    "no runs": lambda b: {k: v for k, v in b.items() if k != "runs"},
+    "another statement": lambda b: b | {"runs": {k: v | {"seed": 99} for k, v in b["runs"].items()}},
+    "a statement of billions of layers": lambda b: (
+        b | {"runs": {key: {"model": {"layers": 10**9}} for key in b["runs"]}}
+    ),
+    "a fleet of nobody": lambda b: b | {"fleets": [["nobody-s1-00000000"]]},
+    "a fleet of numbers": lambda b: b | {"fleets": [1, 2]},
+    "fleets without end": lambda b: b | {"fleet": 10**12},
+    "a base that is a list": lambda b: b | {"base": []},
+    "a path for an id": lambda b: b | {"runs": {"../../x": next(iter(b["runs"].values()))}},
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("command", ["study", "report", "check"])
+def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, command, tmp_path):
+    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    folder = Folder(tmp_path / "study")
+    join_ledger(folder, [tiny.EXPERIMENT], trisect.plan(tmp_path / "tiny.json").corpus.fingerprint)
+    write_json(folder.ledger, forge(read_json(folder.ledger, "")))
+    with pytest.raises(DamagedFileError, match="no study's ledger"):
+        folder.read_ledger()
+    words = (tmp_path / "tiny.json", "--out", folder.path) if command == "study" else (folder.path,)
+    result = call(command, *words)
+    assert result.exit_code == 2
+    assert "is no study's ledger" in result.stderr
+    assert "Delete" in result.stderr
