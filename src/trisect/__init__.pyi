@@ -310,6 +310,7 @@ def study(
     workers: int | None = None,
     precision: str = 'float32',
     track: str | None = None,
+    force: bool = False,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Study: ...
@@ -355,4 +356,5 @@ def plan(
     epochs: int | None = None,
     sites: Site | str | Sequence[Site | str] = (),
     only: str | Sequence[str] | None = None,
+    force: bool = False,
 ) -> Plan: ...
