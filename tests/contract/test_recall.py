@@ -263,7 +263,7 @@ def test_it_can_be_asked(done):
         (["recall", "--set", "layers"], "A setting has a name, '=' and a value."),
         (["recall", "--set", "depth=2"], "'depth' is no setting of a recipe."),
         (["recall", "--set", "layers=two"], "layers is 'two'."),
-        (["recall", "--set", "layers=1.5"], "It is a whole number, 1 or more."),
+        (["recall", "--set", "layers=1.5"], "It is a whole number, from 1 to 1,000."),
         (["recall", "--recipe", "large"], "'large' is no recipe."),
         (["recall", "--seeds", "1,1"], "They are different whole numbers from 0"),
         (["recall", "--seeds", "99999999999,"], "They are different whole numbers from 0 to 4,294,967,295"),

@@ -178,10 +178,10 @@ def test_a_component_that_is_not_made_by_one_module_is_refused():
 @pytest.mark.parametrize(
     ("named", "kind", "said"),
     [
-        ({"points": 1}, SpecError, "points is 1. It is a whole number, 2 or more. Give points as"),
+        ({"points": 1}, SpecError, "points is 1. It is a whole number, from 2 to 10,001. Give points as"),
         ({"epsilon": 0.0}, SpecError, "epsilon is 0.0. It is a number, above 0 and below 1. Give epsilon as"),
         ({"epsilon": 1}, SpecError, "epsilon is 1.0. It is a number, above 0 and below 1. Give epsilon as"),
-        ({"batch": 0}, SpecError, "batch is 0. It is a whole number, 1 or more. Give batch as"),
+        ({"batch": 0}, SpecError, "batch is 0. It is a whole number, from 1 to 100,000. Give batch as"),
         ({"sites": ["v@3"]}, SiteError, "The site 'v@3' lies outside the model: layer 3. The model has layers 1, 2"),
         ({"sites": []}, SiteError, "No site was given. The model has layers 1, 2 with 4 heads."),
         ({"lines": []}, CorpusError, "The texts '<script>made</script>' have no loss. 0 were read"),

@@ -61,6 +61,8 @@ def test_folders_that_are_no_models(folders, tmp_path):
     assert refused(bare).given == f"{bare} has no weights."
     (bare / "config.json").write_text(json.dumps({"model_type": "no such family"}))
     (bare / "model.safetensors").write_bytes(b"")
+    assert refused(bare).given == f"The weights {bare / 'model.safetensors'} cannot be read."
+    (bare / "model.safetensors").write_bytes((folders / "masked" / "model.safetensors").read_bytes())
     assert refused(bare).given == f"The model {bare} cannot be loaded."
 
 
@@ -81,7 +83,7 @@ def test_a_pickle_is_opened_only_when_it_is_allowed(folders, tmp_path):
 def test_a_damaged_file_is_named(folders, tmp_path):
     place = tinyhf.save(tinyhf.gpt2(), tmp_path / "damaged", False)
     (place / "model.safetensors").write_bytes((place / "model.safetensors").read_bytes()[:100])
-    assert refused(place).given == f"The model {place} cannot be loaded."
+    assert refused(place).given == f"The weights {place / 'model.safetensors'} cannot be read."
 
 
 def test_a_broken_tokenizer_is_said_and_a_missing_one_is_none(folders, tmp_path):

@@ -9,15 +9,20 @@ from typing import Any
 from trisect.core.bounds import JSON_BYTES
 
 
-def parse(text: str) -> Any:
-    """The value that a text is; raises ValueError, with what is wrong in words, for all that is no plain JSON."""
+def parse(text: str, strict: bool = True) -> Any:
+    """The value that a text is; raises ValueError, with what is wrong in words, for all that is no plain JSON.
+
+    One that is not `strict` is as other programs write it: with NaN, and the last value of a key that stands twice.
+    """
     try:
+        if not strict:
+            return json.loads(text)
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("Its lists and objects stand too deep inside one another.") from None
 
 
-def read(path: Path) -> Any:
+def read(path: Path, strict: bool = True) -> Any:
     """The value in a file; raises OSError where it cannot be read, ValueError as `parse` and for a file that is too large."""
     if (size := path.stat().st_size) > JSON_BYTES:
         raise ValueError(f"It has {size:,} bytes; up to {JSON_BYTES:,} are read.")
@@ -25,7 +30,7 @@ def read(path: Path) -> Any:
         content = file.read(JSON_BYTES + 1)
     if len(content) > JSON_BYTES:
         raise ValueError(f"It has more than {JSON_BYTES:,} bytes, which are not read.")
-    return parse(content.decode("utf-8-sig"))
+    return parse(content.decode("utf-8-sig"), strict)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

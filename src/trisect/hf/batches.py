@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, TextOrPair, check_text
 from trisect.core.trace import Side
+from trisect.hf.refusal import not_tokenized, saying
 
 LONGEST = 512  # tokens a window where neither model nor tokenizer has a limit
 BOUNDLESS = 1_000_000  # tokenizers without a limit report a very large one
@@ -101,7 +102,8 @@ class Desk:
         `aim` says that it is a target: some tokenizers cut those by the rules of another language.
         """
         named = {"text_target": text} if aim else {"text": text}
-        made = self.tokenizer(**named, add_special_tokens=True, return_special_tokens_mask=True, verbose=False)
+        with saying(not_tokenized(self.name, text)):
+            made = self.tokenizer(**named, add_special_tokens=True, return_special_tokens_mask=True, verbose=False)
         ids, special = list(made["input_ids"]), [bool(m) for m in made["special_tokens_mask"]]
         if len(ids) <= self.window:
             if not ids:

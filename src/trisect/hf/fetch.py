@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from trisect.core.errors import ModelError
+from trisect.hf.given_files import INDEX, check_files, check_sizes
+from trisect.hf.refusal import check_finite, not_loaded, saying
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -59,25 +60,27 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
         )
     else:
         _look(Path(where), options)
-    try:
+    with saying(not_loaded(name)):
         config = transformers.AutoConfig.from_pretrained(name, **known)
-        kind, objective = _head(config)
-        with quiet():
-            model, info = kind.from_pretrained(
-                name,
-                config=config,
-                dtype="auto" if options.dtype is None else _dtype(options.dtype),
-                device_map=options.device_map,
-                use_safetensors=None if options.pickle else True,
-                output_loading_info=True,
-                **known,
-            )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise _refusal(name, error) from error
+    if not local:
+        check_sizes(name, config.to_dict(), None)
+    kind, objective = _head(config)
+    method = getattr(config, "quantization_config", None)
+    with saying(not_loaded(name, _method(method))), quiet():
+        model, info = kind.from_pretrained(
+            name,
+            config=config,
+            dtype="auto" if options.dtype is None else _dtype(options.dtype),
+            device_map=options.device_map,
+            use_safetensors=None if options.pickle else True,
+            output_loading_info=True,
+            **known,
+        )
     if missing := sorted(key for key in info["missing_keys"] if POOLER not in key):
         listed = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
         known_of = f"{len(missing)} of its parameters are not in its files: {listed}. They would be random numbers."
         raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
+    check_finite(name, model)
     if options.device_map is None:
         model = model.to(device)
     return model.eval(), _tokenizer(name, known), objective
@@ -131,7 +134,8 @@ def _look(folder: Path, options: Options) -> None:
     if "config.json" not in there:
         known = f"A model's folder has a config.json; this one holds {listed}."
         raise ModelError(f"{folder} is no model's folder.", known, "Give the folder that save_pretrained wrote.")
-    if any(folder.glob("*.safetensors")):
+    if any(folder.glob("*.safetensors")) or INDEX in there:
+        check_files(folder)
         return
     pickles = sorted({path.name for pattern in PICKLES for path in folder.glob(pattern)})
     if pickles and not options.pickle:
@@ -141,6 +145,7 @@ def _look(folder: Path, options: Options) -> None:
         )
     if not pickles:
         raise ModelError(f"{folder} has no weights.", f"It holds {listed}.", "Add model.safetensors.")
+    check_files(folder, weights=False)
 
 
 def _head(config: Any) -> tuple[Any, str]:
@@ -205,6 +210,8 @@ def _tokenizer(name: str, known: dict[str, Any]) -> Any:
         return None
     try:
         return transformers.AutoTokenizer.from_pretrained(name, **known)
+    except (PermissionError, MemoryError):
+        raise
     except Exception as error:  # vision and speech models have none, and each kind says so in its own way
         if there := [file for file in TOKENIZERS if (Path(name) / file).exists()]:
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -213,24 +220,6 @@ def _tokenizer(name: str, known: dict[str, Any]) -> Any:
         return None
 
 
-def _refusal(name: str, error: Exception) -> ModelError:
-    said = " ".join(str(error).split())[:300]
-    if "trust_remote_code" in said or "remote code" in said:
-        known = "Its code is not part of transformers and would have to be run from its repository."
-        return ModelError(f"{name} needs code of its own.", known, "Read that code, then allow it with --remote-code.")
-    if "accelerate" in said:
-        known = "Spreading a model over devices is done by the package accelerate, which is not installed."
-        return ModelError(
-            f"{name} cannot be loaded with a device map.",
-            known,
-            "Run 'pip install accelerate', or leave the device map out.",
-        )
-    if "safetensors" in said:
-        known = "It has no safetensors file; a pickle can run any code when it is opened."
-        return ModelError(
-            f"{name} cannot be loaded.", known, "Choose a revision with safetensors, or allow it with --pickle."
-        )
-    todo = "Check the name, the revision and the network; a folder works without one."
-    if Path(name).is_dir():
-        todo = "Check that its files are whole, and those of one model."
-    return ModelError(f"The model {name} cannot be loaded.", f"{type(error).__name__}: {said}", todo)
+def _method(stated: Any) -> object:
+    """How a configuration says that its weights are quantised; null where it says nothing of it."""
+    return stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated

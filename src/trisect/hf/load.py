@@ -23,6 +23,7 @@ from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.losses import first_tensor, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
+from trisect.hf.refusal import check_finite, check_ids
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -232,6 +233,7 @@ class Pretrained:
         own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}
         if "use_cache" in self.desk.accepts:
             own["use_cache"] = False
+        check_ids(self.name, self.model, self.tokenizer, own)
         with torch.no_grad(), evaluating(self.model), self.proof.hook(self.model, edits) as calls:
             made = self.model(**own)
         if len(calls) != len(self.addresses):
@@ -273,6 +275,7 @@ def load(
         if given := [option for option, value in chosen.items() if value is not None]:
             known = "It is a module already, and is read as it is."
             raise ModelError(f"{', '.join(given)} for {name}.", known, "Leave that out, or give a name or a folder.")
+        check_finite(name, module)
     else:
         options = Options(revision, dtype, device, device_map, pickle, remote_code)
         module, found, objective = fetch(model, options)

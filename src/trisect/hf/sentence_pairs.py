@@ -14,6 +14,7 @@ from trisect.core.subject import Batch
 from trisect.core.trace import Side
 from trisect.hf.batches import IGNORED
 from trisect.hf.load import Pretrained
+from trisect.hf.refusal import not_tokenized, saying
 
 SPECIAL, PADDING = -1, -2  # in the place of a word
 MARK = "▁"  # before the first piece of a word, in the vocabularies of slow tokenizers
@@ -76,10 +77,12 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
     named = {"text_target": text} if target else {"text": text}
     options: dict[str, Any] = {"add_special_tokens": True, "return_special_tokens_mask": True, "verbose": False}
     if tokenizer.is_fast:
-        made = tokenizer(**named, **options, return_offsets_mapping=True)
+        with saying(not_tokenized(subject.name, text)):
+            made = tokenizer(**named, **options, return_offsets_mapping=True)
         found = _by_offsets(text, words, made["offset_mapping"], made["special_tokens_mask"])
     else:
-        made = tokenizer(**named, **options)
+        with saying(not_tokenized(subject.name, text)):
+            made = tokenizer(**named, **options)
         found = _by_marks(tokenizer, words, list(made["input_ids"]), made["special_tokens_mask"], target)
     ids = [int(i) for i in made["input_ids"]]
     if found is None:

@@ -1,0 +1,136 @@
+"""What transformers, tokenizers and safetensors raise about a model, and what its weights and ids give away, in three parts each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError, TrisectError
+
+
+@contextlib.contextmanager
+def saying(refusal: Callable[[Exception], ModelError]) -> Iterator[None]:
+    """Around a call of another library alone: whatever it raises of what it was given becomes that ModelError.
+
+    Those libraries raise what they like of a file that lies (TypeError, AttributeError, ZeroDivisionError, plain Exception);
+    nothing of our own stands inside. A file that the system refuses, and memory, are said by the door.
+    """
+    try:
+        yield
+    except (TrisectError, PermissionError, MemoryError):
+        raise
+    except Exception as error:
+        raise refusal(error) from error
+
+
+def said_of(error: BaseException, most: int = 300) -> str:
+    """The kind of an error and its first words, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
+
+
+def not_loaded(name: str, method: object = None) -> Callable[[Exception], ModelError]:
+    """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised."""
+    return lambda error: _not_loaded(name, method, error)
+
+
+def _not_loaded(name: str, method: object, error: Exception) -> ModelError:
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said or "remote code" in said:
+        known = "Its code is not part of transformers and would have to be run from its repository."
+        return ModelError(f"{name} needs code of its own.", known, "Read that code, then allow it with --remote-code.")
+    if method is not None:
+        given = f"{name} is quantised, and cannot be loaded as it is."
+        todo = "Install the package that it names, or give the model as it was before it was quantised."
+        return ModelError(given, f"Its method is {method!r}. {said_of(error, 200)}", todo)
+    if "accelerate" in said:
+        known = "Spreading a model over devices is done by the package accelerate, which is not installed."
+        todo = "Run 'pip install accelerate', or leave the device map out."
+        return ModelError(f"{name} cannot be loaded with a device map.", known, todo)
+    if "ignore_mismatched_sizes" in said or "size mismatch" in said:
+        known = "Its weights have other shapes than its config.json says."
+        return ModelError(f"The model {name} cannot be loaded.", known, "Give config.json and weights of one model.")
+    if isinstance(error, OSError) and "safetensors" in said and not Path(name).is_dir():
+        known = "It has no safetensors file; a pickle can run any code when it is opened."
+        todo = "Choose a revision with safetensors, or allow it with --pickle."
+        return ModelError(f"{name} cannot be loaded.", known, todo)
+    todo = "Check the name, the revision and the network; a folder works without one."
+    if Path(name).is_dir():
+        todo = "Check that its files are whole, and those of one model."
+    return ModelError(f"The model {name} cannot be loaded.", said_of(error), todo)
+
+
+def not_tokenized(name: str, text: object) -> Callable[[Exception], ModelError]:
+    """The refusal of a text that a model's tokenizer cannot cut."""
+
+    def refusal(error: Exception) -> ModelError:
+        todo = "Save the tokenizer again beside the model, or give another text."
+        return ModelError(f"The tokenizer of {name} cannot cut {str(text)[:40]!r}.", said_of(error, 200), todo)
+
+    return refusal
+
+
+def check_finite(name: str, model: nn.Module) -> None:
+    """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
+    wrong = [
+        (key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta and not _finite(p)
+    ]
+    if not wrong:
+        return
+    key, tensor = wrong[0]
+    values = tensor.detach().float()
+    nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
+    counts = " and ".join(f"{n:,} {word}" for n, word in ((nan, "NaN"), (infinite, "infinite")) if n)
+    more = "" if len(wrong) == 1 else f", and {len(wrong) - 1:,} more parameters hold some"
+    known = f"{key} holds {counts} of {tensor.numel():,} numbers{more}."
+    todo = "Give weights from before its training diverged, or the whole file."
+    raise ModelError(f"Weights of {name} are no numbers.", known, todo)
+
+
+def _finite(tensor: Tensor) -> bool:
+    with torch.no_grad():
+        return bool(torch.isfinite(tensor.detach().float().sum())) or bool(
+            torch.isfinite(tensor.detach().float()).all()
+        )
+
+
+def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: Mapping[str, Any]) -> None:
+    """Raise ModelError for token ids that a model's embedding has no row for."""
+    for field in ("input_ids", "decoder_input_ids"):
+        ids = inputs.get(field)
+        if not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
+            continue
+        rows = _rows(model, field)
+        low, high = int(ids.min()), int(ids.max())
+        if rows is None or 0 <= low <= high < rows:
+            continue
+        wrong = high if high >= rows else low
+        word = None if tokenizer is None else _word(tokenizer, wrong)
+        token = f"The token {word!r}, id {wrong}," if word else f"The token id {wrong}"
+        known = f"The model has a row for each of the ids 0 to {rows - 1}."
+        todo = (
+            "Give the tokenizer that the model was trained with." if tokenizer is not None else "Give ids of the model."
+        )
+        raise ModelError(f"{token} is not in the vocabulary of {name}.", known, todo)
+
+
+def _rows(model: nn.Module, field: str) -> int | None:
+    """How many token ids a model knows; null where that does not show."""
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        inside: Any = model
+        if field.startswith("decoder"):
+            inside = getattr(model, "get_decoder", lambda: None)() or model
+        table = inside.get_input_embeddings()
+        weight = getattr(table, "weight", None)
+        return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.dim() == 2 else None
+    return None
+
+
+def _word(tokenizer: Any, number: int) -> str | None:
+    with contextlib.suppress(Exception):  # of its own: an id that it does not know either
+        return str(tokenizer.convert_ids_to_tokens(number))
+    return None
