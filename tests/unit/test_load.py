@@ -17,6 +17,9 @@ TEXTS = ["w1 w2 w3 , w4 w5 .", "w6", "w7 w8 w9 w10 w11 w12 w13 w14 w15"]
 MAKERS = {"bert": tinyhf.bert, "gpt2": tinyhf.gpt2, "llama": tinyhf.llama, "bart": tinyhf.bart}
 
 
+BEYOND = "The token id 999 is not in the vocabulary of GPT2LMHeadModel."
+
+
 def subject(kind, **options):
     return load(MAKERS[kind](), tinyhf.tokenizer(kind in ("bert", "bart")), **options)
 
@@ -253,7 +256,7 @@ def test_weights_that_changed_since_are_refused():
         (lambda: load(torch.nn.Linear(3, 3)), "Linear cannot be tried out."),
         (lambda: load(tinyhf.gpt2(), dtype="float32", revision="x"), "revision, dtype for GPT2LMHeadModel."),
         (lambda: check_text("gpt2", 0, 3, False), "Text 1 is 3."),
-        (lambda: subject("gpt2").read({"input_ids": torch.tensor([[999]])}), "The token id 999 is not in the vocabulary of GPT2LMHeadModel."),
+        (lambda: subject("gpt2").read({"input_ids": torch.tensor([[999]])}), BEYOND),
         (lambda: subject("gpt2").read(("w1", "w2")), "Text 1 is ('w1', 'w2')."),
     ],
 )  # fmt: skip

@@ -132,5 +132,6 @@ def _rows(model: nn.Module, field: str) -> int | None:
 
 def _word(tokenizer: Any, number: int) -> str | None:
     with contextlib.suppress(Exception):  # of its own: an id that it does not know either
-        return str(tokenizer.convert_ids_to_tokens(number))
+        found = tokenizer.convert_ids_to_tokens(number)
+        return found if isinstance(found, str) else None
     return None
