@@ -28,7 +28,7 @@ LEAST = {LAYERS: 0, HEADS: 1, WIDTHS: 0, PLACES: 0}
 TODO = "Check that its files are whole, and those of one model."
 
 
-class Held(NamedTuple):
+class WeightsHeld(NamedTuple):
     """What the weights of a folder hold: how many tensors, how many numbers in all, and whether any are floats."""
 
     tensors: int
@@ -69,7 +69,7 @@ def check_architectures(folder: Path, named: object) -> None:
     raise ModelError(f"architectures of {folder / CONFIG} is {shortened(named)}.", known, TODO)
 
 
-def check_sizes(name: str, body: Mapping[str, Any], weights: Held | None) -> None:
+def check_sizes(name: str, body: Mapping[str, Any], weights: WeightsHeld | None) -> None:
     """Raise ModelError for numbers of layers, heads, widths and positions that no model, or not these weights, can have.
 
     A number of layers is built one after the other: one that is beyond the tensors that there are would not come to an end.
@@ -125,7 +125,7 @@ def weight_files(folder: Path) -> list[Path]:
     return paths
 
 
-def held(folder: Path) -> Held:
+def held(folder: Path) -> WeightsHeld:
     """What the headers of a folder's weights say; raises ModelError for a file that is no safetensors, or without floats."""
     tensors = numbers = 0
     floats = False
@@ -139,7 +139,7 @@ def held(folder: Path) -> Held:
     if not floats:
         known = f"Of its {tensors:,} tensors none holds floating-point numbers."
         raise ModelError(f"{folder} has no weights that can be computed with.", known, "Give the model's own weights.")
-    return Held(tensors, numbers, floats)
+    return WeightsHeld(tensors, numbers, floats)
 
 
 def _header(path: Path) -> dict[str, dict[str, Any]]:
