@@ -18,8 +18,9 @@ GRAMMAR = (
 )
 EXAMPLES = "Write for example k@3, q+k@1-2, v@all, v@2.h4, cross.v@4 or pre.k@3."
 
+STACK = re.compile(r"(?!(?:pre|plain|encoder|decoder)\b)[a-z][a-z0-9_]*")
 _SHAPE = re.compile(
-    r"(?:(?P<stack>enc|dec|cross)\.)?(?P<pre>pre\.)?(?P<parts>[a-z+]+)@(?P<layers>[^.]+)(?:\.h(?P<heads>[^.]+))?"
+    rf"(?:(?P<stack>{STACK.pattern})\.)?(?P<pre>pre\.)?(?P<parts>[a-z+]+)@(?P<layers>[^.]+)(?:\.h(?P<heads>[^.]+))?"
 )
 
 
@@ -50,8 +51,9 @@ class Site:
             if not numbers or min(numbers) < 1:
                 raise _error(f"{numbers!r} as {name}", f"{name} count from 1")
             object.__setattr__(self, name, tuple(sorted(set(numbers))))
-        if self.stack not in ("", *STACKS):
-            raise _error(f"{self.stack!r} as stack", f"stacks are {', '.join(STACKS)}, or none")
+        if self.stack and not STACK.fullmatch(self.stack):
+            known = f"stacks are {', '.join(STACKS)}, a tower's name in small letters such as vision, or none"
+            raise _error(f"{self.stack!r} as stack", known)
         if self.heads is not None and (bad := [c for c in self.components if c not in HEADED]):
             raise _error(f"heads of {'+'.join(bad)}", f"only {', '.join(HEADED)} have heads")
         if self.pre and (bad := [c for c in self.components if c not in ("q", "k", "v")]):

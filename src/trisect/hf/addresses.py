@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +11,9 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.trace import Address
-from trisect.hf.calls import Call
+from trisect.hf.calls import Call, CallHook
+from trisect.hf.sources import SELF, find_sources, flows
+from trisect.hf.stacks import Met, container, name_stacks, number_layers, tower_of
 
 SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
 SAFE = 6  # ids below are likely special tokens
@@ -69,50 +69,55 @@ def _ids(config: Any, length: int, draw: torch.Generator) -> Tensor:
 
 
 def find_addresses(
-    name: str, model: nn.Module, calls: Sequence[Call], inputs: Mapping[str, Any]
+    name: str, model: nn.Module, calls: Sequence[Call], inputs: Mapping[str, Any], hook: CallHook
 ) -> tuple[Address, ...]:
     """The address of every call of one forward pass, in order.
 
-    Calls inside the encoder of an encoder-decoder are 'enc'; of the others those that attend to as many positions as
-    they ask from are 'dec', the rest 'cross'. The layer is the number in the module's name that counts the layers of
-    the stack, plus one; where no number does (one module for all layers), calls are counted.
+    Whose positions a call's keys are says whether it is cross-attention (see `hf.sources`), its module's name which tower
+    and layer it is in (see `hf.stacks`). A tower of text that all others flow into is the main one, without a name.
     """
-    encoder = _encoder_of(model)
-    stacks = []
-    for call in calls:
-        if encoder is None:
-            stacks.append("plain")
-        elif call.module.startswith(encoder):
-            stacks.append("enc")
-        else:
-            stacks.append("dec" if call.q.shape[2] == call.k.shape[2] else "cross")
-    if encoder is not None and "dec" in stacks and "cross" not in stacks:
-        known = "Source and target are equally long, so that cross-attention looks like self-attention."
-        raise ModelError(f"The example inputs of {name}.", known, "Give a source and a target of different lengths.")
-    numbers: dict[str, list[int]] = {}
-    for stack in dict.fromkeys(stacks):
-        numbers[stack] = _layers([call.module for call, own in zip(calls, stacks, strict=True) if own == stack])
-    found = tuple(Address(stack, numbers[stack].pop(0)) for stack in stacks)
-    assert len(set(found)) == len(found), f"{name}: two calls with one address"
-    return found
+    found = find_sources(model, inputs, hook, calls)
+    met = [Met(s.module, s.nth, s.kind, c.q.shape[2], c.k.shape[2]) for s, c in zip(found, calls, strict=True)]
+    towers = _main(met, [_tower(one, inputs) for one in met], model, calls, inputs, hook)
+    made = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
+    assert len(set(made)) == len(made), f"{name}: two calls with one address"
+    return made
 
 
-def _encoder_of(model: nn.Module) -> str | None:
-    """The dotted name of the encoder of an encoder-decoder, with a dot at its end; null for any other model."""
-    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return None
-    for name, _ in model.named_modules():
-        if re.fullmatch(r"(?:.*\.)?encoder", name):
-            return name + "."
-    return None
+def _tower(met: Met, inputs: Mapping[str, Any]) -> str:
+    """The tower by the module's name, else by the input that has as many positions as it asks from."""
+    crossing = met.kind != SELF  # which may be called by what it reads
+    if said := tower_of(container(met.module) if crossing else met.module):
+        return said
+    ids = inputs.get("input_ids")
+    floats = {n: t for n, t in inputs.items() if isinstance(t, Tensor) and t.is_floating_point() and t.dim() == 3}
+    named = {tower: t.shape[1] for n, t in floats.items() if (tower := tower_of(n))}
+    if not isinstance(ids, Tensor) or not named:
+        return ""
+    return next((tower for tower, n in {"text": ids.shape[-1], **named}.items() if n == met.asks), "")
 
 
-def _layers(modules: Sequence[str]) -> list[int]:
-    """A layer number from 1 for each module name; names without a counting number are numbered in order."""
-    paths = [[int(part) for part in name.split(".") if part.isdigit()] for name in modules]
-    for place in range(max((len(path) for path in paths), default=0)):
-        if all(len(path) > place for path in paths):
-            numbers = [path[place] + 1 for path in paths]
-            if all(a < b for a, b in pairwise(numbers)):
-                return numbers
-    return list(range(1, len(modules) + 1))
+def _main(
+    met: Sequence[Met], towers: list[str], model: nn.Module, calls: Sequence[Call], inputs: Mapping[str, Any], hook: CallHook
+) -> list[str]:
+    """The towers, the main one without a name: the only one, or that of text which all others flow into."""
+    names = list(dict.fromkeys(towers))
+    if len(names) == 1:
+        return [""] * len(towers)
+    if "" in names and "text" in names and _unfed([m for m, tower in zip(met, towers, strict=True) if not tower]):
+        return ["" if tower == "text" else tower for tower in towers]  # the encoder of a decoder without a name
+    if "" in names or "text" not in names:
+        return towers
+    last = max(i for i, tower in enumerate(towers) if tower == "text")
+    for other in names:
+        source = max((i for i, tower in enumerate(towers) if tower == other and i < last), default=None)
+        later = [c for i, c in enumerate(calls) if towers[i] == "text" and source is not None and i > source]
+        if other != "text" and (source is None or not flows(model, inputs, hook, source, later[0])):
+            return towers
+    return ["" if tower == "text" else tower for tower in towers]
+
+
+def _unfed(met: Sequence[Met]) -> bool:
+    """Whether some of those calls read another sequence, and no layers among them make one."""
+    crossing = {container(m.module) for m in met if m.kind != SELF}
+    return bool(crossing) and all(container(m.module) in crossing for m in met)

@@ -132,7 +132,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     seen = read_coverage(model, given)
     if not seen.calls:
         return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, _unseen(name, model, seen.unread))
-    addresses = find_addresses(name, model, seen.calls, given)
+    addresses = find_addresses(name, model, seen.calls, given, seen.hook)
     causes = find_causes(model, given, seen.hook, seen.calls)
     laws = tuple(check_law(call, cause, _has_sink(model, call)) for call, cause in zip(seen.calls, causes, strict=True))
     found = find_weights(model, given, seen.hook, addresses)

@@ -1,0 +1,153 @@
+"""Whose positions an attention call's keys are: those of its queries, another sequence's, or both joined.
+
+Decided by gradients: what floats enter the module around a call are cut from their graph there, and it is asked which
+of them the queries depend on, and which of them the values. Names and lengths are not asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.subject import Parts
+from trisect.hf.calls import Call, CallHook, Edits
+
+SELF, CROSS, MERGED = "self", "cross", "merged"
+
+
+class CallSource(NamedTuple):
+    """Where a call stands: the nth use of its module in the pass, and whose positions its keys are."""
+
+    module: str
+    nth: int
+    kind: str
+
+
+class Cut:
+    """The floats that entered the module around the call under way, each cut from its graph."""
+
+    def __init__(self) -> None:
+        self.inside: str | None = None
+        self.given: list[Tensor] = []
+        self.leaves: list[Tensor] = []
+        self.uses: dict[str, int] = {}
+
+    def enter(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """A module that attends, or one around it, begins; the outermost that is given floats is cut off."""
+        self.uses[name] = self.uses.get(name, -1) + 1
+        if self.inside is not None:
+            return None
+        made: dict[int, Tensor] = {}
+        leaves: list[tuple[Tensor, Tensor]] = []
+        given = _mapped((args, kwargs), made, leaves)
+        if not leaves:
+            return None
+        self.inside, self.given, self.leaves = name, [own for own, _ in leaves], [leaf for _, leaf in leaves]
+        return given
+
+    def leave(self, name: str) -> None:
+        """That module is done."""
+        if self.inside == name:
+            self.inside, self.given, self.leaves = None, [], []
+
+
+def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tensor]]) -> Any:
+    """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one."""
+    if isinstance(given, Tensor):
+        if not given.is_floating_point() or given.dim() < 2:
+            return given
+        if id(given) not in made:
+            leaf = given.detach().requires_grad_()
+            leaves.append((given, leaf))
+            made[id(given)] = leaf.clone()
+        return made[id(given)]
+    if type(given) in (tuple, list):
+        return type(given)(_mapped(one, made, leaves) for one in given)
+    return {n: _mapped(one, made, leaves) for n, one in given.items()} if type(given) is dict else given
+
+
+def find_sources(
+    model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, calls: Sequence[Call]
+) -> tuple[CallSource, ...]:
+    """Whose positions the keys of every call are, in order; what no gradient says is told by lengths."""
+    around = _around([call.module for call in calls])
+    cut, found = Cut(), list[CallSource]()
+    try:
+        with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
+            model(**inputs)
+    except RuntimeError:  # a model that cannot be derived
+        found = []
+    if len(found) != len(calls):
+        return tuple(CallSource(call.module, 0, _by_length(call)) for call in calls)
+    return tuple(found)
+
+
+def _around(modules: Sequence[str]) -> list[str]:
+    """The modules that attend, and those around one of them alone."""
+    own = set(modules)
+    names = {name[:i] for name in own for i, letter in enumerate(name) if letter == "."} | own
+    return [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in own) == 1]
+
+
+@contextlib.contextmanager
+def _watching(
+    model: nn.Module, names: Sequence[str], cut: Cut, calls: Sequence[Call], found: list[CallSource]
+) -> Iterator[None]:
+    def leave(name: str) -> None:
+        found.extend(_source(call, cut) for call in calls[len(found) :])
+        cut.leave(name)
+
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            module = model.get_submodule(name)
+            before = lambda _m, a, k, name=name: cut.enter(name, a, k)  # noqa: E731
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(lambda _m, _a, _o, name=name: leave(name)).remove)
+        yield
+        found.extend(_source(call, cut) for call in calls[len(found) :])
+
+
+def _source(call: Call, cut: Cut) -> CallSource:
+    return CallSource(call.module, cut.uses.get(call.module, 0), _kind(call, cut))
+
+
+def _kind(call: Call, cut: Cut) -> str:
+    asks, gives = _reached(call.q, cut.leaves), _reached(call.v, cut.leaves)
+    if not gives or not asks:  # learned queries, or nothing that is known
+        return _by_length(call)
+    if asks & gives:
+        return MERGED if gives - asks and call.k.shape[2] > call.q.shape[2] else SELF
+    # a shorter sequence made of the other one just before, as Funnel's
+    pooled = any(
+        _reached(cut.given[a], [cut.given[b]]) or _reached(cut.given[b], [cut.given[a]]) for a in asks for b in gives
+    )
+    return SELF if pooled else CROSS
+
+
+def _reached(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
+    if not t.requires_grad or not leaves:
+        return set()
+    draw = torch.Generator().manual_seed(0)
+    mixed = (t * torch.randn(t.shape, generator=draw).to(t)).sum()
+    found = torch.autograd.grad(mixed, leaves, retain_graph=True, allow_unused=True)
+    return {i for i, grad in enumerate(found) if grad is not None and bool(grad.any())}
+
+
+def _by_length(call: Call) -> str:
+    return SELF if call.q.shape[2] == call.k.shape[2] else CROSS
+
+
+@torch.no_grad()
+def flows(model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, source: int, later: Call) -> bool:
+    """Whether what one call gives reaches a later one: whether its queries change when the values of the first do."""
+
+    def write(parts: Parts) -> Parts:
+        return Parts(parts.q, parts.k, -2 * parts.v)
+
+    with hook(model, Edits(write={source: write})) as calls:
+        model(**inputs)
+    return not torch.equal(calls[later.order].q, later.q)
