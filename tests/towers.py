@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-import transformers as tf
-from tests import zoo
+import transformers
 from torch import Tensor
 
+from tests import zoo
+
+tf = cast(Any, transformers)
 WIDTH, WORDS = 32, 99
 TEXT = {
     "vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -99,9 +101,7 @@ def blip2() -> Towered:
     text = torch.cat([torch.full((2, 4), 5), ids(length=5)], 1)
     between = ("qformer layer 1", "qformer_cross layer 1", "qformer layer 2", "qformer_cross layer 2")
     given = {"pixel_values": pixels(), "input_ids": text, "attention_mask": torch.ones_like(text)}
-    return Towered(
-        tf.Blip2ForConditionalGeneration(config), given, (*layers(3, "vision"), *between, *layers(2))
-    )
+    return Towered(tf.Blip2ForConditionalGeneration(config), given, (*layers(3, "vision"), *between, *layers(2)))
 
 
 def lxmert() -> Towered:
@@ -136,9 +136,7 @@ def t5gemma2() -> Towered:
         decoder=tf.T5Gemma2DecoderConfig(**narrow), image_token_index=5, eoi_token_index=4,
     )  # fmt: skip
     given = {"input_ids": ids(), "decoder_input_ids": ids(length=5, seed=1)}
-    return Towered(
-        tf.T5Gemma2ForConditionalGeneration(config), given, (*layers(2, "enc"), *layers(2, "merged"))
-    )
+    return Towered(tf.T5Gemma2ForConditionalGeneration(config), given, (*layers(2, "enc"), *layers(2, "merged")))
 
 
 TOWERS = {f.__name__: f for f in (clip, llava, detr, diffllama, blip2, lxmert, timesformer, t5gemma2)}

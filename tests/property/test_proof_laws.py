@@ -137,9 +137,9 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
     order = data.draw(st.integers(0, len(calls) - 1))
     heads = calls[order].v.shape[1]
     head = data.draw(st.integers(0, heads - 1))
-    origin = find_weights(model, inputs, door, find_addresses(name, model, calls, inputs, door))[order].projections.origins[
-        "o"
-    ]
+    origin = find_weights(model, inputs, door, find_addresses(name, model, calls, inputs, door))[
+        order
+    ].projections.origins["o"]
     assert origin.rows is not None
 
     def silence(parts):

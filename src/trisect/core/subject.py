@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_
 
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.site import Site
-from trisect.core.trace import Address, Projections, Reading, Side
+from trisect.core.trace import Address, Projections, Reading, Side, key_side_of, side_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -109,7 +109,8 @@ TextOrPair: TypeAlias = str | tuple[str, str]
 class Batch:
     """Texts made ready for one forward pass; `inputs` are the model's own and mean nothing to others.
 
-    `rows` says for each row which text it is from and where its window begins in it.
+    `rows` says for each row which text it is from and where its window begins in it; `sides` are those of stacks whose
+    positions are neither the source's nor the target's.
     """
 
     inputs: Mapping[str, Any]
@@ -117,14 +118,15 @@ class Batch:
     target: Side | None
     rows: tuple[tuple[int, int], ...]
     notes: tuple[str, ...] = ()
+    sides: Mapping[str, Side] = field(default_factory=dict)
 
     def queries(self, stack: str) -> Side:
         """The side that a stack's queries are of."""
-        return self.target if self.target is not None and stack in ("dec", "cross") else self.source
+        return side_of(stack, self.source, self.target, self.sides)
 
     def keys(self, stack: str) -> Side:
         """The side that a stack's keys and values are of."""
-        return self.target if self.target is not None and stack == "dec" else self.source
+        return key_side_of(stack, self.source, self.target, self.sides)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-STACKS = ("plain", "enc", "dec", "cross")
 NAMES = ("q", "k", "v", "o")
 
 
@@ -43,6 +43,32 @@ class Side:
     real: Bool[Tensor, "B T"]
     special: Bool[Tensor, "B T"]
     ids: Int[Tensor, "B T"] | None = None
+
+
+def keys_of(stack: str) -> str:
+    """The name among `sides` of a stack's keys, where they are not its queries' positions."""
+    return f"{stack} keys"
+
+
+def side_of(stack: str, source: Side, target: Side | None, sides: Mapping[str, Side]) -> Side:
+    """The side that a stack's queries are of."""
+    if stack in sides:
+        return sides[stack]
+    return target if target is not None and stack in ("dec", "cross", "merged") else source
+
+
+def key_side_of(stack: str, source: Side, target: Side | None, sides: Mapping[str, Side]) -> Side:
+    """The side that a stack's keys and values are of."""
+    if keys_of(stack) in sides:
+        return sides[keys_of(stack)]
+    if stack in sides and not crosses(stack):
+        return sides[stack]
+    return target if target is not None and stack == "dec" else source
+
+
+def crosses(stack: str) -> bool:
+    """Whether a stack's keys are of another sequence than its queries."""
+    return bool({"cross", "merged"} & set(re.split(r"[_0-9]", stack)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +133,7 @@ class Trace:
 
     q and k are what enters the dot product (after rotary positions), before key/value heads are repeated; `scale`
     multiplies q·k in the scores (null where it is not known). Weights are after the softmax; their rows sum to 1 at
-    real positions, to less where the model has sinks. Keys are of the same sequence except in stack 'cross'.
+    real positions, to less where the model has sinks. Keys are of the same sequence except in cross-attention.
     """
 
     address: Address
@@ -126,6 +152,11 @@ class Trace:
     def stack(self) -> str:
         """enc, dec, cross or plain."""
         return self.address.stack
+
+    @property
+    def crosses(self) -> bool:
+        """Whether its keys are of another sequence than its queries."""
+        return crosses(self.stack)
 
     @property
     def layer(self) -> int:
@@ -183,7 +214,8 @@ class Reading:
     """One batch of texts read by a model: a Trace per layer and stack, and what the positions are.
 
     `rows` says for each row of the batch which text it is from (counted from 0) and at which token of that text its
-    window begins. `notes` say what was done to the texts (cut into windows, used as source and target alike).
+    window begins. `notes` say what was done to the texts (cut into windows, used as source and target alike). `sides`
+    are those of stacks whose positions are neither the source's nor the target's, see `side_of`.
     """
 
     model: str
@@ -194,11 +226,12 @@ class Reading:
     notes: tuple[str, ...] = ()
     objective: str = "output"
     facts: Mapping[str, str] = field(default_factory=dict)
+    sides: Mapping[str, Side] = field(default_factory=dict)
 
     def queries(self, trace: Trace) -> Side:
         """The side that a trace's queries are of."""
-        return self.target if self.target is not None and trace.stack in ("dec", "cross") else self.source
+        return side_of(trace.stack, self.source, self.target, self.sides)
 
     def keys(self, trace: Trace) -> Side:
         """The side that a trace's keys and values are of."""
-        return self.target if self.target is not None and trace.stack == "dec" else self.source
+        return key_side_of(trace.stack, self.source, self.target, self.sides)

@@ -98,7 +98,12 @@ def _tower(met: Met, inputs: Mapping[str, Any]) -> str:
 
 
 def _main(
-    met: Sequence[Met], towers: list[str], model: nn.Module, calls: Sequence[Call], inputs: Mapping[str, Any], hook: CallHook
+    met: Sequence[Met],
+    towers: list[str],
+    model: nn.Module,
+    calls: Sequence[Call],
+    inputs: Mapping[str, Any],
+    hook: CallHook,
 ) -> list[str]:
     """The towers, the main one without a name: the only one, or that of text which all others flow into."""
     names = list(dict.fromkeys(towers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -184,33 +184,6 @@ class Desk:
             labels[i, chosen] = ids[i, chosen]
             hidden[i, chosen] = mask
         return hidden, labels
-
-
-def sides_of(inputs: Mapping[str, Any], tokenizer: Any, source: int, target: int | None) -> tuple[Side, Side | None]:
-    """The sides of a dict of the model's own inputs, for as many positions as its attention saw."""
-    return (
-        _side(inputs, "input_ids", "attention_mask", tokenizer, source),
-        None if target is None else _side(inputs, "decoder_input_ids", "decoder_attention_mask", tokenizer, target),
-    )
-
-
-def _side(inputs: Mapping[str, Any], key: str, mask_key: str, tokenizer: Any, length: int) -> Side:
-    first = next(t for t in inputs.values() if isinstance(t, Tensor))
-    given, mask = inputs.get(key), inputs.get(mask_key)
-    shape = (first.shape[0], length)
-    ids = given.cpu() if isinstance(given, Tensor) and tuple(given.shape) == shape else None
-    whole = torch.ones(shape, dtype=torch.bool)
-    real = mask.bool().cpu() if isinstance(mask, Tensor) and tuple(mask.shape) == shape else whole
-    special = ~real
-    if ids is None:
-        tokens = tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(shape[0]))
-    elif tokenizer is None:
-        tokens = tuple(tuple(str(i) for i in row) for row in ids.tolist())
-    else:
-        known = set(tokenizer.all_special_ids)
-        tokens = tuple(tuple(tokenizer.convert_ids_to_tokens(row)) for row in ids.tolist())
-        special = special | torch.tensor([[i in known for i in row] for row in ids.tolist()])
-    return Side(tokens, real, special, ids)
 
 
 def _flags(rows: list[list[bool]], width: int) -> Tensor:

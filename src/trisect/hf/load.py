@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
-from trisect.core.trace import STACKS, Address, Projections, Reading, Trace
-from trisect.hf.batches import Desk, sides_of
+from trisect.core.trace import Address, Projections, Reading, Trace
+from trisect.hf.batches import IGNORED, Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
@@ -24,6 +24,7 @@ from trisect.hf.losses import first_tensor, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
 from trisect.hf.refusal import check_finite, check_ids
+from trisect.hf.sides import find_sides, unpredicted
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -125,14 +126,11 @@ class Pretrained:
             raise ModelError(
                 f"The inputs {', '.join(map(repr, inputs))} do not go through {self.name}.", known, todo
             ) from error
-        longest: dict[str, int] = dict.fromkeys(STACKS, 0)
-        for call, address in zip(calls, self.addresses, strict=True):
-            longest[address.stack] = max(longest[address.stack], call.q.shape[2])
-        encoder = longest["enc"] or longest["plain"]
-        if not encoder:  # an encoder without attention: cross-attention still sees its positions
-            encoder = max(call.k.shape[2] for call, a in zip(calls, self.addresses, strict=True) if a.stack == "cross")
-        source, target = sides_of(inputs, self.tokenizer, encoder, longest["dec"] or None)
-        return Batch(inputs, source, target, tuple((i, 0) for i in range(len(source.tokens))))
+        source, target, beside = find_sides(inputs, self.tokenizer, calls, self.addresses)
+        own, absent = dict(inputs), unpredicted(inputs, getattr(self.model, "config", None))
+        if absent is not None:
+            own.setdefault("labels", inputs["input_ids"].masked_fill(absent, IGNORED))
+        return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair] | Inputs) -> Reading:
         """Read a text, several texts (a pair is source and target), or a dict of the model's own inputs.
@@ -175,14 +173,15 @@ class Pretrained:
                     _kept(call.v),
                     _kept(call.weights),
                     _kept(call.output),
-                    _fit(batch.queries(address.stack).real, call.q.shape[2]),
-                    _fit(batch.keys(address.stack).real, call.k.shape[2]),
+                    _fit(batch.queries(address.stack).real, call.q),
+                    _fit(batch.keys(address.stack).real, call.k),
                     found.projections,
                     call.scale,
                     blocks.get(address),
                 )
             )
-        return Reading(self.name, tuple(traces), batch.source, batch.target, batch.rows, batch.notes, self.objective)
+        about = (batch.source, batch.target, batch.rows, batch.notes, self.objective)
+        return Reading(self.name, tuple(traces), *about, sides=batch.sides)
 
     @torch.no_grad()
     def score(
@@ -312,6 +311,7 @@ def _kept(t: Tensor) -> Tensor:
     return t.detach().cpu()
 
 
-def _fit(real: Tensor, length: int) -> Tensor:
+def _fit(real: Tensor, part: Tensor) -> Tensor:
     """Which positions are real, for a layer that sees another number of them (pooled, or patched): all of them."""
-    return real if real.shape[1] == length else torch.ones(real.shape[0], length, dtype=torch.bool)
+    shape = part.shape[0], part.shape[2]
+    return real if real.shape == shape else torch.ones(shape, dtype=torch.bool)

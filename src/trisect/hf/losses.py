@@ -73,7 +73,7 @@ def _changes(answer: Tensor, batch: Batch, clean: RowScores | None) -> RowScores
     output = answer.detach().double().cpu()
     output = output.flatten(2) if output.dim() > 2 else output[:, None]
     real = batch.queries("dec").real if batch.target is not None else batch.source.real
-    if real.shape[1] != output.shape[1]:
+    if real.shape != output.shape[:2]:
         real = torch.ones(output.shape[:2], dtype=torch.bool)
     if clean is None or clean.output is None:
         total = torch.zeros(len(output), dtype=torch.float64)

@@ -27,7 +27,7 @@ class CallSource(NamedTuple):
     kind: str
 
 
-class Cut:
+class EnteredFloats:
     """The floats that entered the module around the call under way, each cut from its graph."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def find_sources(
 ) -> tuple[CallSource, ...]:
     """Whose positions the keys of every call are, in order; what no gradient says is told by lengths."""
     around = _around([call.module for call in calls])
-    cut, found = Cut(), list[CallSource]()
+    cut, found = EnteredFloats(), list[CallSource]()
     try:
         with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
             model(**inputs)
@@ -95,7 +95,7 @@ def _around(modules: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _watching(
-    model: nn.Module, names: Sequence[str], cut: Cut, calls: Sequence[Call], found: list[CallSource]
+    model: nn.Module, names: Sequence[str], cut: EnteredFloats, calls: Sequence[Call], found: list[CallSource]
 ) -> Iterator[None]:
     def leave(name: str) -> None:
         found.extend(_source(call, cut) for call in calls[len(found) :])
@@ -111,11 +111,11 @@ def _watching(
         found.extend(_source(call, cut) for call in calls[len(found) :])
 
 
-def _source(call: Call, cut: Cut) -> CallSource:
+def _source(call: Call, cut: EnteredFloats) -> CallSource:
     return CallSource(call.module, cut.uses.get(call.module, 0), _kind(call, cut))
 
 
-def _kind(call: Call, cut: Cut) -> str:
+def _kind(call: Call, cut: EnteredFloats) -> str:
     asks, gives = _reached(call.q, cut.leaves), _reached(call.v, cut.leaves)
     if not gives or not asks:  # learned queries, or nothing that is known
         return _by_length(call)

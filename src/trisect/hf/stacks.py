@@ -91,7 +91,9 @@ def _roles(met: Sequence[Met], others: Sequence[Met]) -> list[str]:
 
 def _feeding(met: Sequence[Met], place: str, away: set[int]) -> set[str]:
     """The lists of layers whose positions the cross-attention of `place` sees; `away` are lengths of other towers."""
-    sees = {m.sees - (m.asks if m.kind == MERGED else 0) for m in met if m.kind != SELF and container(m.module) == place}
+    sees = {
+        m.sees - (m.asks if m.kind == MERGED else 0) for m in met if m.kind != SELF and container(m.module) == place
+    }
     first = next(i for i, m in enumerate(met) if m.kind != SELF and container(m.module) == place)
     before = [m for m in met[:first] if m.kind == SELF and container(m.module) != place]
     long = {container(m.module) for m in before if m.asks in sees}

@@ -39,7 +39,7 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     """
     found = summed(trace.weights, trace.values, _projection(trace, kind))
     if kind != "attention":
-        if trace.stack != "cross":
+        if not trace.crosses:
             own = torch.linalg.vector_norm(_own(trace, kind), dim=-1)
             torch.diagonal(found, dim1=1, dim2=2).copy_(own)
         found = found * _scale(trace, kind)[..., None]
@@ -149,7 +149,7 @@ def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor,
 def _own(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
     """What a position takes from itself, before the scale: its own weight's share, and the residual."""
     w_o = _projection(trace, kind)
-    if trace.stack == "cross":
+    if trace.crosses:
         own = torch.zeros_like(_project(single(trace.output), w_o))
     else:
         itself = torch.diagonal(single(trace.weights), dim1=2, dim2=3)
@@ -163,7 +163,7 @@ def _own(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
 def _others(trace: Trace) -> Float[Tensor, "B H T S"]:
     """The weights on other positions that are real; in stack 'cross' all keys are other positions."""
     weights = trace.weights * trace.key_real[:, None, None]
-    if trace.stack == "cross":
+    if trace.crosses:
         return weights
     same = torch.eye(weights.shape[2], weights.shape[3], dtype=torch.bool, device=weights.device)
     return weights.masked_fill(same, 0.0)

@@ -107,7 +107,7 @@ class LayerTally:
 
     def _add_dispersion(self, trace: Trace, seen: TokenNorms, whose: Whose) -> None:
         group, real = whose.group.numpy(), trace.key_real[:, None]
-        x = None if trace.stack == "cross" else mixing.layer_input(trace)
+        x = None if trace.crosses else mixing.layer_input(trace)
         if x is not None:
             self.x.add(group, moments(torch.linalg.vector_norm(single(x), dim=-1), trace.key_real))
         for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.a * seen.f)):
@@ -125,7 +125,7 @@ class LayerTally:
         self.queries.add(group, trace.query_real.sum(1).double())
         self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
         self.tokens.add(group, belongs.sum(1))
-        if trace.stack != "cross":
+        if not trace.crosses:
             both = [mixing.mixing_by_weights(trace, self.kind).sum(1), mixing.mixing_ratio(trace, self.kind).sum(1)]
             self.mixing.add(group, torch.stack(both, 1))
 

@@ -33,7 +33,7 @@ class ScoreSums(NamedTuple):
 def score_row(trace: Trace, row: int) -> ScoreSums | None:
     """The ScoreSums of one row of a batch; null where queries and keys are not of one sequence, or fewer than two are real."""
     real = trace.query_real[row]
-    if trace.stack == "cross" or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
+    if trace.crosses or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None
     q, k = trace.q[row][:, real].detach().double(), trace.keys[row][:, real].detach().double()
     size = max(1, _TOGETHER // q.shape[1] ** 2)
@@ -74,7 +74,7 @@ class PartMoments:
 
     def add(self, trace: Trace) -> None:
         """Count in one batch."""
-        together = trace.stack != "cross" and trace.query_real.shape == trace.key_real.shape
+        together = not trace.crosses and trace.query_real.shape == trace.key_real.shape
         parts = {"k": _kept(trace.keys, trace.key_real), "v": _kept(trace.values, trace.key_real)}
         if together:
             parts["q"] = _kept(trace.q, trace.query_real)

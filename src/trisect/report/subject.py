@@ -18,7 +18,27 @@ LOSSES = {
 }
 
 
-STACKS = {"plain": "", "enc": "encoder", "dec": "decoder", "cross": "cross-attention"}
+STACKS = {
+    "plain": "",
+    "enc": "encoder",
+    "dec": "decoder",
+    "cross": "cross-attention",
+    "merged": "self- and cross-attention",
+}
+
+
+def stack_words(stack: str) -> str:
+    """A stack for people: empty for a model's only one, a tower by its name."""
+    if stack in STACKS:
+        return STACKS[stack]
+    tower, _, role = stack.rpartition("_")
+    return f"{tower}: {STACKS[role]}" if tower and role in STACKS else stack.replace("_", " ")
+
+
+def stack_order(stack: str) -> tuple[int, str]:
+    """What stacks are sorted by: a model's own first, then its towers."""
+    names = list(STACKS)
+    return (names.index(stack), "") if stack in names else (len(names), stack)
 
 
 def spoken(value: float | None, low: float | None, high: float | None, signed: bool = True) -> str:

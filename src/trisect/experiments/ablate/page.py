@@ -14,7 +14,7 @@ from trisect.report.layers import Bar, component_groups, component_key, cut, fra
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken, unedited, unit
+from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, stack_words, unedited, unit
 
 if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
@@ -82,8 +82,7 @@ def _changes(measures: pl.DataFrame) -> list[Change]:
         heads = row["group"].partition("heads ")[2].partition(", pattern")[0]
         where = (row["stack"], row["layer"], row["head"], row["component"], heads)
         found.append(Change(*where, row["value"], row["low"], row["high"]))
-    rank = list(STACKS)
-    return sorted(found, key=lambda c: (rank.index(c.stack), c.layer, c.head or 0, "qkv".find(c.component), c.heads))
+    return sorted(found, key=lambda c: (stack_order(c.stack), c.layer, c.head or 0, "qkv".find(c.component), c.heads))
 
 
 def _answer(found: Sequence[Finding], changes: Sequence[Change], facts: AblateFacts) -> Section:
@@ -157,7 +156,9 @@ def _by_layer(changes: Sequence[Change], facts: AblateFacts) -> Figure:
         named.setdefault(c.stack, []).append(Bar(c.component, _layer(c), c.value or 0.0, c.low, c.high))
     bars = [bar for of in named.values() for bar in of]
     axis = frame_of(bars, unit(facts))
-    panels = tuple(layer_panel(STACKS[stack].capitalize() or "All layers", of, axis) for stack, of in named.items())
+    panels = tuple(
+        layer_panel(stack_words(stack).capitalize() or "All layers", of, axis) for stack, of in named.items()
+    )
     caption = f"Change of {_what(facts)} with one layer's component {HOW[facts.how]}. Bars are 95 % intervals, "
     caption += f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}.{cut(bars, axis)}"
     return Figure("ablation-layers", "Figure 1", "By layer", caption, panels, component_key(bars))
@@ -174,7 +175,7 @@ def _by_head(changes: Sequence[Change], number: int, most: float, facts: AblateF
     caption += "; a dot where the 95 % interval leaves 0 out. " if signed else ". "
     caption += f"The same colours in every panel, n\u00a0=\u00a0{words.several(facts.texts, 'text')}."
     name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
-    title = "By head" + (f", {STACKS[stack]}" if STACKS[stack] else "")
+    title = "By head" + (f", {stack_words(stack)}" if stack_words(stack) else "")
     ends, marked = ((-most, most), clear) if signed else ((0.0, most), None)
     return grid(name, f"Figure {number}", title, caption, values, unit(facts), signed, ends, marked)
 

@@ -18,7 +18,7 @@ from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.report.points import order, place
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken
+from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, stack_words
 
 if TYPE_CHECKING:
     from trisect.experiments.checkpoints.settings import RewindFacts
@@ -83,8 +83,8 @@ def _cells(sites: pl.DataFrame, measure: str) -> list[Cell]:
     return sorted((Cell(*row) for row in picked.iter_rows()), key=lambda c: (_order(c.site), c.at))
 
 
-def _order(site: str) -> tuple[int, Any]:
-    return list(STACKS).index(Site.parse(site).stack or "plain"), order(site)
+def _order(site: str) -> tuple[Any, Any]:
+    return stack_order(Site.parse(site).stack or "plain"), order(site)
 
 
 def _stacks(names: Iterable[str]) -> list[str]:
@@ -174,7 +174,7 @@ def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts)
     all_bars = [bar for stack in _stacks(names) for bar in _bars(area, stack)]
     axis = frame_of(all_bars, "nats")
     for stack in _stacks(names):
-        tail = f", {STACKS[stack]}" if stack else ""
+        tail = f", {stack_words(stack)}" if stack else ""
         panels.append(layer_panel(f"Area{tail}", _bars(area, stack), axis))
         if mine := _bars(score, stack):
             panels.append(layer_panel(f"Criticality{tail}", mine, unit, zero=False))
@@ -196,7 +196,7 @@ def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
     bars = [bar for stack in _stacks(r.site for r in area) for bar in _bars(area, stack)]
     axis = frame_of(bars, "nats")
     panels = tuple(
-        layer_panel(f"Mid-stage area{', ' + STACKS[s] if s else ''}", _bars(area, s), axis)
+        layer_panel(f"Mid-stage area{', ' + stack_words(s) if s else ''}", _bars(area, s), axis)
         for s in _stacks(r.site for r in area)
     )
     caption = f"The mean rise of the loss over all revisions. Bars are 95 % intervals. {_n(facts)}{cut(bars, axis)}"
@@ -222,7 +222,7 @@ def _map(
         mine = {c: h for c, h in cells.items() if Site.parse(c.site).stack == stack}
         for group in component_groups([Bar(place(c.site).group, "", 0.0) for c in mine]):
             here = {c: h for c, h in mine.items() if place(c.site).group == group}
-            said = words.GROUP.get(group, group) + (f", {STACKS[stack]}" if stack else "")
+            said = words.GROUP.get(group, group) + (f", {stack_words(stack)}" if stack else "")
             panels.append(_panel(said, here, heights, (low, high), down))
     return Figure(name, number, title, caption, tuple(panels), (), (low, high, UNIT))
 

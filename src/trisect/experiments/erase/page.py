@@ -13,7 +13,7 @@ from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, STACKS, read_facts, spoken, unedited, unit
+from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, stack_words, unedited, unit
 
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
@@ -98,10 +98,9 @@ def read_erased(measures: pl.DataFrame) -> list[Erased]:
         )
         label, stack, layer, head, component = where
         found.append(Erased(label, stack, layer, head, component, rise, excess, randoms, int(rank), explained))
-    rank_of = list(STACKS)
     return sorted(
         found,
-        key=lambda e: (e.label, rank_of.index(e.stack), e.layer, e.head or 0, "qkv".find(e.component), e.component),
+        key=lambda e: (e.label, stack_order(e.stack), e.layer, e.head or 0, "qkv".find(e.component), e.component),
     )
 
 
@@ -172,7 +171,7 @@ def _figure(number: int, label: str, stack: str, mine: Sequence[Erased], facts: 
     panels = [layer_panel("Erased", rises, axis)]
     if beyond:
         panels.append(layer_panel("Beyond random subspaces", beyond, axis))
-    where = f" in the {STACKS[stack]}" if STACKS[stack] else ""
+    where = f" in the {stack_words(stack)}" if stack_words(stack) else ""
     caption = f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
     caption += f"{words.several(facts.draws, 'random subspace')} of the same rank. Bars are 95 % intervals, "
     caption += f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}.{cut([*rises, *beyond], axis)}"

@@ -8,6 +8,7 @@ from itertools import islice
 from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.core.extras import need_extra
 from trisect.core.tables import frame
+from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.erasing import erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench, Measured
@@ -87,6 +88,6 @@ def refuse_two_sides(edits: Sequence[EditedPass]) -> None:
     """Raise SiteError where a site joins queries with keys or values of another text."""
     for edit in edits:
         components = {t.component for t in edit.targets}
-        if edit.address.stack == "cross" and "q" in components and len(components) > 1:
+        if crosses(edit.address.stack) and "q" in components and len(components) > 1:
             known = "In cross-attention queries are of the target's tokens, keys and values of the source's."
             raise SiteError(f"The site '{edit.site}' joins them.", known, "Give them as sites of their own.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from trisect.core.trace import crosses
 from trisect.experiments.explore.picture import Layer, Words
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def thumbs(maps: Float[np.ndarray, "N T S"], side: int) -> Thumbs:
 def is_causal(layer: Layer) -> bool:
     """Whether nothing is ever read from a later position."""
     square = layer.weights.shape[1] == layer.weights.shape[2]
-    if not square or layer.stack == "cross" or layer.weights.shape[1] < 2:
+    if not square or crosses(layer.stack) or layer.weights.shape[1] < 2:
         return False
     return not np.triu(layer.weights.max(axis=0), 1).any()
 
@@ -66,7 +67,7 @@ def _shared(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
     whole = np.maximum(maps.sum(axis=(1, 2)), 1e-30)
     parts = [maps[:, :, special].sum(axis=(1, 2))]
     for offset in (0, -1, 1):
-        if layer.stack == "cross":
+        if crosses(layer.stack):
             parts.append(np.zeros(len(maps)))
             continue
         line = np.diagonal(maps, offset, axis1=1, axis2=2)

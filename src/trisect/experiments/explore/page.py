@@ -17,6 +17,7 @@ from trisect.experiments.explore.picture import ExplorerPicture
 from trisect.report import template
 from trisect.report.format import count
 from trisect.report.sheet import Document
+from trisect.report.subject import stack_words
 
 if TYPE_CHECKING:
     from trisect.experiments.explore.settings import ExploreFacts
@@ -73,7 +74,7 @@ def summary(picture: ExplorerPicture) -> str:
         stacks.setdefault(layer.stack, []).append(len(layer.weights))
     parts = []
     for stack, heads in stacks.items():
-        name = {"plain": "", "enc": "encoder: ", "dec": "decoder: ", "cross": "cross-attention: "}[stack]
+        name = f"{said}: " if (said := stack_words(stack)) else ""
         each = str(heads[0]) if len(set(heads)) == 1 else f"{min(heads)} to {max(heads)}"
         parts.append(f"{name}{len(heads)} {'layer' if len(heads) == 1 else 'layers'} × {each} heads")
     sides = [words for words in (picture.source, picture.target) if words is not None]

@@ -64,9 +64,20 @@ def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
             f"Row {row} was asked for.", f"The reading has {rows}, counted from 0.", "Choose one of them."
         )
     facts = (("Model", reading.model), *((k.capitalize(), v) for k, v in reading.facts.items() if k != "model"))
-    layers = tuple(_layer(_row(trace, row), reading.model) for trace in reading.traces)
+    known = [s for s in (reading.source, reading.target) if s is not None]
+    shown = [
+        t
+        for t in reading.traces
+        if any(reading.queries(t) is s for s in known) and any(reading.keys(t) is s for s in known)
+    ]
+    if not shown:
+        given = f"No layer of {reading.model} attends to what the page shows."
+        raise CorpusError(given, "Its positions are neither the source's nor the target's.", "Look at its traces.")
+    layers = tuple(_layer(_row(trace, row), reading.model) for trace in shown)
     target = None if reading.target is None else _words(reading.target, row)
     notes = reading.notes
+    if left := list(dict.fromkeys(t.stack for t in reading.traces if all(t is not s for s in shown))):
+        notes = (*notes, f"Not shown, since it attends to other positions: {', '.join(left)}.")
     if rows > 1:
         notes = (*notes, f"The reading has {rows} rows; this is row {row}, counted from 0.")
     return ExplorerPicture(reading.model, layers, _words(reading.source, row), target, notes, facts)

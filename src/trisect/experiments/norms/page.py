@@ -18,6 +18,7 @@ from trisect.report.palette import KINDS
 from trisect.report.panels import WIDTH, Figure, LegendEntry, Panel, chart_of, data_of, lay
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.subject import stack_words
 
 if TYPE_CHECKING:
     from trisect.experiments.norms.settings import NormsFacts
@@ -36,7 +37,6 @@ NAMES = {
 }
 COLOURS = {"cls": "#56B4E9", "sep": "#CC79A7", "first": "#7B4EA3", "punctuation": "#E69F00", "other": "#b4bac2"}
 VIEWS = {"weight": "weight", "norm": "norm", "block": "norm of the block"}
-STACKS = {"plain": "", "enc": "encoder", "dec": "decoder", "cross": "cross-attention"}
 MEASURES = {
     "cv_x": "coefficient of variation of ‖x‖",
     "cv_f": "coefficient of variation of ‖f(x)‖",
@@ -108,7 +108,7 @@ def _varied(known: Mapping[str, Mapping[str, Any]]) -> Finding:
 
 
 def _scope(about: About[NormsFacts]) -> tuple[str, ...]:
-    stack = STACKS[about.facts.stack]
+    stack = stack_words(about.facts.stack)
     where = f"They are about its {stack}. " if stack else ""
     return (
         "A weight a says how much of a vector is taken, not how long that vector is. The claims compare a with a‖f(x)‖, the "
@@ -120,7 +120,7 @@ def _scope(about: About[NormsFacts]) -> tuple[str, ...]:
 def _stack(rows: pl.DataFrame, stack: str, named: bool, about: About[NormsFacts]) -> list[Section]:
     """The sections of one stack."""
     prefix = f"{stack}-" if named else ""
-    tail = f" ({STACKS[stack] or stack})" if named else ""
+    tail = f" ({stack_words(stack) or stack})" if named else ""
     n = f"n\u00a0=\u00a0{words.several(about.facts.texts, 'text')}"
     makers = (
         ("Who gets the weight, and who adds the length?", _shares),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from trisect.core.trace import Address
+from trisect.core.trace import Address, crosses
 from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, PooledTally
 from trisect.measure.sums import Sums
 from trisect.measure.token_categories import CATEGORIES, MARKED
@@ -167,7 +167,7 @@ def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Drawn
 
 
 def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
-    if tally.stack == "cross":
+    if crosses(tally.stack):
         return
     found = []
     for address, layer in tally.layers.items():

@@ -15,7 +15,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import frame
-from trisect.core.trace import Reading
+from trisect.core.trace import Reading, key_side_of
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured
@@ -120,7 +120,7 @@ def _read(subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], ran
 
 
 def _whose(reading: Reading, stack: str, group: torch.Tensor, ranks: torch.Tensor | None, causal: bool) -> Whose:
-    keys = reading.target if reading.target is not None and stack == "dec" else reading.source
+    keys = key_side_of(stack, reading.source, reading.target, reading.sides)
     rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
     if ranks is not None and keys.ids is not None and keys is reading.source:
         real = keys.real.cpu()

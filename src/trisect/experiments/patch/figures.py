@@ -11,7 +11,7 @@ from trisect.report import format as words
 from trisect.report.heatmaps import grid
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
-from trisect.report.subject import STACKS
+from trisect.report.subject import stack_words
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
@@ -80,7 +80,7 @@ def _name(kind: str, sites: Sequence[SiteNumbers]) -> str:
 
 
 def _title(kind: str, sites: Sequence[SiteNumbers]) -> str:
-    stack = STACKS[sites[0].stack]
+    stack = stack_words(sites[0].stack)
     return kind + (f", {stack}" if stack else "") + (f", {RUNS['noise']}" if sites[0].how == "noise" else "")
 
 

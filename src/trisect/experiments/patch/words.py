@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from trisect.report.subject import stack_order
+
 SiteKey: TypeAlias = tuple[str, int, int | None, str, str]  # stack, layer, head, component, group of the table measures
-STACKS = ("plain", "enc", "dec", "cross")
 
 DOES = {
     "q": ("what is looked for", "the answer to the donor's question, in the base's text"),
@@ -33,8 +34,8 @@ def place_of(stack: str, layer: int, head: int | None, component: str, group: st
     return f"{'' if stack == 'plain' else f'{stack}.'}{component}@{layer}{heads}"
 
 
-def site_order(key: SiteKey) -> tuple[bool, int, int, int, int, int, str]:
+def site_order(key: SiteKey) -> tuple[bool, tuple[int, str], int, int, int, int, str]:
     """Denoising first, then by stack, layer, head, and q, k, v before what joins them."""
     stack, layer, head, component, group = key
     joined = component.count("+"), "qkv".find(component[0])
-    return (group.startswith("noise"), STACKS.index(stack), layer, head or 0, *joined, group)
+    return (group.startswith("noise"), stack_order(stack), layer, head or 0, *joined, group)

@@ -14,6 +14,7 @@ from trisect.report.heatmaps import grid
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.subject import stack_words
 from trisect.stats.tested import ALPHA
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PAIRS = ("q-k", "k-v", "q-v")
 RANKS = ("q", "k", "v", "q-k", "v-o")
 CORPUS, AFFINE, ELSEWHERE = "corpus", "with biases", "queries from elsewhere"
-STACKS = {"plain": "", "enc": "encoder, ", "dec": "decoder, ", "cross": "cross-attention, "}
 PRODUCTS = {"q-k": "W_Q W_Kᵀ", "v-o": "W_V W_O", "q": "W_Q", "k": "W_K", "v": "W_V"}
 NAMES = {
     "overlap": "overlap of what is read",
@@ -179,7 +179,7 @@ def _overlaps(numbers: SimilarityNumbers, pair: str) -> str:
         above, below = _sides(numbers, "overlap", pair)
         said += f", random matrices of the shape {words.number(null)}; {above} heads above them and {below} below, after Holm"
     most = max(heads, key=lambda h: h.value)
-    return f"{said}. Most: {words.number(most.value)} at {STACKS[most.stack]}layer {most.layer} head {most.head}."
+    return f"{said}. Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
 
 
 def _rule(facts: SimilarityFacts) -> str:
@@ -362,7 +362,7 @@ def _grids(
     marked: dict[str, set[tuple[int, int]]] = {}
     for component in components:
         for head in numbers.get(measure, component, group):
-            panel = f"{STACKS[head.stack]}{_dash(component)}"
+            panel = f"{_of(head.stack)}{_dash(component)}"
             values.setdefault(panel, []).append((head.layer, head.head, head.value))
             if head.side:
                 marked.setdefault(panel, set()).add((head.layer, head.head))
@@ -382,6 +382,10 @@ def _against_null(numbers: SimilarityNumbers, measure: str, component: str) -> s
 
 def _mean(heads: Sequence[Head]) -> float:
     return sum(h.value for h in heads) / len(heads)
+
+
+def _of(stack: str) -> str:
+    return f"{said}, " if (said := stack_words(stack)) else ""
 
 
 def _dash(component: str) -> str:

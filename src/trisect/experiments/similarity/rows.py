@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from trisect.core.trace import Address, Projections
+from trisect.core.trace import Address, Projections, crosses
 from trisect.measure import nulls, similarity
 from trisect.measure.nulls import effective_ranks
 from trisect.measure.similarity import MapSpan
@@ -151,7 +151,7 @@ def _layer(p: Projections) -> Iterator[MapMeasure]:
             if left == "q":
                 one, other = one.spread(heads), other.spread(heads)
             found = _pair(p.address, f"{left}-{right}", one, other)
-            apart = p.address.stack == "cross" and left == "q"
+            apart = crosses(p.address.stack) and left == "q"
             yield from (m._replace(group=ELSEWHERE) for m in found if m.group is None) if apart else found
     if "q" in maps and "k" in maps:
         q, k = maps["q"].weight, maps["k"].spread(heads).weight
