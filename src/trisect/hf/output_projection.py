@@ -121,8 +121,11 @@ def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
     (gradient,) = torch.autograd.grad((made * mixed).sum(), passed.leaf, retain_graph=True, allow_unused=True)
     if gradient is None or gradient.numel() != mixed.numel():
         return False
-    both = (gradient, gradient.transpose(0, 1)) if gradient.dim() > 2 else (gradient,)
-    off = min(float((g.reshape(mixed.shape) - mixed).abs().max()) for g in both)
+    both = [gradient.reshape(mixed.shape)]
+    if mixed.dim() == 3:  # time first on one side of it
+        rows, length, width = mixed.shape
+        both.append(gradient.reshape(length, rows, width).transpose(0, 1))
+    off = min(float((g - mixed).abs().max()) for g in both)
     return off > allowed * float(mixed.abs().max())
 
 
