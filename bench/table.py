@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checking
 import explorer
 import fleets
 import gpu
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "similarity": similarity.rows,
     "profiling": profiling.rows,
     "proof": proof.rows,
+    "checking": checking.rows,
     "patching": patching.rows,
     "explorer": explorer.rows,
     "gpu": gpu.rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +135,23 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
     return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
 
 
+def ends_of(module: nn.Module, args: Any, kwargs: Mapping[str, Any], out: Any) -> tuple[Tensor, Tensor] | None:
+    """What entered an affine module and what it made, units last; null where it was given or made no numbers."""
+    x = args[0] if args else next(iter(kwargs.values()))
+    if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point():
+        return None
+    return (x.transpose(1, 2), out.transpose(1, 2)) if isinstance(module, nn.Conv1d) else (x, out)
+
+
+def following_parameters(model: nn.Module, note: Callable[[str, Tensor, Tensor], object]) -> TorchFunctionMode:
+    """A mode in which products with bare parameters are noted: the parameter's name, what entered and what came out."""
+
+    def see(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> None:
+        note(name, x, y)
+
+    return _Parameters(model, see)
+
+
 class _Parameters(TorchFunctionMode):
     """Notes products with a bare parameter (no module of its own), as XLNet and nn.MultiheadAttention have them."""
 
@@ -198,13 +215,12 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
 
     def leave(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
         depth[0] -= 1
-        x = args[0] if args else next(iter(kwargs.values()))
-        if depth[0] or not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point():
+        ends = ends_of(module, args, kwargs, out)
+        if depth[0] or ends is None:
             return None
-        if isinstance(module, nn.Conv1d):
-            made = note(name, lambda: affine_of(name, module, x.shape[1], x), x.transpose(1, 2), out.transpose(1, 2))
-            return None if made is None else made.transpose(1, 2)
-        return note(name, lambda: affine_of(name, module, x.shape[-1], x), x, out)
+        x, y = ends
+        made = note(name, lambda: affine_of(name, module, x.shape[-1], x), x, y)
+        return made.transpose(1, 2) if made is not None and isinstance(module, nn.Conv1d) else made
 
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:

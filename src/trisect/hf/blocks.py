@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trisect.core.trace import Address, ResidualBlock
-from trisect.hf.affine import Normed, Passed, PassRecord
+from trisect.hf.affine import Normed, Passed, PassRecord, following_parameters
 from trisect.hf.calls import Call
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
@@ -116,17 +116,20 @@ def watch(model: nn.Module, around: Mapping[Address, Around]) -> Iterator[Mappin
     blocks: dict[Address, ResidualBlock] = {}
     uses = dict.fromkeys(wanted, 0)
 
-    def catch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def catch(name: str, given: Tensor) -> None:
         if uses[name] in wanted[name]:
             address, block = wanted[name][uses[name]]
-            x = (args[0] if args else next(iter(kwargs.values()))).detach().cpu()
+            x = given.detach().cpu()
             x = x.transpose(0, 1) if block.turned else x
             gamma, beta, epsilon, centred = block.norm
             blocks[address] = ResidualBlock(block.kind, x, gamma, beta, epsilon, centred)
         uses[name] += 1
 
     with contextlib.ExitStack() as stack:
-        for name in wanted:
-            hook = lambda _m, a, k, name=name: catch(name, a, k)  # noqa: E731
-            stack.callback(model.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True).remove)
+        modules = dict(model.named_modules())
+        for name in wanted.keys() & modules.keys():
+            hook = lambda _m, a, k, name=name: catch(name, a[0] if a else next(iter(k.values())))  # noqa: E731
+            stack.callback(modules[name].register_forward_pre_hook(hook, with_kwargs=True).remove)
+        if bare := wanted.keys() - modules.keys():  # XLNet multiplies by parameters
+            stack.enter_context(following_parameters(model, lambda n, x, _y: catch(n, x) if n in bare else None))
         yield blocks

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
 from trisect.core.subject import Writer
 
@@ -42,6 +45,49 @@ class Edits(NamedTuple):
 
 
 NOTHING = Edits()
-CallHook = Callable[
-    [nn.Module, Edits], AbstractContextManager[Sequence[Call]]
-]  # records the calls of the passes inside it
+
+
+class Calls(list[Call]):
+    """Calls in their order; `take` is given each as it is made, and what remains of it is kept."""
+
+    def __init__(self, take: Callable[[Call], Call] | None = None) -> None:
+        super().__init__()
+        self.take = take
+
+    def append(self, call: Call) -> None:
+        """Note a call."""
+        super().append(call if self.take is None else self.take(call))
+
+
+def outline(call: Call, pattern: bool = False) -> Call:
+    """A call without its numbers: shapes alone, and with `pattern` which weights [B 1 T S] are not 0 in any head."""
+    q, k, v, output = (torch.empty(t.shape, device="meta") for t in (call.q, call.k, call.v, call.output))
+    seen = call.weights.detach().ne(0).any(1, keepdim=True).cpu() if pattern and call.weights is not None else None
+    return Call(call.module, call.order, q, k, v, seen, output, call.scale)
+
+
+@contextmanager
+def sparing(model: nn.Module) -> Iterator[None]:
+    """Forward passes inside are given copies of caches, which they would write to; the caller's stay as they are."""
+    copies = model.register_forward_pre_hook(
+        lambda _m, args, kwargs: (args, _spare(kwargs)), with_kwargs=True, prepend=True
+    )
+    try:
+        yield
+    finally:
+        copies.remove()
+
+
+def _spare(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: copy.deepcopy(value) if isinstance(value, Cache) else value for name, value in given.items()}
+
+
+@runtime_checkable
+class CallHook(Protocol):
+    """Records the calls of the forward passes inside it, into a list that may be given."""
+
+    def __call__(
+        self, model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
+    ) -> AbstractContextManager[Sequence[Call]]:
+        """The context in which passes are recorded."""
+        ...

@@ -16,7 +16,7 @@ from torch import nn
 from transformers.modeling_utils import AttentionInterface
 
 from trisect.core.subject import Parts
-from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.calls import NOTHING, Call, Calls, Edits
 from trisect.hf.opened import opened
 
 EAGER = "eager"
@@ -25,14 +25,16 @@ _LOCK = threading.RLock()  # the wrapped method belongs to a class that all mode
 
 
 @contextlib.contextmanager
-def record_interface(model: nn.Module, edits: Edits = NOTHING) -> Iterator[list[Call]]:
+def record_interface(
+    model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
+) -> Iterator[list[Call]]:
     """Record every call of one forward pass inside the block; the list grows as the pass goes on.
 
     Inside, the model computes eagerly, since only then are there weights; afterwards everything is as it was before.
     A second forward pass inside the block counts its calls on.
     """
     names = {id(module): name for name, module in model.named_modules()}
-    calls: list[Call] = []
+    calls = Calls() if calls is None else calls
     with _LOCK:
         original = AttentionInterface.get_interface
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -12,14 +12,16 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
-from trisect.core.trace import Address, Projections, Reading, Trace
+from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
 from trisect.hf.batches import IGNORED, Desk
 from trisect.hf.blocks import watch
-from trisect.hf.calls import Call, Edits
+from trisect.hf.calls import Call, Calls, Edits, outline, sparing
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
+from trisect.hf.laws import CallLaws, check_maps, checking
 from trisect.hf.losses import first_tensor, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
@@ -30,6 +32,14 @@ ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
 MOST = 1_000  # windows in one Reading, all of them in memory
 Inputs = Mapping[str, Any]
+
+
+class Seen(NamedTuple):
+    """One attention call that was read, with its tensors on the CPU, and the residual around it."""
+
+    projections: Projections
+    call: Call
+    block: ResidualBlock | None
 
 
 class State(NamedTuple):
@@ -98,7 +108,12 @@ class Pretrained:
         return self.proof.shape
 
     def projections(self) -> tuple[Projections, ...]:
-        """Per-head weights of every attention layer that passes the proof, as far as they were found."""
+        """Per-head weights of every attention layer that passes the proof, as far as they were found.
+
+        Raises ModelError where a map that they were found in makes something else by now.
+        """
+        with evaluating(self.model):
+            check_maps(self.model, self.name, self._laws(), self.addresses)
         return tuple(found.projections for found in self.proof.found if found.valid)
 
     @property
@@ -115,17 +130,23 @@ class Pretrained:
 
     def batch_of(self, inputs: Inputs) -> Batch:
         """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
+        return self._batch_of(inputs, self._look(inputs, lambda _: None))
+
+    def _look(self, inputs: Inputs, take: Callable[[Seen], None]) -> Sequence[Call]:
+        """The calls of one pass over inputs of the model's own, each given away as it is made."""
         if not any(isinstance(t, Tensor) for t in inputs.values()):
             known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
             raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
         try:
-            calls, _ = self._run(inputs, Edits())
+            return self._walk(inputs, take, pattern=True)
         except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
             known = f"The model says: {' '.join(str(error).split())[:200]}"
             todo = f"Give what its forward takes: {', '.join(sorted(self.desk.accepts)[:8])}."
             raise ModelError(
                 f"The inputs {', '.join(map(repr, inputs))} do not go through {self.name}.", known, todo
             ) from error
+
+    def _batch_of(self, inputs: Inputs, calls: Sequence[Call]) -> Batch:
         source, target, beside = find_sides(inputs, self.tokenizer, calls, self.addresses)
         own, absent = dict(inputs), unpredicted(inputs, getattr(self.model, "config", None))
         if absent is not None:
@@ -139,7 +160,9 @@ class Pretrained:
         text, for a text without a tokenizer, and for more than 1,000 windows.
         """
         if isinstance(texts, Mapping):
-            return self.trace(self.batch_of(cast(Inputs, texts)))
+            seen: list[Seen] = []
+            batch = self._batch_of(cast(Inputs, texts), self._look(cast(Inputs, texts), seen.append))
+            return self._reading(batch, seen)
         several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         if not several:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
@@ -153,35 +176,40 @@ class Pretrained:
 
     @torch.no_grad()
     def trace(self, batch: Batch) -> Reading:
-        """Read one batch: a Trace per layer and stack, on the CPU."""
+        """Read one batch: a Trace per layer and stack, on the CPU. Raises ModelError where the layers' laws do not hold in it."""
+        seen: list[Seen] = []
+        self._walk(batch.inputs, seen.append)
+        return self._reading(batch, seen)
+
+    def _walk(self, inputs: Inputs, take: Callable[[Seen], None], pattern: bool = False) -> Sequence[Call]:
+        """One pass over inputs; each layer that is read is given away as it is met, and its laws are looked at."""
         if self.state is not None and self.state.changed(self.model):
             known = "What was found of its projections belongs to the weights that it had then."
             raise ModelError(f"The weights of {self.name} have changed since it was loaded.", known, "Load it again.")
-        with watch(self.model, self.proof.around()) as blocks:
-            calls, _ = self._run(batch.inputs, Edits())
-        traces = []
-        for call, found in zip(calls, self.proof.found, strict=True):
-            address = found.projections.address
-            if not found.valid:
-                continue
-            assert call.weights is not None
-            traces.append(
-                Trace(
-                    address,
-                    _kept(call.q),
-                    _kept(call.k),
-                    _kept(call.v),
-                    _kept(call.weights),
-                    _kept(call.output),
-                    _fit(batch.queries(address.stack).real, call.q),
-                    _fit(batch.keys(address.stack).real, call.k),
-                    found.projections,
-                    call.scale,
-                    blocks.get(address),
-                )
-            )
+        found = self.proof.found
+
+        def meet(call: Call) -> Call:
+            own = found[call.order] if call.order < len(found) else None
+            if own is not None and own.module == call.module and own.valid:
+                checker.call(call)
+                block = blocks.get(own.projections.address)
+                take(Seen(own.projections, _moved(call), block))
+            return outline(call, pattern)
+
+        with (
+            torch.no_grad(),
+            watch(self.model, self.proof.around()) as blocks,
+            checking(self.model, self.name, self._laws(), self.addresses, _past(inputs)) as checker,
+        ):
+            return self._run(inputs, Edits(), meet)[0]
+
+    def _laws(self) -> tuple[CallLaws | None, ...]:
+        return tuple(found.laws if found.valid else None for found in self.proof.found)
+
+    def _reading(self, batch: Batch, seen: Sequence[Seen]) -> Reading:
+        traces = tuple(_trace(batch, *one) for one in seen)
         about = (batch.source, batch.target, batch.rows, batch.notes, self.objective)
-        return Reading(self.name, tuple(traces), *about, sides=batch.sides)
+        return Reading(self.name, traces, *about, sides=batch.sides)
 
     @torch.no_grad()
     def score(
@@ -228,17 +256,24 @@ class Pretrained:
             return made.cpu()
         return made[torch.arange(len(made), device=made.device), places.to(made.device)][:, None].cpu()
 
-    def _run(self, inputs: Inputs, edits: Edits) -> tuple[list[Call], Any]:
+    def _run(self, inputs: Inputs, edits: Edits, take: Callable[[Call], Call] = outline) -> tuple[Sequence[Call], Any]:
+        """One forward pass; of each call no more is kept than what `take` leaves of it."""
         own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}
         if "use_cache" in self.desk.accepts:
             own["use_cache"] = False
         check_ids(self.name, self.model, self.tokenizer, own)
-        with torch.no_grad(), evaluating(self.model), self.proof.hook(self.model, edits) as calls:
+        hook = self.proof.hook(self.model, edits, calls=Calls(take))
+        with torch.no_grad(), evaluating(self.model), sparing(self.model), hook as calls:
             made = self.model(**own)
-        if len(calls) != len(self.addresses):
-            known = f"On loading it made {len(self.addresses)}."
+        modules = [call.module for call in calls]
+        if modules != (wanted := [found.module for found in self.proof.found]):
             todo = "Give inputs of the kind that it was loaded with."
-            raise ModelError(f"{self.name} made {len(calls)} attention calls.", known, todo)
+            if len(modules) != len(wanted):
+                known = f"On loading it made {len(wanted)}."
+                raise ModelError(f"{self.name} made {len(modules)} attention calls.", known, todo)
+            number = next(i for i, pair in enumerate(zip(modules, wanted, strict=True)) if pair[0] != pair[1])
+            given = f"Attention call {number} of {self.name}, counted from 0, was made by {modules[number]!r}."
+            raise ModelError(given, f"On loading it was made by {wanted[number]!r}.", todo)
         return list(calls), made
 
 
@@ -307,8 +342,27 @@ def _name(folder: Path) -> str:
     return f"{place.parent.name}/{place.name}" if place.name in PLAIN_NAMES else place.name
 
 
-def _kept(t: Tensor) -> Tensor:
-    return t.detach().cpu()
+def _past(inputs: Inputs) -> int:
+    """How many positions a cache among the inputs holds."""
+    return max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
+
+
+def _moved(call: Call) -> Call:
+    """A call with its tensors on the CPU."""
+    weights = None if call.weights is None else call.weights.detach().cpu()
+    q, k, v, output = (t.detach().cpu() for t in (call.q, call.k, call.v, call.output))
+    return Call(call.module, call.order, q, k, v, weights, output, call.scale)
+
+
+def _trace(batch: Batch, projections: Projections, call: Call, block: ResidualBlock | None) -> Trace:
+    address, weights = projections.address, call.weights
+    assert weights is not None
+    real = (
+        _fit(batch.queries(address.stack).real, call.q),
+        _fit(batch.keys(address.stack).real, call.k),
+    )
+    parts = (call.q, call.k, call.v, weights, call.output)
+    return Trace(address, *parts, *real, projections, call.scale, block)
 
 
 def _fit(real: Tensor, part: Tensor) -> Tensor:

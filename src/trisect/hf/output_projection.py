@@ -13,17 +13,18 @@ from torch import Tensor, nn
 from trisect.core.trace import Origin
 from trisect.hf.affine import Affine, Passed, PassRecord
 from trisect.hf.calls import Call
+from trisect.hf.laws import OutLaw, map_law, out_law
 from trisect.hf.operands import tensors_in
 
 
 class Output(NamedTuple):
-    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, and the module that gives just that on."""
+    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, and its law on every read."""
 
     origin: Origin
     weight: Tensor | None = None
     bias: Tensor | None = None
     passed: Passed | None = None
-    owner: str | None = None
+    law: OutLaw | None = None
 
 
 class Left(NamedTuple):
@@ -103,7 +104,11 @@ def find_output(
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
         return Output(Origin("mixed", words), passed=passed)
     same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
-    return found._replace(owner=owner if same else None)
+    law = map_law(passed.name, passed.nth, passed.map())
+    time_first = not torch.equal(
+        _flat(call.output.detach(), False), passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
+    )
+    return found._replace(law=out_law(law, columns, owner if same and owner else None, time_first))
 
 
 def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left]) -> Tensor | None:
@@ -153,8 +158,8 @@ def _columns(output: Tensor, x: Tensor) -> Tensor | None:
     rows, heads, length, width = output.shape
     if x.shape[:-1].numel() != rows * length or x.dtype != output.dtype:
         return None
-    for dims in ((0, 2, 1, 3), (2, 0, 1, 3)):
-        flat = output.permute(dims).reshape(rows * length, heads * width)
+    for time_first in (False, True):
+        flat = _flat(output, time_first)
         given = x.reshape(rows * length, -1)
         if given.shape == flat.shape and torch.equal(given, flat):
             return torch.arange(heads * width).view(heads, width)
@@ -163,6 +168,11 @@ def _columns(output: Tensor, x: Tensor) -> Tensor | None:
         if min(found) >= 0 and len(set(found)) == len(found):
             return torch.tensor(found).view(heads, width)
     return None
+
+
+def _flat(output: Tensor, time_first: bool) -> Tensor:
+    rows, heads, length, width = output.shape
+    return output.permute((2, 0, 1, 3) if time_first else (0, 2, 1, 3)).reshape(rows * length, heads * width)
 
 
 def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows

@@ -17,10 +17,14 @@ from trisect.hf.affine import Passed
 
 
 class Placement(NamedTuple):
-    """How a part depends on its position: in words, empty where it is at most turned; and whether it is turned."""
+    """How a part depends on its position: in words, empty where it is at most turned; whether it is turned.
+
+    `time_first` says that positions come before rows in what the map makes.
+    """
 
     words: str
     turned: bool
+    time_first: bool = False
 
 
 class Selected(NamedTuple):
@@ -57,7 +61,7 @@ def find_placement(name: str, t: Tensor, chosen: Selected, passed: Sequence[Pass
         if words and position:  # the first is compared with the map itself
             return Placement(words, True)
         turned = turned or here
-    return Placement("", turned)
+    return Placement("", turned, layouts == {rows} and rows > 1)
 
 
 def _without_repeats(units: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from trisect.core.errors import ModelError
-from trisect.hf.calls import NOTHING, Call, Edits
+from trisect.hf.calls import NOTHING, Call, Calls, Edits
 from trisect.hf.opened import opened, parts_of, rows_of
 from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
 from trisect.hf.passes import CallPlan, ForwardPass, OpenSoftmax, ScoreProduct
@@ -27,10 +27,12 @@ class Follower(TorchFunctionMode):
     `calls` holds what was recorded, `unread` the attention that could not be put into a Call's shapes.
     """
 
-    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
+    def __init__(
+        self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
+    ) -> None:
         super().__init__()
         self.model, self.edits, self.pieces = model, edits, pieces
-        self.calls: list[Call] = []
+        self.calls = Calls() if calls is None else calls
         self.unread: list[UnreadAttention] = []
         self._at: ForwardPass | None = None
         self._tags = WeakTensorKeyDictionary()
@@ -239,9 +241,11 @@ def fork_rng(model: nn.Module) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = ()) -> Iterator[Follower]:
+def following(
+    model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
+) -> Iterator[Follower]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are taken away in the end."""
-    follower = Follower(model, edits or NOTHING, pieces)
+    follower = Follower(model, edits or NOTHING, pieces, calls)
     with ExitStack() as stack:
         stack.enter_context(opened())
         for handle in follower.watch():
@@ -252,7 +256,12 @@ def following(model: nn.Module, edits: Edits | None = None, pieces: Sequence[Win
 
 @contextmanager
 def record_products(
-    model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = ()
+    model: nn.Module,
+    edits: Edits = NOTHING,
+    /,
+    *,
+    pieces: Sequence[WindowedLayer] = (),
+    calls: Calls | None = None,
 ) -> Iterator[list[Call]]:
     """The product hook: q and k are read at the product that makes the scores, v and the weights at the next.
 
@@ -260,5 +269,5 @@ def record_products(
     and edited at the first, that of content with content. To replace q, k and v each forward pass is run twice.
     Attention in `pieces` is read by its derivatives.
     """
-    with following(model, edits, pieces) as follower:
+    with following(model, edits, pieces, calls) as follower:
         yield follower.calls

@@ -15,7 +15,7 @@ from trisect.core.subject import Heads, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
 from trisect.hf.addresses import example_inputs, find_addresses
 from trisect.hf.blocks import Around
-from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.calls import Call, CallHook, Edits, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.losses import first_tensor
 from trisect.hf.weights import CallWeights, find_weights, tolerance
@@ -124,7 +124,7 @@ def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) 
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     given = dict(inputs) if inputs is not None else example_inputs(name, model)
-    with evaluating(model):
+    with evaluating(model), sparing(model):
         return _prove(name, model, given)
 
 

@@ -19,6 +19,7 @@ from trisect.core.trace import Address, Origin, Projections
 from trisect.hf.affine import Affine, Passed, PassRecord, cut
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.laws import CallLaws, PartLaw, map_law
 from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
 
@@ -38,6 +39,7 @@ class CallWeights:
     projections: Projections
     around: Around | None = None
     valid: bool = True
+    laws: CallLaws | None = None
 
 
 class MapUse(NamedTuple):
@@ -56,6 +58,7 @@ class TracedPart(NamedTuple):
     weight: Float[Tensor, "H D E"] | None = None
     bias: Float[Tensor, "H E"] | None = None
     passed: tuple[Passed, ...] = ()
+    law: PartLaw | None = None
 
 
 def find_weights(
@@ -98,7 +101,8 @@ def _one(
     around = None
     if out.passed is not None and parts["q"].passed:
         around = find_around(call, record, parts["q"].passed[0], out.passed, tolerance(call.v))
-    return CallWeights(call.module, Projections(address, origins, **detached), around)
+    laws = CallLaws({n: part.law for n, part in parts.items() if part.law is not None}, out.law)
+    return CallWeights(call.module, Projections(address, origins, **detached), around, laws=laws)
 
 
 def tolerance(t: Tensor) -> float:
@@ -196,7 +200,8 @@ def _selected(
     even = bool(((factors - scale).abs() <= 1e-3 * abs(scale)).all())
     # keys and values may be recomputed everywhere, unless positions turn them
     residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
-    placed = find_placement(name, t, Selected(passed, units, factors, extra), before, tolerance(t))
+    chosen = Selected(passed, units, factors, extra)
+    placed = find_placement(name, t, chosen, before, max(tolerance(t), tolerance(passed.leaf)))
     if placed.words and (residual <= tolerance(t) or placed.words.startswith("at position 0 ")):
         return TracedPart(Origin("mixed", placed.words, residual=residual), passed=(passed,))
     weight, bias = affine.weight[units], None if affine.bias is None else affine.bias[units]
@@ -215,7 +220,11 @@ def _selected(
     if residual > tolerance(t):
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
         return TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
-    return TracedPart(origin, weight, bias, (passed,))
+    seen = map_law(passed.name, passed.nth, affine)
+    law = PartLaw(
+        seen, units, factors, None if chosen.extra is None else chosen.extra.detach(), placed.turned, placed.time_first
+    )
+    return TracedPart(origin, weight, bias, (passed,), law)
 
 
 def _recompute(

@@ -1,0 +1,412 @@
+"""The laws of attention on every batch that is read: what was found on loading has to hold there, at a sample of positions.
+
+What a map makes is compared with x Wᵀ + b by a few random directions g: y·g = x·(Wᵀg) + b·g. That costs two products
+with thin matrices in place of one with W, and what is off in any output unit shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError
+from trisect.hf.affine import Affine, ends_of, following_parameters
+from trisect.hf.calls import Call
+from trisect.hf.operands import tensors_in
+
+DIRECTIONS = 3  # one alone may happen to be blind to what is off
+POSITIONS = 64  # of a batch, that a map is looked at
+ROWS, QUERIES = 4, 16  # of a batch, that weights times v are looked at
+# what share of the typical size is rounding, for sums of that precision
+ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
+
+
+class MapLaw(NamedTuple):
+    """One use of an affine map, and what it makes of random directions: g, Wᵀg, b·g, and how long y is for x of length 1."""
+
+    name: str
+    nth: int
+    directions: Float[Tensor, "out r"]
+    images: Float[Tensor, "in r"]
+    shift: Float[Tensor, " r"]
+    size: float
+
+
+class PartLaw(NamedTuple):
+    """q, k or v as units of what a map makes, times factors, with something added; `turned` by rotary positions."""
+
+    map: MapLaw
+    units: Int[Tensor, "H E"]
+    factors: Float[Tensor, "H E"]
+    extra: Float[Tensor, "H E"] | None
+    turned: bool
+    time_first: bool
+
+
+class OutLaw(NamedTuple):
+    """W_O's map; the images of the columns that are attention's, [in r] and by head; the module that gives the result on."""
+
+    map: MapLaw
+    own: Float[Tensor, "in r"]
+    heads: Float[Tensor, "H E r"]
+    owner: str | None
+    time_first: bool
+
+
+class CallLaws(NamedTuple):
+    """What was found of one attention call, to be looked at again on every read."""
+
+    parts: Mapping[str, PartLaw] = {}
+    out: OutLaw | None = None
+
+
+@torch.no_grad()
+def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
+    """The law of one use of a map."""
+    weight = affine.weight.detach()
+    kind = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    draw = torch.Generator().manual_seed(nth)
+    g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
+    images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
+    for rows in torch.arange(len(weight)).split(4096):  # a vocabulary's worth of rows at once is never needed
+        images += weight[rows].to(kind).T @ g[rows]
+    if affine.bias is not None:
+        shift = affine.bias.detach().to(kind) @ g
+    size = float(weight.norm()) / weight.shape[1] ** 0.5
+    return MapLaw(name, nth, g, images, shift, size)
+
+
+def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_first: bool) -> OutLaw:
+    """The law of W_O, whose input units are the given ones."""
+    flat = columns.flatten().to(law.images.device)
+    own = torch.zeros_like(law.images)
+    own[flat] = law.images[flat]
+    return OutLaw(law, own, law.images[flat].unflatten(0, tuple(columns.shape)), owner, time_first)
+
+
+class _Use(NamedTuple):
+    """What entered a map and what it made, units last."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Sample(NamedTuple):
+    """Positions of a batch: row and position of each."""
+
+    row: Int[Tensor, " N"]
+    position: Int[Tensor, " N"]
+
+    def of(self, x: Tensor, rows: int, length: int, time_first: bool) -> Tensor:
+        """x at those positions, [N units]; x is batch first or time first, and may hold more positions than are asked."""
+        if x.dim() == 3 and rows != length:
+            time_first = tuple(x.shape[:2]) == (length, rows)
+        flat = x.reshape(-1, x.shape[-1])
+        index = self.position * rows + self.row if time_first else self.row * (len(flat) // rows) + self.position
+        return flat[index.to(flat.device)]
+
+
+class _Finding(NamedTuple):
+    """By how much a law is off at each position of a sample, what is allowed, and the law in words."""
+
+    off: Float[Tensor, " N"]
+    allowed: float
+    sample: Sample
+    order: int
+    words: str
+
+
+class _Mixed(NamedTuple):
+    """What weights times v are at a sample of positions, waiting for W_O; the output is [rows, heads, length, width]."""
+
+    order: int
+    shape: tuple[int, ...]
+    allowed: float
+    sample: Sample
+    made: Tensor
+
+
+@dataclass(eq=False)
+class Checker:
+    """Looks at the calls and maps of one forward pass; `laws` are those of its calls, null where a call is not read.
+
+    `past` says how many keys come from a cache.
+    """
+
+    laws: Sequence[CallLaws | None]
+    past: int = 0
+    wanted: set[tuple[str, int]] = field(default_factory=set)
+    used: dict[str, int] = field(default_factory=dict)
+    uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
+    findings: list[_Finding] = field(default_factory=list)
+    waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
+    last: dict[tuple[str, int], int] = field(default_factory=dict)
+    leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
+    checked: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for order, laws in enumerate(self.laws):
+            if laws is not None:
+                own = {(p.map.name, p.map.nth) for p in laws.parts.values()}
+                self.wanted |= own
+                self.last |= dict.fromkeys(own, order)
+                self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
+
+    def meet(self, name: str, x: Tensor, y: Tensor) -> None:
+        """A map was used."""
+        key = name, self.used.get(name, 0)
+        self.used[name] = key[1] + 1
+        if key in self.waiting:
+            self._output(key, _Use(x, y))
+        elif key in self.last:
+            self.uses[key] = _Use(x, y)
+
+    def left(self, owner: str, out: Any) -> None:
+        """A module gave something on."""
+        order, name, y = self.leaving.pop(owner, (0, "", None))
+        made = next((t for t in tensors_in((out,)) if t.is_floating_point()), None)
+        if y is None or made is None or made is y:
+            return
+        flat = [t.reshape(-1, t.shape[-1]) for t in (made, y)]
+        if flat[0].shape != flat[1].shape:
+            self._fail(order, f"{owner} does not give on what {name} makes")
+            return
+        index = torch.randint(len(flat[0]), (POSITIONS,), generator=_draw(order)).to(y.device)
+        one, other = (t[index].float() for t in flat)
+        sample = Sample(torch.zeros_like(index), index)
+        size = other.norm(dim=1) + one.norm(dim=1)
+        self._note(
+            (one - other).norm(dim=1),
+            size,
+            _rounding(made, y),
+            sample,
+            order,
+            f"{owner} does not give on what {name} makes",
+        )
+
+    def call(self, call: Call) -> None:
+        """An attention call was made; what its parts are made of came before it."""
+        laws = self.laws[call.order] if call.order < len(self.laws) else None
+        if laws is None:
+            return
+        keys = self._sample(call.order, call.k.shape[0], call.k.shape[2])
+        queries = self._sample(call.order, call.q.shape[0], call.q.shape[2])
+        for name, part in laws.parts.items():
+            self._part(call, name, part, queries if name == "q" else keys)
+        self._mixed(call, laws.out)
+        self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
+
+    def _sample(self, order: int, rows: int, length: int) -> Sample:
+        index = torch.arange(rows * length)
+        if len(index) > POSITIONS:
+            index = torch.randint(rows * length, (POSITIONS,), generator=_draw(order))
+            index[:2] = torch.tensor([0, rows * length - 1])
+        return Sample(index // length, index % length)
+
+    def _part(self, call: Call, name: str, law: PartLaw, sample: Sample) -> None:
+        t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
+        use = self.uses.get(key)
+        if use is None:
+            self._fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
+            return
+        rows, length = t.shape[0], t.shape[2]
+        if self.past and name != "q":  # what a cache holds was made in another pass
+            made = len(use.y.reshape(-1, use.y.shape[-1])) // rows
+            if made + self.past != length:
+                return
+            t, length = t[:, :, self.past :], made
+            sample = self._sample(call.order, rows, length)
+        if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
+            self._fail(call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading")
+            return
+        x, y = (sample.of(u, rows, length, law.time_first) for u in use)
+        if key not in self.checked:
+            self.checked.add(key)
+            self.look(law.map, x, y, call.order, sample)
+        kind = law.map.images.dtype
+        made = y.to(kind)[:, law.units.to(y.device)] * law.factors.to(y.device, kind)
+        made = made if law.extra is None else made + law.extra.to(made)
+        given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
+        one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
+        size = made.norm(dim=(1, 2)) + given.norm(dim=(1, 2))
+        size = (
+            size + size.nan_to_num(0.0, 0.0, 0.0).mean()
+        )  # at padding may be nothing but a bias, too small to be seen beside others
+        off = (one - other).flatten(1).norm(dim=1)
+        words = f"{name} is not what {law.map.name} makes, as it was on loading"
+        words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
+        self._note(off, size, _rounding(t, y), sample, call.order, words)
+
+    def look(self, law: MapLaw, x: Tensor, y: Tensor, order: int, sample: Sample) -> None:
+        """A map's input and output at a sample of positions."""
+        kind = law.images.dtype
+        made, given = (
+            x.to(kind) @ law.images.to(x.device) + law.shift.to(x.device),
+            y.to(kind) @ law.directions.to(y.device),
+        )
+        words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
+        size = y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
+        self._note((made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y), sample, order, words)
+
+    def _mixed(self, call: Call, law: OutLaw | None) -> None:
+        """Weights times v beside the output, and beside what enters W_O when that comes."""
+        assert call.weights is not None
+        rows, heads, length, width = call.output.shape
+        draw = _draw(call.order)
+        row = torch.randperm(rows, generator=draw)[:ROWS].to(call.v.device)
+        place = torch.arange(length) if length <= QUERIES else torch.randint(length, (QUERIES,), generator=draw)
+        place = place.to(call.v.device)
+        kind = torch.float64 if call.v.dtype == torch.float64 else torch.float32
+        if law is None or law.heads.shape[:2] != (heads, width):
+            looks = torch.randn(heads, width, DIRECTIONS, generator=draw, dtype=kind).to(call.v.device)
+        else:
+            looks = law.heads.to(call.v.device, kind)
+        weights, output = (t[row][:, :, place].to(kind) for t in (call.weights, call.output))
+        group = heads // call.v.shape[1]
+        v = call.v[row].to(kind).unsqueeze(2) @ looks.unflatten(0, (-1, group))
+        made = (weights @ v.flatten(1, 2)).sum(1)
+        given = torch.einsum("bhte,her->btr", output, looks)
+        size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
+        sample = Sample(row.repeat_interleave(len(place)), place.repeat(len(row)))
+        allowed = _rounding(call.v, call.weights)
+        self._note(
+            (made - given).norm(dim=2).flatten(),
+            size.flatten(),
+            allowed,
+            sample,
+            call.order,
+            "weights times v are not the output",
+        )
+        if law is not None:
+            mixed = _Mixed(call.order, tuple(call.output.shape), allowed, sample, made.flatten(0, 1))
+            self.waiting[law.map.name, law.map.nth] = mixed
+
+    def _output(self, key: tuple[str, int], use: _Use) -> None:
+        order, (rows, _, length, _), allowed, sample, made = self.waiting.pop(key)
+        laws = self.laws[order]
+        law = None if laws is None else laws.out
+        assert law is not None
+        entered = len(use.x.reshape(-1, use.x.shape[-1])) // rows
+        if entered < length:  # padded for attention alone
+            keep = (sample.position < entered).nonzero().flatten()
+            sample, made, length = Sample(sample.row[keep], sample.position[keep]), made[keep], entered
+        if use.x.shape[-1] != len(law.own):
+            self._fail(order, f"what enters {key[0]} is of another width than on loading")
+            return
+        x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
+        given = x @ law.own.to(x.device)
+        size = x.norm(dim=1) * law.map.size
+        words = f"weights times v are not what enters {key[0]}"
+        self._note(
+            (made.to(given) - given).norm(dim=1) / DIRECTIONS**0.5,
+            size,
+            max(allowed, _rounding(use.x)),
+            sample,
+            order,
+            words,
+        )
+        wide = self._sample(order, rows, length)
+        x, y = (wide.of(t, rows, length, law.time_first) for t in use)
+        self.look(law.map, x, y, order, wide)
+        if law.owner:
+            self.leaving[law.owner] = order, key[0], use.y
+
+    def _note(self, off: Tensor, size: Tensor, allowed: float, sample: Sample, order: int, words: str) -> None:
+        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
+        share = torch.where(torch.isfinite(size), share.nan_to_num(torch.inf), 0.0)  # padding may be no number at all
+        self.findings.append(_Finding(share, allowed, sample, order, words))
+
+    def _fail(self, order: int, words: str) -> None:
+        none = torch.zeros(1, dtype=torch.long)
+        self.findings.append(_Finding(torch.full((1,), torch.inf), 0.0, Sample(none, none), order, words))
+
+    def judge(self, name: str, addresses: Sequence[object]) -> None:
+        """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
+        for key, one in self.waiting.items():
+            self._fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
+        for one in sorted(self.findings, key=lambda f: f.order):
+            if one.off.numel() and not float(one.off.max()) <= one.allowed:
+                worst = int(one.off.argmax())
+                raise _refusal(name, str(addresses[one.order]), one, worst)
+
+
+def _refusal(name: str, layer: str, one: _Finding, worst: int) -> ModelError:
+    off = float(one.off[worst])
+    where = (
+        f", by {off:.1e} of its size at position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
+    )
+    known = f"In this read {one.words}{where if off < torch.inf else ''}; {one.allowed:.0e} would be rounding."
+    known = known if off < torch.inf else f"In this read {one.words}."
+    todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
+    return ModelError(
+        f"{layer[0].upper()}{layer[1:]} of {name} does not compute what was found on loading.", known, todo
+    )
+
+
+def _draw(order: int) -> torch.Generator:
+    return torch.Generator().manual_seed(order)
+
+
+def _rounding(*given: Tensor) -> float:
+    """What share is rounding where tensors of these precisions meet."""
+    found = max(ROUNDING.get(t.dtype, ROUNDING[torch.float32]) for t in given)
+    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or found == 1e-4 for t in given)
+    return max(found, ROUNDED_PRODUCTS) if coarse else found
+
+
+@contextlib.contextmanager
+def checking(
+    model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object], past: int = 0
+) -> Iterator[Checker]:
+    """Look at the laws in one forward pass inside; raises ModelError at its end where one does not hold."""
+    checker = Checker(laws, past)
+    modules = dict(model.named_modules())
+    names = {key[0] for key in checker.wanted}
+    owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
+    with contextlib.ExitStack() as stack:
+        for one in names & modules.keys():
+            stack.callback(modules[one].register_forward_hook(_meeting(checker, one), with_kwargs=True).remove)
+        for one in owners & modules.keys():
+            hook = lambda _m, _a, out, one=one: checker.left(one, out)  # noqa: E731
+            stack.callback(modules[one].register_forward_hook(hook).remove)
+        if bare := names - modules.keys():
+            stack.enter_context(
+                following_parameters(model, lambda n, x, y: checker.meet(n, x, y) if n in bare else None)
+            )
+        yield checker
+    checker.judge(name, addresses)
+
+
+@torch.no_grad()
+def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object]) -> None:
+    """Feed a few random vectors to every map that weights were found in; raises ModelError where it makes something else by now."""
+    checker, modules = Checker(laws), dict(model.named_modules())
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    for order, own in enumerate(laws):
+        maps = [] if own is None else [p.map for p in own.parts.values()] + ([] if own.out is None else [own.out.map])
+        for law in maps:
+            module = modules.get(law.name)
+            if module is None or (law.name, law.nth) in checker.checked:
+                continue
+            checker.checked.add((law.name, law.nth))
+            x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
+            y = module(x.transpose(1, 2)).transpose(1, 2) if isinstance(module, nn.Conv1d) else module(x)
+            places = torch.arange(4)
+            checker.look(law, x[0], y[0], order, Sample(torch.zeros_like(places), places))
+    checker.judge(name, addresses)
+
+
+def _meeting(checker: Checker, name: str) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        ends = ends_of(module, args, kwargs, out)
+        if ends is not None:
+            checker.meet(name, *ends)
+
+    return hook
