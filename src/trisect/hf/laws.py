@@ -7,7 +7,7 @@ with thin matrices in place of one with W, and what is off in any output unit sh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,79 +16,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.hf.affine import Affine, ends_of, following_parameters
+from trisect.hf.affine import ends_of, following_parameters
 from trisect.hf.calls import Call
 from trisect.hf.operands import tensors_in
+from trisect.hf.sketches import DIRECTIONS, CallLaws, MapLaw, OutLaw, PartLaw
 
-DIRECTIONS = 3  # one alone may happen to be blind to what is off
 POSITIONS = 64  # of a batch, that a map is looked at
 ROWS, QUERIES = 4, 16  # of a batch, that weights times v are looked at
 # what share of the typical size is rounding, for sums of that precision
 ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
-
-
-class MapLaw(NamedTuple):
-    """One use of an affine map, and what it makes of random directions: g, Wᵀg, b·g, and how long y is for x of length 1."""
-
-    name: str
-    nth: int
-    directions: Float[Tensor, "out r"]
-    images: Float[Tensor, "in r"]
-    shift: Float[Tensor, " r"]
-    size: float
-
-
-class PartLaw(NamedTuple):
-    """q, k or v as units of what a map makes, times factors, with something added; `turned` by rotary positions."""
-
-    map: MapLaw
-    units: Int[Tensor, "H E"]
-    factors: Float[Tensor, "H E"]
-    extra: Float[Tensor, "H E"] | None
-    turned: bool
-    time_first: bool
-
-
-class OutLaw(NamedTuple):
-    """W_O's map; the images of the columns that are attention's, [in r] and by head; the module that gives the result on."""
-
-    map: MapLaw
-    own: Float[Tensor, "in r"]
-    heads: Float[Tensor, "H E r"]
-    owner: str | None
-    time_first: bool
-
-
-class CallLaws(NamedTuple):
-    """What was found of one attention call, to be looked at again on every read."""
-
-    parts: Mapping[str, PartLaw] = {}
-    out: OutLaw | None = None
-
-
-@torch.no_grad()
-def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
-    """The law of one use of a map."""
-    weight = affine.weight.detach()
-    kind = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    draw = torch.Generator().manual_seed(nth)
-    g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
-    images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
-    for rows in torch.arange(len(weight)).split(4096):  # a vocabulary's worth of rows at once is never needed
-        images += weight[rows].to(kind).T @ g[rows]
-    if affine.bias is not None:
-        shift = affine.bias.detach().to(kind) @ g
-    size = float(weight.norm()) / weight.shape[1] ** 0.5
-    return MapLaw(name, nth, g, images, shift, size)
-
-
-def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_first: bool) -> OutLaw:
-    """The law of W_O, whose input units are the given ones."""
-    flat = columns.flatten().to(law.images.device)
-    own = torch.zeros_like(law.images)
-    own[flat] = law.images[flat]
-    return OutLaw(law, own, law.images[flat].unflatten(0, tuple(columns.shape)), owner, time_first)
 
 
 class _Use(NamedTuple):

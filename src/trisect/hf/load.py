@@ -21,12 +21,13 @@ from trisect.hf.batches import IGNORED, Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Calls, Edits, outline, sparing
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.laws import CallLaws, check_maps, checking
+from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import first_tensor, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
 from trisect.hf.refusal import check_finite, check_ids
 from trisect.hf.sides import find_sides, unpredicted
+from trisect.hf.sketches import CallLaws
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")

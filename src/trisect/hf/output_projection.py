@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from trisect.core.trace import Origin
 from trisect.hf.affine import Affine, Passed, PassRecord
 from trisect.hf.calls import Call
-from trisect.hf.laws import OutLaw, map_law, out_law
 from trisect.hf.operands import tensors_in
+from trisect.hf.sketches import OutLaw, map_law, out_law
 
 
 class Output(NamedTuple):

@@ -19,9 +19,9 @@ from trisect.core.trace import Address, Origin, Projections
 from trisect.hf.affine import Affine, Passed, PassRecord, cut
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
-from trisect.hf.laws import CallLaws, PartLaw, map_law
 from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
+from trisect.hf.sketches import CallLaws, PartLaw, map_law
 
 # a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
 # models in float64 still turn positions and take norms in float32
