@@ -60,6 +60,28 @@ class _Finding(NamedTuple):
     words: str
 
 
+class Findings(list[_Finding]):
+    """What was found of the laws of one forward pass."""
+
+    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Sample, order: int, words: str) -> None:
+        """By how much a law is off at a sample of positions, beside the size of what it is about."""
+        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
+        share = torch.where(torch.isfinite(size), share.nan_to_num(torch.inf), 0.0)  # padding may be no number at all
+        self.append(_Finding(share, allowed, sample, order, words))
+
+    def fail(self, order: int, words: str) -> None:
+        """A law that cannot hold at all."""
+        none = torch.zeros(1, dtype=torch.long)
+        self.append(_Finding(torch.full((1,), torch.inf), 0.0, Sample(none, none), order, words))
+
+    def judge(self, name: str, addresses: Sequence[object]) -> None:
+        """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
+        for one in sorted(self, key=lambda f: f.order):
+            if one.off.numel() and not float(one.off.max()) <= one.allowed:
+                worst = int(one.off.argmax())
+                raise _refusal(name, str(addresses[one.order]), one, worst)
+
+
 class _Mixed(NamedTuple):
     """What weights times v are at a sample of positions, waiting for W_O; the output is [rows, heads, length, width]."""
 
@@ -82,7 +104,7 @@ class Checker:
     wanted: set[tuple[str, int]] = field(default_factory=set)
     used: dict[str, int] = field(default_factory=dict)
     uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
-    findings: list[_Finding] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
     waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
     last: dict[tuple[str, int], int] = field(default_factory=dict)
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
@@ -113,13 +135,13 @@ class Checker:
             return
         flat = [t.reshape(-1, t.shape[-1]) for t in (made, y)]
         if flat[0].shape != flat[1].shape:
-            self._fail(order, f"{owner} does not give on what {name} makes")
+            self.findings.fail(order, f"{owner} does not give on what {name} makes")
             return
         index = torch.randint(len(flat[0]), (POSITIONS,), generator=_draw(order)).to(y.device)
         one, other = (t[index].float() for t in flat)
         sample = Sample(torch.zeros_like(index), index)
         size = other.norm(dim=1) + one.norm(dim=1)
-        self._note(
+        self.findings.note(
             (one - other).norm(dim=1),
             size,
             _rounding(made, y),
@@ -151,7 +173,7 @@ class Checker:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
         use = self.uses.get(key)
         if use is None:
-            self._fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
+            self.findings.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
             return
         rows, length = t.shape[0], t.shape[2]
         if self.past and name != "q":  # what a cache holds was made in another pass
@@ -161,7 +183,9 @@ class Checker:
             t, length = t[:, :, self.past :], made
             sample = self._sample(call.order, rows, length)
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
-            self._fail(call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading")
+            self.findings.fail(
+                call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
+            )
             return
         x, y = (sample.of(u, rows, length, law.time_first) for u in use)
         if key not in self.checked:
@@ -179,7 +203,7 @@ class Checker:
         off = (one - other).flatten(1).norm(dim=1)
         words = f"{name} is not what {law.map.name} makes, as it was on loading"
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
-        self._note(off, size, _rounding(t, y), sample, call.order, words)
+        self.findings.note(off, size, _rounding(t, y), sample, call.order, words)
 
     def look(self, law: MapLaw, x: Tensor, y: Tensor, order: int, sample: Sample) -> None:
         """A map's input and output at a sample of positions."""
@@ -190,7 +214,7 @@ class Checker:
         )
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
         size = y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
-        self._note((made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y), sample, order, words)
+        self.findings.note((made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y), sample, order, words)
 
     def _mixed(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
@@ -213,7 +237,7 @@ class Checker:
         size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
         sample = Sample(row.repeat_interleave(len(place)), place.repeat(len(row)))
         allowed = _rounding(call.v, call.weights)
-        self._note(
+        self.findings.note(
             (made - given).norm(dim=2).flatten(),
             size.flatten(),
             allowed,
@@ -235,13 +259,13 @@ class Checker:
             keep = (sample.position < entered).nonzero().flatten()
             sample, made, length = Sample(sample.row[keep], sample.position[keep]), made[keep], entered
         if use.x.shape[-1] != len(law.own):
-            self._fail(order, f"what enters {key[0]} is of another width than on loading")
+            self.findings.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
         x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
         given = x @ law.own.to(x.device)
         size = x.norm(dim=1) * law.map.size
         words = f"weights times v are not what enters {key[0]}"
-        self._note(
+        self.findings.note(
             (made.to(given) - given).norm(dim=1) / DIRECTIONS**0.5,
             size,
             max(allowed, _rounding(use.x)),
@@ -255,23 +279,11 @@ class Checker:
         if law.owner:
             self.leaving[law.owner] = order, key[0], use.y
 
-    def _note(self, off: Tensor, size: Tensor, allowed: float, sample: Sample, order: int, words: str) -> None:
-        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
-        share = torch.where(torch.isfinite(size), share.nan_to_num(torch.inf), 0.0)  # padding may be no number at all
-        self.findings.append(_Finding(share, allowed, sample, order, words))
-
-    def _fail(self, order: int, words: str) -> None:
-        none = torch.zeros(1, dtype=torch.long)
-        self.findings.append(_Finding(torch.full((1,), torch.inf), 0.0, Sample(none, none), order, words))
-
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
         for key, one in self.waiting.items():
-            self._fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
-        for one in sorted(self.findings, key=lambda f: f.order):
-            if one.off.numel() and not float(one.off.max()) <= one.allowed:
-                worst = int(one.off.argmax())
-                raise _refusal(name, str(addresses[one.order]), one, worst)
+            self.findings.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
+        self.findings.judge(name, addresses)
 
 
 def _refusal(name: str, layer: str, one: _Finding, worst: int) -> ModelError:
