@@ -266,16 +266,19 @@ class Pretrained:
         hook = self.proof.hook(self.model, edits, calls=Calls(take))
         with torch.no_grad(), evaluating(self.model), sparing(self.model), hook as calls:
             made = self.model(**own)
-        modules = [call.module for call in calls]
-        if modules != (wanted := [found.module for found in self.proof.found]):
-            todo = "Give inputs of the kind that it was loaded with."
-            if len(modules) != len(wanted):
-                known = f"On loading it made {len(wanted)}."
-                raise ModelError(f"{self.name} made {len(modules)} attention calls.", known, todo)
-            number = next(i for i, pair in enumerate(zip(modules, wanted, strict=True)) if pair[0] != pair[1])
-            given = f"Attention call {number} of {self.name}, counted from 0, was made by {modules[number]!r}."
-            raise ModelError(given, f"On loading it was made by {wanted[number]!r}.", todo)
+        _same_calls(self.name, [call.module for call in calls], [found.module for found in self.proof.found])
         return list(calls), made
+
+
+def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
+    """Whether the calls of a pass are those of loading, by their modules; raises ModelError where they are not."""
+    todo = "Give inputs of the kind that it was loaded with."
+    if len(modules) != len(wanted):
+        raise ModelError(f"{name} made {len(modules)} attention calls.", f"On loading it made {len(wanted)}.", todo)
+    for number, (made, found) in enumerate(zip(modules, wanted, strict=True)):
+        if made != found:
+            given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
+            raise ModelError(given, f"On loading it was made by {found!r}.", todo)
 
 
 def load(

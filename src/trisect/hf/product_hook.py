@@ -27,12 +27,10 @@ class Follower(TorchFunctionMode):
     `calls` holds what was recorded, `unread` the attention that could not be put into a Call's shapes.
     """
 
-    def __init__(
-        self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
         super().__init__()
         self.model, self.edits, self.pieces = model, edits, pieces
-        self.calls = Calls() if calls is None else calls
+        self.calls = Calls()
         self.unread: list[UnreadAttention] = []
         self._at: ForwardPass | None = None
         self._tags = WeakTensorKeyDictionary()
@@ -245,7 +243,8 @@ def following(
     model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
 ) -> Iterator[Follower]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are taken away in the end."""
-    follower = Follower(model, edits or NOTHING, pieces, calls)
+    follower = Follower(model, edits or NOTHING, pieces)
+    follower.calls = follower.calls if calls is None else calls
     with ExitStack() as stack:
         stack.enter_context(opened())
         for handle in follower.watch():
