@@ -35,7 +35,7 @@ class _Use(NamedTuple):
     y: Tensor
 
 
-class Sample(NamedTuple):
+class Places(NamedTuple):
     """Positions of a batch: row and position of each."""
 
     row: Int[Tensor, " N"]
@@ -55,15 +55,15 @@ class _Finding(NamedTuple):
 
     off: Float[Tensor, " N"]
     allowed: float
-    sample: Sample
+    sample: Places
     order: int
     words: str
 
 
-class Findings(list[_Finding]):
+class Deviations(list[_Finding]):
     """What was found of the laws of one forward pass."""
 
-    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Sample, order: int, words: str) -> None:
+    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
         """By how much a law is off at a sample of positions, beside the size of what it is about."""
         share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
         share = torch.where(torch.isfinite(size), share.nan_to_num(torch.inf), 0.0)  # padding may be no number at all
@@ -72,7 +72,7 @@ class Findings(list[_Finding]):
     def fail(self, order: int, words: str) -> None:
         """A law that cannot hold at all."""
         none = torch.zeros(1, dtype=torch.long)
-        self.append(_Finding(torch.full((1,), torch.inf), 0.0, Sample(none, none), order, words))
+        self.append(_Finding(torch.full((1,), torch.inf), 0.0, Places(none, none), order, words))
 
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
@@ -88,7 +88,7 @@ class _Mixed(NamedTuple):
     order: int
     shape: tuple[int, ...]
     allowed: float
-    sample: Sample
+    sample: Places
     made: Tensor
 
 
@@ -104,7 +104,7 @@ class Checker:
     wanted: set[tuple[str, int]] = field(default_factory=set)
     used: dict[str, int] = field(default_factory=dict)
     uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
-    findings: Findings = field(default_factory=Findings)
+    deviations: Deviations = field(default_factory=Deviations)
     waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
     last: dict[tuple[str, int], int] = field(default_factory=dict)
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
@@ -135,13 +135,13 @@ class Checker:
             return
         flat = [t.reshape(-1, t.shape[-1]) for t in (made, y)]
         if flat[0].shape != flat[1].shape:
-            self.findings.fail(order, f"{owner} does not give on what {name} makes")
+            self.deviations.fail(order, f"{owner} does not give on what {name} makes")
             return
         index = torch.randint(len(flat[0]), (POSITIONS,), generator=_draw(order)).to(y.device)
         one, other = (t[index].float() for t in flat)
-        sample = Sample(torch.zeros_like(index), index)
+        sample = Places(torch.zeros_like(index), index)
         size = other.norm(dim=1) + one.norm(dim=1)
-        self.findings.note(
+        self.deviations.note(
             (one - other).norm(dim=1),
             size,
             _rounding(made, y),
@@ -162,18 +162,18 @@ class Checker:
         self._mixed(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
 
-    def _sample(self, order: int, rows: int, length: int) -> Sample:
+    def _sample(self, order: int, rows: int, length: int) -> Places:
         index = torch.arange(rows * length)
         if len(index) > POSITIONS:
             index = torch.randint(rows * length, (POSITIONS,), generator=_draw(order))
             index[:2] = torch.tensor([0, rows * length - 1])
-        return Sample(index // length, index % length)
+        return Places(index // length, index % length)
 
-    def _part(self, call: Call, name: str, law: PartLaw, sample: Sample) -> None:
+    def _part(self, call: Call, name: str, law: PartLaw, sample: Places) -> None:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
         use = self.uses.get(key)
         if use is None:
-            self.findings.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
+            self.deviations.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
             return
         rows, length = t.shape[0], t.shape[2]
         if self.past and name != "q":  # what a cache holds was made in another pass
@@ -183,7 +183,7 @@ class Checker:
             t, length = t[:, :, self.past :], made
             sample = self._sample(call.order, rows, length)
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
-            self.findings.fail(
+            self.deviations.fail(
                 call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
             )
             return
@@ -203,9 +203,9 @@ class Checker:
         off = (one - other).flatten(1).norm(dim=1)
         words = f"{name} is not what {law.map.name} makes, as it was on loading"
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
-        self.findings.note(off, size, _rounding(t, y), sample, call.order, words)
+        self.deviations.note(off, size, _rounding(t, y), sample, call.order, words)
 
-    def look(self, law: MapLaw, x: Tensor, y: Tensor, order: int, sample: Sample) -> None:
+    def look(self, law: MapLaw, x: Tensor, y: Tensor, order: int, sample: Places) -> None:
         """A map's input and output at a sample of positions."""
         kind = law.images.dtype
         made, given = (
@@ -214,7 +214,7 @@ class Checker:
         )
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
         size = y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
-        self.findings.note((made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y), sample, order, words)
+        self.deviations.note((made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y), sample, order, words)
 
     def _mixed(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
@@ -235,9 +235,9 @@ class Checker:
         made = (weights @ v.flatten(1, 2)).sum(1)
         given = torch.einsum("bhte,her->btr", output, looks)
         size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
-        sample = Sample(row.repeat_interleave(len(place)), place.repeat(len(row)))
+        sample = Places(row.repeat_interleave(len(place)), place.repeat(len(row)))
         allowed = _rounding(call.v, call.weights)
-        self.findings.note(
+        self.deviations.note(
             (made - given).norm(dim=2).flatten(),
             size.flatten(),
             allowed,
@@ -257,15 +257,15 @@ class Checker:
         entered = len(use.x.reshape(-1, use.x.shape[-1])) // rows
         if entered < length:  # padded for attention alone
             keep = (sample.position < entered).nonzero().flatten()
-            sample, made, length = Sample(sample.row[keep], sample.position[keep]), made[keep], entered
+            sample, made, length = Places(sample.row[keep], sample.position[keep]), made[keep], entered
         if use.x.shape[-1] != len(law.own):
-            self.findings.fail(order, f"what enters {key[0]} is of another width than on loading")
+            self.deviations.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
         x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
         given = x @ law.own.to(x.device)
         size = x.norm(dim=1) * law.map.size
         words = f"weights times v are not what enters {key[0]}"
-        self.findings.note(
+        self.deviations.note(
             (made.to(given) - given).norm(dim=1) / DIRECTIONS**0.5,
             size,
             max(allowed, _rounding(use.x)),
@@ -282,8 +282,8 @@ class Checker:
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
         for key, one in self.waiting.items():
-            self.findings.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
-        self.findings.judge(name, addresses)
+            self.deviations.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
+        self.deviations.judge(name, addresses)
 
 
 def _refusal(name: str, layer: str, one: _Finding, worst: int) -> ModelError:
@@ -348,7 +348,7 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
             y = module(x.transpose(1, 2)).transpose(1, 2) if isinstance(module, nn.Conv1d) else module(x)
             places = torch.arange(4)
-            checker.look(law, x[0], y[0], order, Sample(torch.zeros_like(places), places))
+            checker.look(law, x[0], y[0], order, Places(torch.zeros_like(places), places))
     checker.judge(name, addresses)
 
 
