@@ -157,6 +157,25 @@ def test_longer_texts_are_cut_and_it_is_said():
     assert reading.notes == ("Texts longer than 5 tokens were cut into windows that do not see each other.",)
 
 
+def test_windows_are_of_1024_tokens_at_most_unless_longer_ones_are_asked_for():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from trisect.hf.batches import choose_window
+
+    sizes: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    tokens = tinyhf.tokenizer(False)
+    tokens.model_max_length = 4_096
+    config = LlamaConfig(vocab_size=len(tinyhf.VOCABULARY), hidden_size=8, max_position_embeddings=4_096, **sizes)
+    one = load(LlamaForCausalLM(config), tokens)
+    first = next(one.batches(["w1 " * 1_030]))
+    assert first.source.real.shape == (2, 1_024)
+    assert first.notes[0].endswith("other. The model reads up to 4,096: choose a longer window for that.")
+    assert choose_window("m", None, 32_768) == 1_024
+    assert choose_window("m", None, 600) == 600
+    assert choose_window("m", None, None) == 512
+    assert choose_window("m", 32_768, 32_768) == 32_768
+
+
 def test_a_folder_a_study_and_the_door(tmp_path):
     folder = tinyhf.save(tinyhf.bert(head=False), tmp_path / "model")
     one = trisect.load(folder)

@@ -16,6 +16,7 @@ from trisect.core.trace import Side
 from trisect.hf.refusal import not_tokenized, saying
 
 LONGEST = 512  # tokens a window where neither model nor tokenizer has a limit
+USUAL = 1_024  # tokens a window at most, where none is asked for: weights grow with its square
 BOUNDLESS = 1_000_000  # tokenizers without a limit report a very large one
 MASKED_SHARE = 0.15
 OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
@@ -39,7 +40,7 @@ class TokenWindow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Desk:
-    """What is needed to make texts ready for one model."""
+    """What is needed to make texts ready for one model; `limit` is how long it reads, null where nothing says."""
 
     name: str
     tokenizer: Any
@@ -48,6 +49,7 @@ class Desk:
     accepts: frozenset[str]
     start: int
     device: torch.device
+    limit: int | None = None
 
     @classmethod
     def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> Desk:
@@ -57,16 +59,9 @@ class Desk:
         start = getattr(config, "decoder_start_token_id", None)
         if start is None:
             start = getattr(config, "bos_token_id", None) or getattr(config, "pad_token_id", None) or 0
-        device = next(model.parameters()).device
-        return cls(
-            name,
-            tokenizer,
-            objective,
-            choose_window(name, window, longest_window(config, tokenizer)),
-            accepts,
-            int(start),
-            device,
-        )
+        device, limit = next(model.parameters()).device, longest_window(config, tokenizer)
+        chosen = choose_window(name, window, limit)
+        return cls(name, tokenizer, objective, chosen, accepts, int(start), device, limit)
 
     def batches(self, texts: Iterable[TextOrPair], size: int, scored: bool) -> Iterator[Batch]:
         """Batches of at most `size` windows, in the order of the texts."""
@@ -143,7 +138,11 @@ class Desk:
         if rows[0].target and any(row.alike for row in rows):
             notes.append("A single text was given where the model takes two: it is both source and target.")
         if any(row.start for row in rows):
-            notes.append(f"Texts longer than {self.window} tokens were cut into windows that do not see each other.")
+            asked = self.window != USUAL or self.limit is None or self.limit <= USUAL
+            more = "" if asked else f" The model reads up to {self.limit:,}: choose a longer window for that."
+            notes.append(
+                f"Texts longer than {self.window:,} tokens were cut into windows that do not see each other.{more}"
+            )
         kept = {name: t.to(self.device) for name, t in inputs.items() if name in self.accepts or name == "labels"}
         source = Side(self._pieces(shown, real), real, special, shown)
         return Batch(kept, source, target, tuple((row.text, row.start) for row in rows), tuple(notes))
@@ -201,9 +200,9 @@ def longest_window(config: Any, tokenizer: Any) -> int | None:
 
 
 def choose_window(name: str, window: int | None, limit: int | None) -> int:
-    """The window asked for, else the limit; raises ModelError where it does not fit."""
+    """The window asked for, else the limit, but 1,024 at most; raises ModelError where it does not fit."""
     if window is None:
-        return limit or LONGEST
+        return min(limit or LONGEST, USUAL)
     if window < 1 or (limit is not None and window > limit):
         known = "A window is 1 token or more" + ("." if limit is None else f", and {name} reads at most {limit}.")
         raise ModelError(f"A window of {window} tokens.", known, "Choose another, or leave it out.")

@@ -39,7 +39,9 @@ Dtype = Annotated[str, Setting("float32, bfloat16, float16 or float64.", metavar
 Device = Annotated[str, Setting("Where the model is put: cpu or cuda.", metavar="DEVICE")]
 Pickle = Annotated[bool, Setting("Allow weights that are a pickle, which can run code.")]
 RemoteCode = Annotated[bool, Setting("Allow code from the model's repository to run here.")]
-Window = Annotated[int, Setting("Tokens read at once.", low=1, high=10_000_000, unset="the model's own limit")]
+Window = Annotated[
+    int, Setting("Tokens read at once.", low=1, high=10_000_000, unset="the model's own limit, 1,024 at most")
+]
 
 
 @dataclass(frozen=True)
