@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests import zoo
 
-from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
+from trisect.hf.examples import example_inputs
 from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
 from trisect.hf.proof import prove

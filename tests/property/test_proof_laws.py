@@ -12,9 +12,10 @@ from torch import nn
 
 from trisect.core.subject import Parts
 from trisect.core.trace import Address
-from trisect.hf.addresses import example_inputs, find_addresses
+from trisect.hf.addresses import find_addresses
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Edits
+from trisect.hf.examples import example_inputs
 from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
 from trisect.hf.product_hook import record_products

@@ -11,9 +11,9 @@ from torch import nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import Heads
 from trisect.core.trace import Address
-from trisect.hf.addresses import example_inputs
 from trisect.hf.affine import Affine, affine_of
 from trisect.hf.calls import Call, Edits
+from trisect.hf.examples import example_inputs
 from trisect.hf.product_hook import following, record_products
 from trisect.hf.proof import check_law, prove
 from trisect.hf.weights import find_weights

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
 from trisect.core.errors import ModelError
-from trisect.hf.addresses import example_inputs
 from trisect.hf.calls import Edits
+from trisect.hf.examples import example_inputs
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor
 from trisect.hf.product_hook import record_products

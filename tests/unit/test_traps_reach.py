@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests import zoo
+from tests import shrunk, towers, zoo
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from trisect.core.errors import ModelError
+from trisect.hf import examples
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.load import load
 
@@ -88,3 +90,41 @@ def test_what_attention_is_given_by_name_is_read_as_what_is_given_by_place(place
         assert all(torch.equal(getattr(a, n), getattr(b, n)) for n in ("q", "k", "v", "weights", "output"))
     assert "eager" not in ALL_ATTENTION_FUNCTIONS.valid_keys()
     assert load(model).shape.stacks == ("plain",)
+
+
+def test_a_sink_that_scales_the_output_is_part_of_the_weights():
+    """Granite's sliding-window kind scales what attention gives by a factor per query; its weights then sum to less than one."""
+    model = shrunk.build("granite_swa")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.add_(2.0)
+    ids = {"input_ids": torch.arange(6, 14)[None]}
+    subject = load(model)
+    for trace in subject.read(ids).traces:
+        sums = trace.weights.sum(-1)
+        assert sums.min() < 0.9
+        assert sums.max() < 1 + 1e-5
+        assert (trace.weights @ trace.values - trace.output).abs().max() < 1e-5 * trace.output.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("decision_transformer", "Its main input is 'states'. No example is known."),
+        ("bros", "You have to specify bbox"),
+    ],
+)
+def test_a_model_whose_inputs_are_not_known_is_told_what_to_give(kind, known, monkeypatch):
+    model = shrunk.build(kind)
+    monkeypatch.delitem(examples.MAKERS, "bbox")
+    with pytest.raises(ModelError) as caught:
+        load(model)
+    assert caught.value.given.endswith("cannot be tried out.")
+    assert known in caught.value.known
+    assert caught.value.todo.startswith("Give an example of its inputs: load(model, inputs={...}), of ")
+
+
+def test_inputs_beside_the_main_one_are_tried():
+    """CLIP takes a text and an image, and says only when it runs that it lacks one."""
+    made = towers.build("clip").model
+    assert load(made).shape.stacks == ("vision", "text")

@@ -2,70 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError
 from trisect.core.trace import Address
 from trisect.hf.calls import Call, CallHook
 from trisect.hf.sources import SELF, find_sources, flows
 from trisect.hf.stacks import Met, container, name_stacks, number_layers, tower_of
-
-SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
-SAFE = 6  # ids below are likely special tokens
-
-
-def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs that any model of its kind takes: token ids, pixels, samples or spectra, drawn at random.
-
-    Raises ModelError where the model's main input is of another kind.
-    """
-    config, draw = getattr(model, "config", None), torch.Generator().manual_seed(seed)
-    if config is None:
-        known = "It is no model of Hugging Face's, whose configuration says what its forward takes."
-        todo = f"Give an example of its inputs: load(model, inputs={{...}}), of {_taken(model)}."
-        raise ModelError(f"{name} cannot be tried out.", known, todo)
-    main = getattr(model, "main_input_name", "input_ids")
-    device = next(model.parameters()).device
-    kind = next(model.parameters()).dtype
-    sizes = getattr(config, "vision_config", config)
-    if main == "input_ids":
-        made = {"input_ids": _ids(config, SOURCE, draw)}
-    elif main == "pixel_values":
-        side = getattr(sizes, "image_size", 224)
-        high, wide = (side, side) if isinstance(side, int) else tuple(side)
-        made = {"pixel_values": torch.randn(2, getattr(sizes, "num_channels", 3), high, wide, generator=draw)}
-    elif main == "input_features":
-        frames = 2 * getattr(config, "max_source_positions", 50)
-        made = {"input_features": torch.randn(2, getattr(config, "num_mel_bins", 80), frames, generator=draw)}
-    elif main == "input_values":
-        made = {"input_values": torch.randn(2, 3200, generator=draw)}
-    else:
-        known = f"Its main input is {main!r}, and no example of that is known."
-        raise ModelError(
-            f"{name} cannot be tried out.", known, "Give an example of its inputs: load(model, inputs={...})."
-        )
-    if getattr(config, "is_encoder_decoder", False):
-        made["decoder_input_ids"] = _ids(config, TARGET, draw)
-    return {n: t.to(device, kind if t.is_floating_point() else t.dtype) for n, t in made.items()}
-
-
-def _taken(model: nn.Module) -> str:
-    """The names of what a module's forward has to be given."""
-    takes = inspect.signature(model.forward).parameters.values()
-    needed = [p.name for p in takes if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    return ", ".join(needed) or "what its forward takes"
-
-
-def _ids(config: Any, length: int, draw: torch.Generator) -> Tensor:
-    text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
-    sizes = [getattr(text, n, None) for n in ("vocab_size", "src_vocab_size", "tgt_vocab_size")]
-    top = min(n for n in sizes if isinstance(n, int))
-    return torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
 
 
 def find_addresses(

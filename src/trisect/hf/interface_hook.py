@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
 from trisect.core.subject import Parts
@@ -20,6 +21,7 @@ from trisect.hf.calls import NOTHING, Call, Calls, Edits
 from trisect.hf.opened import opened
 
 EAGER = "eager"
+NEAR = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 OWN = 4  # what every attention function takes first: module, query, key, value
 _LOCK = threading.RLock()  # the wrapped method belongs to a class that all models share
 
@@ -54,7 +56,8 @@ def record_interface(
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 scale = named.get("scaling")
                 mixed, factor = output.transpose(1, 2), _number(scale, module)
-                calls.append(Call(names[id(module)], order, q, k, v, weights, mixed, factor, output))
+                seen = _with_sink(module, weights, v, mixed)
+                calls.append(Call(names[id(module)], order, q, k, v, seen, mixed, factor, output))
                 return output, weights
 
             return recorded
@@ -79,6 +82,22 @@ def eager(model: nn.Module) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._attn_implementation_internal = implementation
+
+
+def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Tensor) -> Tensor | None:
+    """The weights that make the output, of modules with a number per head that scale it after them, as some sinks do.
+
+    Where the output is one factor of weights v, query by query, that factor is part of the weights.
+    """
+    if weights is None or not any(p.numel() == weights.shape[1] for p in module.parameters(recurse=False)):
+        return weights
+    made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    near = NEAR[output.dtype] * output.detach().abs().amax()
+    if bool(((made - output).detach().abs() <= near).all()):
+        return weights
+    size = made.square().sum(-1, keepdim=True)
+    factor = (made * output).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return weights * factor if bool(((factor * made - output).detach().abs() <= near).all()) else weights
 
 
 def _arguments(

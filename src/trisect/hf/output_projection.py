@@ -233,7 +233,12 @@ def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[P
             return Origin("normed", f"the output is normed before it enters {passed.name}")
     used = {id(s.leaf) for s in sources}
     near = [p for p in record.passed if p.calls <= call.order + 1 and p.leaf is not passed.leaf]
-    grads = torch.autograd.grad(passed.x.sum(), [p.leaf for p in near], retain_graph=True, allow_unused=True)
+    made = passed.x.sum()
+    grads = (
+        torch.autograd.grad(made, [p.leaf for p in near], retain_graph=True, allow_unused=True)
+        if near and made.requires_grad
+        else [None] * len(near)
+    )
     reached = {p.name for p, g in zip(near, grads, strict=True) if g is not None and id(p.leaf) not in used}
     query = {p.name for p in sources if p.leaf.shape[-1] > call.q.shape[1] * call.q.shape[3]}
     names = sorted(reached | query)

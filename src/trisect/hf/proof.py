@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import Heads, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
-from trisect.hf.addresses import example_inputs, find_addresses
+from trisect.hf.addresses import find_addresses
 from trisect.hf.blocks import Around
 from trisect.hf.calls import Call, CallHook, Edits, sparing
 from trisect.hf.coverage import Coverage, read_coverage
+from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
@@ -123,8 +124,8 @@ def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) 
     unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
-    given = dict(inputs) if inputs is not None else example_inputs(name, model)
     with evaluating(model), sparing(model):
+        given = dict(inputs) if inputs is not None else example_inputs(name, model)
         return _prove(name, model, given)
 
 

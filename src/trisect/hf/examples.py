@@ -1,0 +1,193 @@
+"""Examples of a model's inputs: token ids, pixels, samples or spectra, drawn at random in the shapes that its kind takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError
+from trisect.hf.opened import eagerly
+
+SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
+SAFE = 6  # ids below are likely special tokens
+PLACES = ("_token_id", "_token_index")
+SAMPLES, FRAMES = 3200, 50
+FAILED = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    StopIteration,
+    ImportError,
+)
+
+
+def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
+    """Inputs that the model's forward takes: its main one, else all that are known by name, in the first shapes that pass.
+
+    Raises ModelError where it takes nothing that is known, or none of it passes.
+    """
+    if getattr(model, "config", None) is None:
+        known = "It is no model of Hugging Face's, whose configuration says what its forward takes."
+        raise ModelError(f"{name} cannot be tried out.", known, _todo(model))
+    first: Exception | None = None
+    for given in _candidates(model, seed):
+        try:
+            with torch.no_grad(), eagerly(), torch.random.fork_rng(devices=[]):
+                model(**given)
+        except FAILED as error:
+            first = first or error
+            continue
+        return given
+    main = getattr(model, "main_input_name", "input_ids")
+    said = f"The model says: {' '.join(str(first).split())[:200]}" if first else f"Its main input is {main!r}."
+    known = (
+        f"No example that is known of {main!r}, the main one, passes. {said}"
+        if first
+        else f"{said} No example is known."
+    )
+    raise ModelError(f"{name} cannot be tried out.", known, _todo(model)) from first
+
+
+def _todo(model: nn.Module) -> str:
+    return f"Give an example of its inputs: load(model, inputs={{...}}), of {_taken(model)}."
+
+
+def _taken(model: nn.Module) -> str:
+    """The names of what a module's forward has to be given."""
+    takes = list(inspect.signature(model.forward).parameters.values())
+    needed = [p.name for p in takes if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return ", ".join(needed) or ", ".join(p.name for p in takes[:6] if p.kind is not p.VAR_KEYWORD)
+
+
+def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
+    """Inputs to try: the main one and what goes with it, in every shape that its kind has; then all that are known."""
+    config: Any = model.config
+    takes = inspect.signature(model.forward).parameters
+    main = getattr(model, "main_input_name", "input_ids")
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+
+    def placed(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if like is None:
+            return dict(given)
+        return {n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for n, t in given.items()}
+
+    def drawn(name: str) -> list[Tensor]:
+        made = MAKERS[name](config, torch.Generator().manual_seed(seed)) if name in MAKERS else []
+        return made if name in takes or name == main else []
+
+    pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
+    beside = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
+    needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
+    for own in drawn(main):
+        yield placed({main: own, **({n: made[0] for n in needed if (made := drawn(n))}), **beside})
+    others = [n for n in MAKERS if n in takes and n != main and n not in ("decoder_input_ids", "pixel_values_videos")]
+    for own in drawn(main) or [None]:
+        rest = {n: made[0] for n in others if (made := drawn(n))}
+        if rest:
+            yield placed(({main: own} if own is not None else {}) | rest | beside)
+    for n in others:
+        for own in drawn(n):
+            yield placed({n: own} | beside)
+
+
+def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:
+    text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
+    sizes = [getattr(of, n, None) for of in (text, config) for n in ("vocab_size", "src_vocab_size", "tgt_vocab_size")]
+    known = [n for n in sizes if isinstance(n, int) and n > 1]
+    known = known or [1000]  # ids that are hashed, or letters
+    top = min(known)
+    made = torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
+    marks = {v for of in (text, config) for n, v in vars(of).items() if n.endswith(PLACES) and isinstance(v, int)}
+    for mark in marks:  # which would stand for an image, or for padding
+        made[made == mark] = min(SAFE, top - 1) if min(SAFE, top - 1) not in marks else 0
+    made[:, -1] = max((n for n in range(top - 20, top) if n >= 0 and n not in marks), default=top - 1)
+    return [made]  # some towers answer at the position of the largest id
+
+
+def _part(config: Any, *kinds: str) -> Any:
+    for kind in kinds:
+        found = getattr(config, f"{kind}_config", None)
+        if found is not None and not isinstance(found, dict):
+            return found
+    return config
+
+
+def _pixels(config: Any, draw: torch.Generator) -> list[Tensor]:
+    sizes = _part(config, "vision", "image", "backbone", "encoder")
+    side = getattr(sizes, "image_size", getattr(config, "image_size", None)) or 224
+    high, wide = (side, side) if isinstance(side, int) else tuple(side)[-2:]
+    bands = getattr(sizes, "num_channels", None) or getattr(sizes, "in_channels", None) or 3
+    frames = getattr(sizes, "num_frames", None) or getattr(sizes, "frames_per_clip", None) or 2
+    shapes = [
+        (2, bands, high, wide),
+        (2, frames, bands, high, wide),
+        (2, 1, bands, high, wide),
+        (2, 2, bands, high, wide),
+    ]
+    return [torch.randn(shape, generator=draw) for shape in shapes]
+
+
+def _features(config: Any, draw: torch.Generator) -> list[Tensor]:
+    sizes = _part(config, "audio", "encoder", "speech")
+    frames = getattr(sizes, "max_source_positions", None) or getattr(config, "max_source_positions", None) or FRAMES
+    named = ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "input_dim", "feat_dim", "num_mels")
+    found = [n for of in (sizes, config) for name in named if isinstance(n := getattr(of, name, None), int)]
+    shapes: list[tuple[int, ...]] = []
+    for bins in dict.fromkeys([*found, 80, 128]):
+        shapes += [(2, bins, 2 * frames), (2, 2 * frames, bins), (2, 160, bins), (2, bins, 3000)]
+    return [torch.randn(shape, generator=draw) for shape in dict.fromkeys(shapes)]
+
+
+def _samples(config: Any, draw: torch.Generator) -> list[Tensor]:
+    bins, frames = getattr(config, "num_mel_bins", 128), getattr(config, "max_length", 1024)
+    shapes: list[tuple[int, ...]] = [(2, SAMPLES), (2, 1, SAMPLES)]
+    if isinstance(frames, int) and isinstance(bins, int):
+        shapes.append((2, frames, bins))
+    return [torch.randn(shape, generator=draw) for shape in shapes]
+
+
+def _boxes(config: Any, draw: torch.Generator) -> list[Tensor]:
+    corners = torch.randint(0, 30, (2, SOURCE, 4), generator=draw).sort(-1).values
+    return [corners, corners.float() / 30]
+
+
+def _regions(config: Any, draw: torch.Generator) -> list[Tensor]:
+    named = ("visual_feat_dim", "visual_embedding_dim")
+    width = next((n for name in named if isinstance(n := getattr(config, name, None), int)), 32)
+    return [torch.randn(2, TARGET, width, generator=draw)]
+
+
+def _places(config: Any, draw: torch.Generator) -> list[Tensor]:
+    return [torch.rand(2, TARGET, getattr(config, "visual_pos_dim", 4), generator=draw)]
+
+
+def _queries(config: Any, draw: torch.Generator) -> list[Tensor]:
+    return [torch.randn(2, TARGET, getattr(config, "hidden_size", 32), generator=draw)]
+
+
+def _labels(config: Any, draw: torch.Generator) -> list[Tensor]:
+    return _ids(config, TARGET, draw)
+
+
+MAKERS: dict[str, Callable[[Any, torch.Generator], list[Tensor]]] = {
+    "input_ids": lambda c, d: _ids(c, SOURCE, d),
+    "pixel_values": _pixels,
+    "pixel_values_videos": _pixels,
+    "input_features": _features,
+    "input_values": _samples,
+    "decoder_input_ids": _labels,
+    "qformer_input_ids": _labels,
+    "bbox": _boxes,
+    "visual_feats": _regions,
+    "visual_pos": _places,
+    "visual_embeds": _regions,
+    "query_embeds": _queries,
+}
