@@ -63,7 +63,7 @@ def tables(scored: Scored, draws: int = 300) -> dict[str, pl.DataFrame]:
     redrawn = CrossedBootstrap(0, draws)
     return {
         "measures": frame("measures", alignment_rows(scored, redrawn)),
-        "claims": judge_alignment(scored, redrawn, {"models": "planted"}),
+        "claims": judge_alignment(scored, {"models": "planted"}),
     }
 
 

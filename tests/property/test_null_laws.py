@@ -11,7 +11,7 @@ from tests.traces import random_projections
 from trisect.core.trace import Address, Projections
 from trisect.experiments.similarity import rows as likeness
 from trisect.measure import nulls, similarity
-from trisect.stats.null import Null
+from trisect.stats.null import EXACT, Null, permuted_spearman
 
 SAME = 1e-3  # of Kolmogorov and Smirnov's p; the seeds are fixed, so that a pass stays a pass
 DIRECT = 3000
@@ -130,3 +130,34 @@ def test_a_tied_head_is_found_among_random_ones():
     rows = likeness.compare_with_nulls(found, likeness.Nulls(20_000, 0, 30), lambda done: None)
     sure = [r for r in rows if r["measure"] == "overlap_p_holm" and r["value"] < 0.05]
     assert {(r["component"], r["head"]) for r in sure} == {("q-k", 5)}
+
+
+@pytest.mark.parametrize("n", [3, 5, 7])
+def test_the_order_of_layers_is_tested_over_every_order(n):
+    draw = np.random.default_rng(n)
+    x, y = draw.normal(size=(2, n))
+    found = permuted_spearman(x, y)
+    for p, side in ((found.p_for, "less"), (found.p_against, "greater")):
+        every: Any = stats.permutation_test(
+            (x,),
+            lambda z: stats.spearmanr(z, y).statistic,
+            permutation_type="pairings",
+            n_resamples=np.inf,
+            alternative=side,
+        )
+        assert float(p) == pytest.approx(every.pvalue)
+
+
+def test_a_perfect_order_has_the_smallest_p_and_one_value_none():
+    falling = permuted_spearman(np.arange(6.0), -np.arange(6.0))
+    assert (float(falling.p_for), float(falling.p_against)) == (pytest.approx(1 / 720), 1.0)
+    many = permuted_spearman(np.arange(EXACT + 4.0), -np.arange(EXACT + 4.0))
+    assert 0 < many.p_for < 1e-4
+    assert permuted_spearman(np.arange(4.0), np.ones(4)) == (1.0, 1.0)
+    assert permuted_spearman(np.arange(2.0), np.arange(2.0)) == (1.0, 1.0)
+
+
+def test_p_of_orders_is_uniform_where_nothing_goes_together():
+    draw = np.random.default_rng(1)
+    p = np.array([float(permuted_spearman(*draw.normal(size=(2, 7))).p_for) for _ in range(400)])
+    assert alike(p, np.random.default_rng(2).uniform(size=4000))

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.stats import rankdata
 from tests.traces import random_trace
 
 from trisect.measure import sums as spread
 from trisect.measure.mixing import mixing_ratio, norms
 from trisect.measure.norms import per_head, transformed_norms
-from trisect.measure.running_sums import LayerTally, PooledTally, Whose, frequency_ranks
-from trisect.measure.sums import Ranks, Sums, moments
+from trisect.measure.running_sums import LayerTally, PooledTally, TokenNorms, Whose, frequency_ranks
+from trisect.measure.sums import Ranks, Sums, group_of, moments
 from trisect.measure.token_categories import CATEGORIES
 from trisect.stats.bootstrap import draw_times
 from trisect.stats.describe import variation
@@ -129,7 +130,8 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
     category = torch.randint(len(CATEGORIES), (3, 6), generator=draw)
     rank = torch.randint(1, 9, (3, 6), generator=draw).double().masked_fill(~trace.key_real, torch.nan)
     special = torch.rand(3, 6, generator=draw) < 0.3
-    whose = Whose(category, rank, special, torch.arange(3))
+    word = torch.rand(3, 6, generator=draw) < 0.8
+    whose = Whose(category, rank, special, word, torch.arange(3), torch.arange(3))
     layer, model = LayerTally(4, "full"), PooledTally()
     seen = layer.add(trace, whose, model)
     model.add_frequency([seen], whose)
@@ -170,12 +172,47 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
         assert model.words["f"].estimate().value[0] == pytest.approx(want, abs=1e-12)
     x = layer.x.total(3)
     assert x[0] == real.sum()
+    placed: list[np.ndarray] = []
+    for row in range(3):
+        mine = np.isfinite(rank.numpy()[row]) & word.numpy()[row]
+        if mine.sum() >= 3:
+            both = np.stack([rank.numpy()[row, mine], lengths.mean(1)[row, mine]])
+            placed.append((rankdata(both, axis=1) - 0.5) / mine.sum())
+    if placed:
+        want = spearman(*np.concatenate(placed, 1).astype(np.float32))
+        assert model.within["f"].estimate().value[0] == pytest.approx(want, abs=1e-12)
+
+
+def test_texts_of_unlike_length_confound_a_pooled_rank_correlation_and_not_one_within_texts():
+    """Weights are 1 / length in every text, and long texts hold rare words: pooled they go together, within texts nothing does."""
+    draw = torch.Generator().manual_seed(0)
+    pooled, within = [], PooledTally()
+    for text in range(200):
+        length = 4 + text % 40
+        a = torch.rand(1, 1, length, generator=draw) * 0.01 + 1 / length
+        rank = torch.rand(1, length, generator=draw).double() * 100 + 10 * length
+        ones = torch.ones(1, length, dtype=torch.bool)
+        whose = Whose(ones.long(), rank, ~ones, ones, torch.tensor([text]), torch.tensor([text % 64]))
+        within.add_frequency([TokenNorms(a, a)], whose)
+        pooled.append(np.stack([rank[0].numpy(), a[0, 0].numpy()]))
+    assert spearman(*np.concatenate(pooled, 1)) < -0.7
+    assert within.frequency["a"].estimate().value[0] < -0.7
+    assert abs(within.within["a"].estimate().value[0]) < 0.05
+
+
+@given(texts=st.integers(1, 600), groups=st.integers(1, 256))
+def test_groups_of_texts_follow_one_another_and_are_as_large(texts, groups):
+    found = group_of(torch.arange(texts), texts, groups).numpy()
+    counts = np.bincount(found)
+    assert (np.diff(found) >= 0).all()
+    assert len(counts) == min(texts, groups)
+    assert counts.max() - counts.min() <= 1
 
 
 def test_what_a_mask_hides_does_not_enter_the_weight_that_a_token_gets():
     trace = random_trace(causal=True, texts=1, queries=4)
     none = torch.zeros(1, 4, dtype=torch.long)
-    whose = Whose(none, torch.full((1, 4), torch.nan), none.bool(), none[:, 0])
+    whose = Whose(none, torch.full((1, 4), torch.nan), none.bool(), none.bool(), none[:, 0], none[:, 0])
     seen = LayerTally(4, "attention").add(trace, whose, PooledTally())
     torch.testing.assert_close(seen.a[0, :, 3], trace.weights[0, :, 3, 3])
     torch.testing.assert_close(seen.a[0, :, 1], trace.weights[0, :, 1:, 1].mean(-1))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+import scipy.stats
 import torch
 from tests import tinyhf, zoo
 from tests.aligned import COLUMNS, pictured, planted
@@ -19,8 +20,9 @@ from trisect.experiments.align.links import link
 from trisect.experiments.align.rows import alignment_rows, buckets, judge_alignment
 from trisect.hf.load import Pretrained, load
 from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
-from trisect.measure.alignment import aer, gold_of
-from trisect.papers.norms import ALIGNMENT
+from trisect.measure.alignment import aer, error_rates, gold_of
+from trisect.papers.norms_revised import ALIGNMENT
+from trisect.report.cards import cards
 from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import SentencePair
 
@@ -296,43 +298,69 @@ def test_of_several_models_there_is_a_mean_a_spread_and_each_alone():
 @pytest.mark.parametrize(
     ("weight", "norm", "models", "verdict"),
     [
-        ((0.5, 0.6), (0.8, 0.8), 1, "supported"),
-        ((0.5, 0.6), (0.8, 0.8), 3, "supported"),
-        ((0.8, 0.8), (0.5, 0.6), 1, "refuted"),
-        ((0.8, 0.8), (0.5, 0.6), 3, "refuted"),
-        ((0.7, 0.7), (0.7, 0.7), 1, "inconclusive"),
+        ((0.5, 0.6), (0.8, 0.8), 5, "supported"),
+        ((0.8, 0.8), (0.5, 0.6), 5, "refuted"),
+        ((0.7, 0.7), (0.7, 0.7), 5, "inconclusive"),
+        ((0.5, 0.6), (0.8, 0.8), 4, "inconclusive"),
+        ((0.5, 0.6), (0.8, 0.8), 1, "inconclusive"),
     ],
 )
-def test_the_claim_follows_the_planted_difference(weight, norm, models, verdict):
-    table = judge_alignment(planted(weight, norm, models), CrossedBootstrap(0, 2000), {"models": "planted"})
+def test_the_claim_follows_the_planted_difference_over_models(weight, norm, models, verdict):
+    scored = planted(weight, norm, models)
+    table = judge_alignment(scored, {"models": "planted"})
     whole = table.row(0, named=True)
-    assert (whole["claim"], whole["verdict"]) == ("C-5", verdict)
+    assert (whole["claim"], whole["verdict"], whole["revision"]) == ("C-5", verdict, 2)
     parts = table.filter(pl.col("part").is_not_null())
     assert len(parts) == 4
     assert parts["decides"].to_list() == [True, False, False, False]
-    assert parts["n"].to_list() == [40] * 4
+    assert parts["n"].to_list() == [models] * 4
     assert whole["effect"] == parts["effect"][0]
+    if models > 1:
+        means = [list(COLUMNS).index(c) for c in COLUMNS if c.setting == "awi" and c.head is None]
+        rates = [error_rates(one.sum(0))[means] for one in scored.counts]
+        kinds = [COLUMNS[i].kind for i in means]
+        own = [
+            float(np.mean([r if k == "norm" else -r for r, k in zip(rate, kinds, strict=True)]) * 2) for rate in rates
+        ]
+        test = scipy.stats.ttest_1samp(own, 0.0)
+        assert parts["effect"][0] == pytest.approx(np.mean(own))
+        assert parts["p"][0] == pytest.approx(min(1.0, float(test.pvalue)))
+        assert whole["p_holm"] == pytest.approx(min(1.0, 5 * whole["p"]))  # one of five claims of its source
 
 
-def test_seeds_that_disagree_widen_what_is_said():
-    """One model where norms help greatly and one where they harm as much: no verdict, whatever the pairs say."""
-    good, bad = planted((0.5, 0.5), (0.9, 0.9)), planted((0.9, 0.9), (0.5, 0.5))
-    both = replace(good, models=("a", "b"), counts=(*good.counts, *bad.counts), chosen=(*good.chosen, *bad.chosen))
-    table = judge_alignment(both, CrossedBootstrap(0, 2000), {})
+def test_few_models_or_models_that_do_not_align_decide_nothing():
+    few = judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}).row(0, named=True)
+    assert few["reason"] == "5 models trained alike are asked for, 3 given"
+    assert (
+        judge_alignment(planted((0.5, 0.6), (0.8, 0.8)), {}).row(0, named=True)["reason"]
+        == "one model gives numbers and no verdict"
+    )
+    lost = judge_alignment(planted((0.1, 0.1), (0.2, 0.2), 5), {}).row(0, named=True)
+    assert lost["verdict"] == "inconclusive"
+    assert lost["reason"] == "the models do not align: 5 of 5 are no better than the diagonal (AER 0.700)"
+    assert lost["effect"] < 0
+    assert cards(judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}))[0].facts[:2] == (
+        ("Models (n)", "3"),
+        ("Models needed", "5"),
+    )
+
+
+def test_models_that_disagree_widen_what_is_said():
+    """Two models where norms help greatly and three where they harm as much: no verdict."""
+    good, bad = planted((0.5, 0.5), (0.9, 0.9), 2), planted((0.9, 0.9), (0.5, 0.5), 3)
+    both = replace(good, models=tuple("abcde"), counts=(*good.counts, *bad.counts), chosen=(*good.chosen, *bad.chosen))
+    table = judge_alignment(both, {})
     assert table["verdict"][0] == "inconclusive"
     assert table["low"][0] < -0.3
     assert table["high"][0] > 0.3
+    assert table["seeds_needed"][0] > 5
 
 
-def test_without_gold_or_with_few_pairs_nothing_is_decided():
-    none = judge_alignment(None, CrossedBootstrap(0, 100), {})
+def test_without_gold_nothing_is_decided():
+    none = judge_alignment(None, {})
     assert none["verdict"][0] == "not tested"
     assert none["reason"][0] == "not measured on this model"
-    few = planted((0.5, 0.6), (0.8, 0.8), pairs=20)
-    table = judge_alignment(few, CrossedBootstrap(0, 500), {})
-    assert table["verdict"][0] == "inconclusive"
-    assert table["reason"][0] == "20 sentences; below 30, resampling decides nothing"
-    untried = judge_alignment(replace(few, chosen=()), CrossedBootstrap(0, 500), {})
+    untried = judge_alignment(replace(planted((0.5, 0.6), (0.8, 0.8)), chosen=()), {})
     assert untried["effect"].is_null().to_list() == [False, False, False, True, True]
 
 
@@ -347,8 +375,8 @@ def test_lengths_are_grouped_by_the_longer_side():
     assert {most: which.tolist() for most, which in found.items()} == {10.0: [0, 1], 15.0: [2], 30.0: [3], None: [4, 5]}
 
 
-def test_the_claim_is_its_own_source_over_sentences():
-    assert (ALIGNMENT.key, ALIGNMENT.unit) == ("alignment", "sentence")
+def test_the_claim_is_its_own_source_over_models_in_the_family_of_five():
+    assert (ALIGNMENT.key, ALIGNMENT.unit, ALIGNMENT.family) == ("alignment", "model", 5)
     assert [part.sentence for part in ALIGNMENT.claims[0].deciding()] == [
         "AER by norms less AER by weights, mean over layers (AWI: the word is the decoder's input) < 0 AER"
     ]

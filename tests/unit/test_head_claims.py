@@ -118,7 +118,7 @@ def test_a_claim_is_bound_to_what_it_speaks_of():
 )
 def test_how_many_heads_would_decide_is_not_invented(given, said):
     table = judge_heads(
-        replace(matrices.SOURCE, claims=(Claim("D-3", "S.", "1", (part("s", "below", 0.95),)),)), {"s": given}, ABOUT
+        replace(matrices.FIRST, claims=(Claim("D-3", "S.", "1", (part("s", "below", 0.95),)),)), {"s": given}, ABOUT
     )
     (card,) = cards(table)
     assert dict(card.facts)["Heads needed"] == said

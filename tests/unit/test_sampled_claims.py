@@ -19,6 +19,7 @@ from trisect.report.cards import cards
 from trisect.stats.bootstrap import percentile_interval, percentile_test
 from trisect.stats.correct import two_sided
 from trisect.stats.paired import summary, t_interval, t_test
+from trisect.stats.tested import PValues
 
 ABOUT = {"subject": "m", "corpus": "c"}
 
@@ -223,3 +224,40 @@ def test_groups_of_texts_count_for_the_degrees_of_freedom():
     assert whole["spread"] == pytest.approx(0.1 * 5000**0.5, rel=0.01)
     few = judge_sampled(one, {"s": values}, {"s": 0.1}, 40, ABOUT, groups=256)
     assert few["p"].to_list() == table["p"].to_list()
+
+
+def test_by_revision_2_a_number_that_no_draw_moves_has_the_p_of_the_draws():
+    """Every draw agrees: p is 1 / (R + 1) made as wide as t, never 0 and never "no spread"."""
+    second = replace(source(claim("X", part("s", "below"))), revision=2)
+    table = judge_sampled(second, {"s": np.full(4000, -1.0)}, {"s": -1.0}, 400, ABOUT)
+    whole = table.row(0, named=True)
+    assert (whole["verdict"], whole["revision"], whole["reason"]) == ("supported", 2, None)
+    assert 0 < whole["p"] == pytest.approx(2 / 4001, rel=0.2)
+    first = judge_sampled(source(claim("X", part("s", "below"))), {"s": np.full(4000, -1.0)}, {"s": -1.0}, 400, ABOUT)
+    assert first["reason"][0] == "no spread when units are drawn anew, so nothing can be tested"
+    at = judge_sampled(second, {"s": np.zeros(4000)}, {"s": 0.0}, 400, ABOUT)
+    assert at["verdict"][0] == "inconclusive"
+
+
+def test_a_statistic_with_a_test_of_its_own_is_decided_by_it_where_its_units_can_decide():
+    second = replace(source(claim("X", part("s", "below"))), revision=2)
+
+    def judged_by(own: sampled.UnitTest) -> dict[str, object]:
+        values = {"s": drawn(-1.0, 0.1)}
+        return judge_sampled(second, values, {"s": -1.0}, 400, ABOUT, own={"s": own}).row(1, named=True)
+
+    six = judged_by(sampled.UnitTest(PValues(np.asarray(1 / 720), np.ones(())), 6, "layer"))
+    assert (six["n"], six["p"], six["reason"]) == (6, pytest.approx(2 / 720), None)
+    three = judged_by(sampled.UnitTest(PValues(np.asarray(1 / 6), np.ones(())), 3, "layer"))
+    assert three["reason"].startswith("cannot be decided with 3 layers")
+
+
+def test_claims_of_a_source_that_are_judged_on_other_data_stay_in_its_family():
+    z = float(stats.norm.isf(0.01))
+    alone = source(claim("A", part("a")))
+    of_four = replace(alone, beside=3)
+    assert verdicts(alone, {"a": (z, 1.0)}) == {"A": "supported"}
+    assert verdicts(of_four, {"a": (z, 1.0)}) == {"A": "inconclusive"}
+    assert {s.key: s.family for s in SOURCES if s.key in ("norms", "alignment", "matrices", "tying")} == {
+        "norms": 5, "alignment": 5, "matrices": 3, "tying": 3,
+    }  # fmt: skip

@@ -253,7 +253,7 @@ def test_queries_from_elsewhere_change_no_verdict_and_no_other_number(tmp_path, 
     adjusted = value(made.tables["measures"], measure="overlap_p_holm", group=ELSEWHERE)["value"].to_list()
     assert len(apart) == 8
     assert min(adjusted) == pytest.approx(min(1.0, 8 * min(apart)))
-    parts = made.tables["claims"].filter(claim="D-1").filter(pl.col("part").is_not_null())
+    parts = made.tables["claims"].filter(claim="D-1", decides=True).filter(pl.col("part").is_not_null())
     own = [value(made.tables["measures"], measure="overlap", component=c, group=None) for c in ("q-k", "k-v", "q-v")]
     assert sorted(parts["n"].to_list()) == sorted(map(len, own))
 
@@ -394,12 +394,53 @@ def test_more_heads_need_more_draws():
     assert draws_needed(1) < DRAWS
 
 
+def test_beside_the_other_heads_of_a_layer_shared_directions_are_no_likeness_of_one_head():
+    """All heads read one half of the input: far above Gaussian matrices, and no nearer to each other than to other heads'."""
+    plain = random_projections(1, heads=12, inner=2, width=24)
+    half = [None if w is None else w * (torch.arange(24) < 12)[:, None] for w in (plain.w_q, plain.w_k, plain.w_v)]
+    shared = replace(plain, w_q=half[0], w_k=half[1], w_v=half[2])
+    found = {(m.component, m.measure): m.values for m in measure_weights([shared]) if m.group is None}
+    own, among = found["q-v", "overlap"], found["q-v", "overlap_among"]
+    every = similarity.overlaps(similarity.span(half[0]), similarity.span(half[2])).numpy()
+    np.testing.assert_allclose(np.diag(every), own, atol=1e-12)
+    want = [v - np.mean([*np.delete(every[i], i), *np.delete(every[:, i], i)]) for i, v in enumerate(own)]
+    np.testing.assert_allclose(among, want, atol=1e-12)
+    assert own.mean() > 0.14  # of 2 in 12 dimensions, where 2 in 24 would give 0.083
+    assert abs(among.mean()) < 0.05
+    tied = replace(shared, w_v=half[0])
+    found = {(m.component, m.measure): m.values for m in measure_weights([tied]) if m.group is None}
+    assert (found["q-v", "overlap_others_above"] == 0).all()
+    assert (found["q-v", "overlap_among"] > 0.5).all()
+
+
+def test_heads_that_share_a_key_are_not_others():
+    grouped = random_projections(2, heads=4, inner=2, width=12)
+    shared = replace(grouped, w_k=grouped.w_k[:2], w_v=grouped.w_v[:2], b_k=None, b_v=None)
+    found = {(m.component, m.measure): m.values for m in measure_weights([shared]) if m.group is None}
+    every = similarity.overlaps(
+        similarity.span(shared.w_q), similarity.span(shared.w_k.repeat_interleave(2, 0))
+    ).numpy()
+    first = every[0, 0] - np.mean([every[0, 2], every[0, 3], every[2, 0], every[3, 0]])
+    assert found["q-k", "overlap_among"][0] == pytest.approx(first)
+    lone = replace(
+        grouped,
+        w_q=grouped.w_q[:1],
+        w_k=grouped.w_k[:1],
+        w_v=grouped.w_v[:1],
+        w_o=grouped.w_o[:1],
+        b_q=None,
+        b_k=None,
+        b_v=None,
+    )
+    assert not [m for m in measure_weights([lone]) if m.measure.startswith("overlap_among")]
+
+
 def test_in_every_measure_one_of_144_heads_can_survive():
     """A value beyond every draw of its null has the least p that there is; Holm must leave it below 0.05."""
     options: dict[str, Any] = {"heads": 12, "inner": 2, "width": 6}
     layers = [random_projections(n, address=Address("plain", n), **options) for n in range(1, 13)]
     found, least = measure_weights(layers), dict[str, float]()
-    firsts = {m.measure: i for i, m in reversed(list(enumerate(found)))}
+    firsts = {m.measure: i for i, m in reversed(list(enumerate(found))) if m.keys[0] is not None}
     for i in firsts.values():
         found[i] = found[i]._replace(values=np.append(1e6, found[i].values[1:]))
     for row in compare_with_nulls(found, Nulls(DRAWS, 0, _heads(found)), lambda done: None):

@@ -32,6 +32,7 @@ class ListedPart(TypedDict):
 
     source: str
     revision: int
+    beside: int
     citation: str
     claim: str
     claim_sentence: str
@@ -57,6 +58,7 @@ def listing(unit: str | None = None) -> list[ListedPart]:
         {
             "source": source.key,
             "revision": source.revision,
+            "beside": source.beside,
             "citation": source.citation,
             "claim": claim.id,
             "claim_sentence": claim.sentence,
@@ -82,6 +84,6 @@ def claims_hash(unit: str = "seed") -> str:
     """Sixteen hex digits of every claim, part, margin and reason that varies over `unit`, and of the rule's own numbers."""
     rule: dict[str, float] = {"alpha": ALPHA}
     rule |= {"precondition_margin": MARGIN, "epsilon": EPSILON} if unit == "seed" else {"least": LEAST}
-    first = {"revision": 1}  # what the first revision listed carries no number, so that its hashes stay
+    first = {"revision": 1, "beside": 0}  # what the first revision listed carries no number, so that its hashes stay
     listed = [{k: v for k, v in row.items() if first.get(k) != v} for row in listing(unit)]
     return digest(canonical({"rule": rule, "claims": listed}), 8)

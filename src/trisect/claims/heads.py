@@ -50,17 +50,19 @@ def judge_heads(
     A part that is tested head by head holds when it holds for every head (intersection–union): p_for is the largest of
     the heads', p_against their smallest times their number; it carries the head that speaks for it least.
     """
-    family = len(source.claims)
-    tested = [tuple(_test(part, found, family) for part in claim.parts) for claim in source.claims]
+    tested = [tuple(_test(part, found, source) for part in claim.parts) for claim in source.claims]
     rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(source.claims, tested, decide(tested, NOT_MEASURED), strict=True):
+    for claim, parts, whole in zip(
+        source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
+    ):
         named = {"source": source.key, "claim": claim.id, "runs": canonical(dict(about))}
+        named |= {"revision": source.revision} if source.revision > 1 else {}
         rows.append({**named, "sentence": claim.sentence, **_whole(whole)})
         rows += [{**named, **test.row()} for test in parts]
     return frame("claims", rows)
 
 
-def _test(part: Part, found: Mapping[str, Against | ResampledHeads], family: int) -> TestedPart:
+def _test(part: Part, found: Mapping[str, Against | ResampledHeads], source: Source) -> TestedPart:
     assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
     given = found.get(part.effect.name)
     if given is None:
@@ -72,10 +74,10 @@ def _test(part: Part, found: Mapping[str, Against | ResampledHeads], family: int
         barred = NOT_MEASURED
     elif given.n < LEAST:
         barred = too_few(given.n, given.unit)
-    elif not draws_spread(given.replicates) > 0:
+    elif source.revision == 1 and not draws_spread(given.replicates) > 0:
         barred = NO_SPREAD
     tested = percentile_tested(
-        number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, family, barred
+        number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, source.family, barred
     )
     return TestedPart(part, tested, barred)
 

@@ -98,12 +98,13 @@ class Decided(Generic[T]):
 
 
 def decide(
-    claims: Sequence[Sequence[T]], missing: str, everywhere: str | None = None, revision: int = 2
+    claims: Sequence[Sequence[T]], missing: str, everywhere: str | None = None, revision: int = 2, beside: int = 0
 ) -> list[Decided[T]]:
     """Every claim of a source, given its parts (section E of the definitions).
 
     A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
-    its data were not collected, is the one that is said: the claim is then not tested (inconclusive by revision 1).
+    its data were not collected, is the one that is said: the claim is then not tested (inconclusive by revision 1). `beside`
+    claims of the same source, judged on other data, stay in the family with p = 1.
     """
     found = []
     for parts in claims:
@@ -113,10 +114,10 @@ def decide(
         barred = missing if absent else everywhere or (missing if missing in reasons else next(iter(reasons), None))
         joint = conjunction([test.tested.p for test in deciding])
         found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, not absent))
-    adjusted = holm([p for _, _, p, _, _ in found])
+    adjusted = holm([*(p for _, _, p, _, _ in found), *[1.0] * beside])
     return [
         Decided(deciding, joint, p, float(p_holm), barred, collected)
-        for (deciding, joint, p, barred, collected), p_holm in zip(found, adjusted, strict=True)
+        for (deciding, joint, p, barred, collected), p_holm in zip(found, adjusted, strict=False)
     ]
 
 

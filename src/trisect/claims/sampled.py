@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,14 @@ from trisect.core.files import canonical
 from trisect.core.tables import frame
 from trisect.stats.bootstrap import draws_spread, percentile_tested
 from trisect.stats.paired import Sample
-from trisect.stats.reach import fewest_counts
-from trisect.stats.tested import Reals
+from trisect.stats.reach import fewest_counts, seeds_needed, smallest_p
+from trisect.stats.tested import ALPHA, PValues, Reals
 
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
 MOST = 1_000_000
 NOT_MEASURED = "not measured on this model"
 NO_SPREAD = "no spread when units are drawn anew, so nothing can be tested"
+ONE_SEED = "one seed gives numbers and no verdict"
 
 
 def too_few(n: int, unit: str) -> str:
@@ -32,11 +33,21 @@ def too_few(n: int, unit: str) -> str:
 class Drawn(NamedTuple):
     """What was resampled: `n` units, by so many groups of them (as many as units, where each was drawn alone).
 
-    Degrees of freedom are those of the groups.
+    Degrees of freedom are those of the groups. `seeds` is how many models were trained for a claim about training, null
+    for claims about one given model.
     """
 
     n: int
     groups: int
+    unit: str
+    seeds: int | None = None
+
+
+class UnitTest(NamedTuple):
+    """A test that a statistic has of its own: its p-values, and how many of which units they are over."""
+
+    p: PValues
+    n: int
     unit: str
 
 
@@ -55,6 +66,7 @@ def judge_sampled(
     about: Mapping[str, object],
     groups: int | None = None,
     each: Mapping[str, Drawn] | None = None,
+    own: Mapping[str, UnitTest] | None = None,
 ) -> pl.DataFrame:
     """The table `claims` for a source about one model: a row per claim and one for each of its parts.
 
@@ -62,20 +74,28 @@ def judge_sampled(
     for all; `estimates` its value on the units themselves. A statistic that is missing or not finite is not measured. `about`
     (model, texts) is what the verdicts speak of and stands in the column `runs`. Where units were drawn by `groups`, these
     are fewer than `n` and count for the degrees of freedom. `each` says so of single statistics that were drawn from other
-    units than the rest; a part that combines several has the fewest of theirs.
+    units than the rest; a part that combines several has the fewest of theirs. `own` are statistics with a test of their
+    own, such as a permutation of layers, whose intervals alone are of the draws.
     p_for is the share of draws on the wrong side of the bound, p_against that on the claimed side, both made as wide as
-    Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both.
+    Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Revision 2: where no
+    draw moves a statistic p is that of the draws, 1 / (R + 1); one seed gives no verdict; what no outcome could decide is said so.
     """
     drawn = Drawn(n, n if groups is None else min(n, groups), source.unit)
-    family, runs = len(source.claims), canonical(dict(about))
+    runs = canonical(dict(about))
     tested = [
-        tuple(_test(part, replicates, estimates, _drawn(part, drawn, each or {}), family) for part in claim.parts)
+        tuple(
+            _test(part, replicates, estimates, _drawn(part, drawn, each or {}), source, own or {})
+            for part in claim.parts
+        )
         for claim in source.claims
     ]
     rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(source.claims, tested, decide(tested, NOT_MEASURED), strict=True):
+    for claim, parts, whole in zip(
+        source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
+    ):
         named = {"source": source.key, "claim": claim.id, "runs": runs}
-        rows.append({**named, "sentence": claim.sentence, **_whole(whole, family)})
+        named |= {"revision": source.revision} if source.revision > 1 else {}
+        rows.append({**named, "sentence": claim.sentence, **_whole(whole, source.family)})
         rows += [{**named, **test.row()} for test in parts]
     return frame("claims", rows)
 
@@ -83,26 +103,51 @@ def judge_sampled(
 def _drawn(part: Part, rest: Drawn, each: Mapping[str, Drawn]) -> Drawn:
     """What the statistics of a part were drawn from."""
     own = [each.get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
-    return Drawn(min(one.n for one in own), min(one.groups for one in own), rest.unit)
+    seeds = [one.seeds for one in own if one.seeds is not None]
+    return Drawn(min(one.n for one in own), min(one.groups for one in own), rest.unit, min(seeds, default=None))
 
 
 def _test(
-    part: Part, replicates: Mapping[str, Reals], estimates: Mapping[str, float], drawn: Drawn, family: int
+    part: Part,
+    replicates: Mapping[str, Reals],
+    estimates: Mapping[str, float],
+    drawn: Drawn,
+    source: Source,
+    own: Mapping[str, UnitTest],
 ) -> SampledPart:
     effect = _value(part.effect, estimates)
     known = effect is not None and bool(np.isfinite(effect))
     found = _value(part.effect, replicates) if known else None
     values = np.asarray([] if found is None else found, dtype=float)
-    barred = None
-    if not known or not len(values):
-        barred = NOT_MEASURED
-    elif drawn.n < LEAST:
-        barred = too_few(drawn.n, drawn.unit)
-    elif not draws_spread(values) > 0:
-        barred = NO_SPREAD
+    alone = own.get(part.effect.name) if isinstance(part.effect, Statistic) else None
+    barred = NOT_MEASURED if not known or not len(values) else _barred(values, drawn, source, alone)
     mean = float(effect) if known and effect is not None else None
-    tested = percentile_tested(mean, values, drawn.n, drawn.groups, part.direction, part.bound, family, barred)
+    tested = percentile_tested(mean, values, drawn.n, drawn.groups, part.direction, part.bound, source.family, barred)
+    if alone is not None and barred is None:
+        tested = replace(tested, p=alone.p, n=alone.n)
     return SampledPart(part, tested, barred, drawn)
+
+
+def _barred(values: Reals, drawn: Drawn, source: Source, alone: UnitTest | None) -> str | None:
+    """Why a statistic that was measured decides nothing, or null."""
+    level = ALPHA / source.family
+    if drawn.n < LEAST:
+        return too_few(drawn.n, drawn.unit)
+    if source.revision == 1:
+        return None if draws_spread(values) > 0 else NO_SPREAD
+    if drawn.seeds == 1:
+        return ONE_SEED
+    if alone is not None:
+        return None if smallest_p("permutation", alone.n) < level else cannot(alone.n, alone.unit)
+    if smallest_p("bootstrap", drawn.groups, len(values)) < level:
+        return None
+    scarce = (drawn.groups, drawn.unit) if drawn.seeds is None else (drawn.seeds, "seed")
+    return cannot(*scarce)
+
+
+def cannot(n: int, unit: str) -> str:
+    """Why no outcome of a test over `n` units could be a verdict."""
+    return f"cannot be decided with {n} {unit}{'' if n == 1 else 's'}: no outcome reaches the p that is asked for"
 
 
 def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) -> Reals | None:
@@ -131,16 +176,24 @@ def _whole(whole: Decided[SampledPart], family: int) -> ClaimColumns:
 
 def more_helps(reason: str | None) -> bool:
     """Whether what keeps a claim undecided is the number of units."""
-    return reason in (None, UNDECIDED) or reason.endswith("resampling decides nothing")
+    return reason in (None, UNDECIDED, ONE_SEED) or reason.endswith("resampling decides nothing")
 
 
 def _needed(deciding: Sequence[SampledPart], family: int) -> int | None:
-    """The fewest units that would decide the claim at these effects and spreads; null when a million would not do."""
+    """The fewest units that would decide the claim at these effects and spreads; null when a million would not do.
+
+    For a claim about training these are seeds, each as far from the next as the draws of both say.
+    """
     ahead = []
+    seeds = deciding[0].drawn.seeds
     for test in deciding:
         effect, spread = test.tested.effect, test.tested.spread
         if effect is None or spread is None or not spread > 0:
             return None
-        sample = Sample(np.asarray(float(test.drawn.n)), np.asarray(effect), np.asarray(spread))
+        if seeds is not None:
+            spread *= (seeds / test.drawn.n) ** 0.5
+        sample = Sample(np.asarray(float(seeds or test.drawn.n)), np.asarray(effect), np.asarray(spread))
         ahead.append((sample, test.part.direction, test.part.bound))
+    if seeds is not None:
+        return seeds_needed(ahead, family) if seeds > 1 else None
     return fewest_counts(ahead, np.unique(np.geomspace(LEAST, MOST, 500).round()), family)

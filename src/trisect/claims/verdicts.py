@@ -80,7 +80,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], revision
     context = Context(evidence, barred_everywhere(evidence), _epsilon(about), _pairs(about), diverged, collapsed, under)
     rows: list[ClaimColumns] = []
     for source in asked(evidence, under):
-        family = len(source.claims)
+        family = source.family
         tested = [tuple(_test(part, claim, context, family) for part in claim.parts) for claim in source.claims]
         rows += _judge_source(source, tested, context)
     return frame("claims", rows)
@@ -188,8 +188,8 @@ def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
 
 def _judge_source(source: Source, tested: Sequence[tuple[SeedPart, ...]], context: Context) -> list[ClaimColumns]:
     """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
-    family = len(source.claims)
-    wholes = decide(tested, NOT_MEASURED, context.everywhere, context.revision)
+    family = source.family
+    wholes = decide(tested, NOT_MEASURED, context.everywhere, context.revision, source.beside)
     rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
         named = {"source": source.key, "claim": claim.id, "revision": source.revision}

@@ -174,7 +174,9 @@ class Source:
     """One source: how to cite it, and its claims, which are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
-    model: 'text', 'name', 'sentence' or 'head'. `revision` is that of the rules; data that an earlier one has seen are judged by it.
+    model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `revision` is that of the rules; data that an
+    earlier one has seen are judged by it. `beside` counts the source's other claims, which
+    are judged on other data and belong to the same family.
     """
 
     key: str
@@ -184,6 +186,12 @@ class Source:
     claims: tuple[Claim, ...]
     unit: str = "seed"
     revision: int = 1
+    beside: int = 0
+
+    @property
+    def family(self) -> int:
+        """How many claims Holm's correction is over."""
+        return len(self.claims) + self.beside
 
 
 def plain(value: object) -> object:

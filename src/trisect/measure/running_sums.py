@@ -18,6 +18,7 @@ from trisect.measure.token_categories import CATEGORIES
 GROUPS = 256  # of texts: what is resampled
 FEWER = 64  # groups behind a layer's rank correlations
 BINS, FINE = 32, 64  # of a layer's rank correlations, and of those over all layers
+LEAST = 3  # words of a text whose places within it say something
 QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.QUERIES says it to readers
 
 
@@ -31,13 +32,15 @@ class TokenNorms(NamedTuple):
 class Whose(NamedTuple):
     """Whose tokens they are: category and frequency rank per position (NaN: none), and whether a tokenizer added it.
 
-    `group` is the group of texts of each row.
+    `word` says which are words or pieces of words. `group` is the group of texts of each row, of GROUPS, and `fewer` of FEWER.
     """
 
     category: Int[Tensor, "B S"]
     rank: Float[Tensor, "B S"]
     special: Bool[Tensor, "B S"]
+    word: Bool[Tensor, "B S"]
     group: Int[Tensor, " B"]
+    fewer: Int[Tensor, " B"]
 
 
 class Cancel:
@@ -58,13 +61,20 @@ class PooledTally:
         self.cancel = Cancel(1, GROUPS, FINE)
         self.frequency = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
         self.words = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+        self.within = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
 
     def add_frequency(self, seen: list[TokenNorms], whose: Whose) -> None:
-        """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers."""
+        """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers.
+
+        `within` gets words alone, no special tokens and no punctuation, and of both numbers the place within the text: the
+        mean weight is about 1 / length, so that texts of unlike length confound it.
+        """
         for name in ("f", "a"):
             mean = torch.stack([getattr(one, name).mean(1) for one in seen]).mean(0)[:, None]
-            self.frequency[name].add(*_ranked(mean, whose))
-            self.words[name].add(*_ranked(mean, whose, ~whose.special))
+            for ranks, which in ((self.frequency[name], None), (self.words[name], ~whose.special)):
+                rank, values, row = _ranked(mean, whose, which)
+                ranks.add(rank, values, whose.group[row])
+            self.within[name].add(*_within_texts(mean, whose))
 
 
 class LayerTally:
@@ -101,8 +111,10 @@ class LayerTally:
         self._add_pairs(trace, weights, seen, whose, model)
         for name in ("f", "a"):
             values = getattr(seen, name)
-            self.frequency[name].add(*_ranked(values.mean(1, keepdim=True), whose))
-            self.head_frequency[name].add(*_ranked(values, whose))
+            rank, mean, row = _ranked(values.mean(1, keepdim=True), whose)
+            self.frequency[name].add(rank, mean, whose.fewer[row])
+            rank, each, row = _ranked(values, whose)
+            self.head_frequency[name].add(rank, each, torch.zeros_like(row))
         return seen
 
     def _add_dispersion(self, trace: Trace, seen: TokenNorms, whose: Whose) -> None:
@@ -137,11 +149,12 @@ class LayerTally:
         for category in range(len(CATEGORIES)):
             mine = allowed & (whose.category.to(weights.device) == category)[:, None] & trace.key_real[:, None]
             row, query, key = mine.nonzero(as_tuple=True)
-            x, y, group = some[row, :, query, key].T, seen.f[row, :, key].T, whose.group[row.cpu()]
-            self.head_cancel.add(category, x, y, group)
-            flat = x.reshape(1, -1), y.reshape(1, -1), group.repeat(len(x))
-            self.cancel.add(category, *flat)
-            model.cancel.add(category, *flat)
+            x, y = some[row, :, query, key].T, seen.f[row, :, key].T
+            group, fewer = whose.group[row.cpu()], whose.fewer[row.cpu()]
+            self.head_cancel.add(category, x, y, torch.zeros_like(group))
+            flat = x.reshape(1, -1), y.reshape(1, -1)
+            self.cancel.add(category, *flat, fewer.repeat(len(x)))
+            model.cancel.add(category, *flat, group.repeat(len(x)))
 
 
 def _masked(trace: Trace) -> Float[Tensor, "B H T S"]:
@@ -157,11 +170,32 @@ def _received(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
 def _ranked(
     values: Float[Tensor, "B H S"], whose: Whose, which: Bool[Tensor, "B S"] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens that have a rank, all or `which`: ranks and values as [H N], and the group of each."""
+    """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""
     known = torch.isfinite(whose.rank)
     row, place = (known if which is None else known & which).nonzero(as_tuple=True)
     found = values.cpu()[row, :, place].T
-    return whose.rank[row, place].expand(len(found), -1), found, whose.group[row]
+    return whose.rank[row, place].expand(len(found), -1), found, row
+
+
+def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor, Tensor, Tensor]:
+    """Words with a rank, text by text: places of their frequency ranks and of their values, from −½ to ½, as [1 N], and groups.
+
+    A row of tokens is a text; one with fewer than LEAST words says nothing and is left out.
+    """
+    from scipy.stats import rankdata
+
+    kept = torch.isfinite(whose.rank) & whose.word
+    found: list[np.ndarray] = []
+    groups: list[Tensor] = []
+    for row in (kept.sum(1) >= LEAST).nonzero()[:, 0].tolist():
+        mine = kept[row]
+        both = np.stack([whose.rank[row, mine].double().numpy(), values[row, 0].cpu()[mine].double().numpy()])
+        found.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
+        groups.append(whose.group[row].expand(both.shape[1]))
+    if not found:
+        return torch.empty(1, 0), torch.empty(1, 0), torch.empty(0, dtype=torch.long)
+    places = torch.from_numpy(np.concatenate(found, 1))
+    return places[:1], places[1:], torch.cat(groups)
 
 
 def frequency_ranks(counts: Int[np.ndarray, " V"]) -> Float[Tensor, " V"]:

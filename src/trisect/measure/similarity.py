@@ -54,6 +54,16 @@ def angles(left: MapSpan, right: MapSpan) -> Angles:
     return Angles(cosines**2, overlap, least)
 
 
+def overlaps(left: MapSpan, right: MapSpan) -> Float[Tensor, "H K"]:
+    """The overlap (Angles) of what every head's left map reads with what every head's right map reads; NaN where a rank is 0."""
+    (heads, dim, wide), (others, _, broad) = left.basis.shape, right.basis.shape
+    one = left.basis.transpose(0, 1).reshape(dim, heads * wide)
+    other = right.basis.transpose(0, 1).reshape(dim, others * broad)
+    squares = (one.mT @ other).square().reshape(heads, wide, others, broad).sum((1, 3))
+    size = torch.minimum(left.rank[:, None], right.rank[None])
+    return torch.where(size > 0, squares / size.clamp(min=1), torch.nan)
+
+
 def cosine(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D E"]) -> Float[Tensor, " H"]:
     """Cosine of the flattened matrices per head: changes with G, so that it describes the weights and not the head."""
     a, b = left.detach().double().flatten(1), right.detach().double().flatten(1)

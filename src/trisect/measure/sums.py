@@ -16,7 +16,7 @@ ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins ar
 class Sums:
     """Sums per group of texts: a row per group, so that texts can be resampled after they are gone.
 
-    Text number i belongs to group i modulo the number of groups: with no more texts than groups, a group is a text.
+    `group_of` says which group a text belongs to: with no more texts than groups, a group is a text.
     """
 
     def __init__(self, groups: int, *shape: int) -> None:
@@ -34,6 +34,14 @@ class Sums:
         """The sum in every draw of the first G groups."""
         rows = self.rows[: times.shape[1]]
         return (times @ rows.reshape(len(rows), -1)).reshape(len(times), *rows.shape[1:])
+
+
+def group_of(numbers: Int[Tensor, " B"], texts: int, groups: int) -> Int[Tensor, " B"]:
+    """The group of each text by its number from 0, of `texts` in all: texts that follow one another are one group.
+
+    Texts of one article are alike, so that dealing them to groups in turn would make intervals too narrow.
+    """
+    return numbers * min(groups, texts) // max(1, texts)
 
 
 def moments(values: Float[Tensor, "B ... T"], real: Tensor) -> Float[Tensor, "B ... 3"]:

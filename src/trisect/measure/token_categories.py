@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from trisect.core.trace import Side
@@ -31,6 +31,15 @@ def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
     if causal:
         found[start & real] = CATEGORIES.index("first")
     return found.masked_fill(~real, OTHER)
+
+
+def find_words(side: Side) -> Bool[Tensor, "B S"]:
+    """Which positions hold a word or a piece of one: something with a letter or a digit that the tokenizer did not add."""
+    found = (side.real & ~side.special).cpu()
+    for row, tokens in enumerate(side.tokens):
+        marks = [place for place, token in enumerate(tokens) if not any(map(str.isalnum, bare(token)))]
+        found[row, marks] = False
+    return found
 
 
 def bare(token: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trisect.core.claim import Claim, Part, Source, Statistic
 
 MARGIN = 0.05
@@ -57,7 +59,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
 )
 
-SOURCE = Source(
+FIRST = Source(
     key="matrices",
     title="Why are the query, key and value matrices of an attention head not the same?",
     authors="Hans-Peter Stricker",
@@ -66,3 +68,25 @@ SOURCE = Source(
     claims=CLAIMS,
     unit="head",
 )
+
+
+def _revised(claim: Claim) -> Claim:
+    """Beside the Gaussian null the other heads of the layer, since all of them read one anisotropic input: shown, not decisive."""
+    if claim.id != "D-1":
+        return claim
+    among = (
+        Part(
+            f"overlap of {pair} less that with the other heads of its layer, mean over heads",
+            Statistic(f"overlap_among_{pair}"),
+            "below",
+            MARGIN,
+            _UNIT,
+            WHY_OVERLAP,
+            decides=False,
+        )
+        for pair in ("q-k", "k-v", "q-v")
+    )
+    return replace(claim, parts=(*claim.parts, *among))
+
+
+SOURCE = replace(FIRST, claims=tuple(map(_revised, CLAIMS)), revision=2, beside=1)  # D-2 is about training

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trisect.core.claim import Claim, Combination, Effect, LossChange, Part, Source
-from trisect.papers.matrices import SOURCE as QUESTION
+from trisect.papers.matrices import FIRST as QUESTION
 from trisect.papers.submodules import MARGIN, WHY_MARGIN
 
 TIES = {"Q=K=V": "q+k+v@all", "Q=K": "q+k@all", "K=V": "k+v@all", "Q=V": "q+v@all"}
@@ -53,4 +53,6 @@ FIRST = Source(
     citation=QUESTION.citation,
     claims=CLAIMS,
 )
-SOURCE = replace(FIRST, claims=tuple(replace(claim, floored=True) for claim in CLAIMS), revision=2)
+SOURCE = replace(
+    FIRST, claims=tuple(replace(claim, floored=True) for claim in CLAIMS), revision=2, beside=len(QUESTION.claims)
+)

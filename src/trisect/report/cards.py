@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,18 +10,20 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from trisect.claims import models
+from trisect.claims.models import ONE_MODEL
 from trisect.claims.rule import UNDECIDED
 from trisect.claims.sampled import MOST, more_helps
 from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
-from trisect.papers import SOURCES
+from trisect.papers import unit_of
 from trisect.report.format import count, number, several
 from trisect.report.survival import Survival, survivals
 from trisect.stats.reach import MOST_SEEDS
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
 MIDDLE, FOOT, TIGHT = 11, 22, 30
+TRAINED = ("seed", "model")  # units that are trained, whose differences are paired
 PLACES = {"name": 3}  # decimals, fixed where the effects are shares of such units
-UNITS = {source.key: source.unit for source in SOURCES}
 VERDICTS = ("supported", "refuted", "inconclusive", "not tested")
 
 
@@ -121,11 +124,11 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
 
 def _facts(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     unit = f" {whole['unit']}" if whole["unit"] else ""
-    varies = UNITS.get(whole["source"], "seed")
+    varies = unit_of(whole["source"], whole.get("revision"))
     return (
         (f"{varies.capitalize()}s (n)", count(whole["n"])),
         (f"{varies.capitalize()}s needed", _needed(whole, parts, varies)),
-        ("Paired spread" if varies == "seed" else "Spread", _spread(whole["spread"], unit)),
+        ("Paired spread" if varies in TRAINED else "Spread", _spread(whole["spread"], unit)),
         ("p (Holm)", _p(whole["p_holm"])),
     )
 
@@ -145,14 +148,17 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
         return "no more"
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
-    if varies != "seed":
+    if varies not in TRAINED:
         if not more_helps(whole["reason"]):
             return f"barred: no number of {varies}s"
         tried = whole["reason"] == UNDECIDED and all(r["spread"] for r in parts if r["decides"])
         return f"more than {count(MOST)}" if tried and varies != "head" else "not known"
     if whole["reason"] == UNDECIDED:
         return f"more than {MOST_SEEDS - 1}"
-    return "not known" if whole["reason"] in (ONE_SEED, NO_SPREAD) else "barred: no number of seeds"
+    if whole["reason"] in (ONE_SEED, NO_SPREAD, ONE_MODEL, models.NO_SPREAD):
+        return "not known"
+    asked = re.match(r"(\d+) (models trained alike|seeds) are asked for", whole["reason"] or "")
+    return asked.group(1) if asked else f"barred: no number of {varies}s"
 
 
 def _p(value: float | None) -> str:
@@ -170,7 +176,7 @@ def _early(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
-    places = PLACES.get(UNITS.get(row["source"], "seed"))
+    places = PLACES.get(unit_of(row["source"], row.get("revision")))
     effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"

@@ -153,17 +153,19 @@ class DrawnEstimate(NamedTuple):
 class CrossedEstimate(NamedTuple):
     """Numbers of one model: the mean over its seeds, the same in every draw, of how many units, with which freedom.
 
-    `groups` is one more than the degrees of freedom: as many as units with one seed, fewer where seeds differ.
+    `groups` is one more than the degrees of freedom: as many as units with one seed, fewer where seeds differ. `seeds` says
+    of how many models it is.
     """
 
     value: Float[np.ndarray, "*S"]
     draws: Float[np.ndarray, "R ..."]
     units: int
     groups: np.ndarray
+    seeds: int = 1
 
     def at(self, place: int) -> CrossedEstimate:
         """One of several numbers."""
-        return CrossedEstimate(self.value[place], self.draws[:, place], self.units, self.groups[place])
+        return CrossedEstimate(self.value[place], self.draws[:, place], self.units, self.groups[place], self.seeds)
 
     def minus(self, constant: float) -> CrossedEstimate:
         """The numbers less a constant."""
@@ -203,7 +205,7 @@ class CrossedBootstrap:
         share = self._shares(len(units)).reshape(-1, len(units), *[1] * values[0].ndim)
         drawn = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
         return CrossedEstimate(
-            np.mean(values, 0), drawn, len(distinct), _groups(np.array(values), drawn, len(distinct))
+            np.mean(values, 0), drawn, len(distinct), _groups(np.array(values), drawn, len(distinct)), len(units)
         )
 
     def share(self, units: Sequence[Sequence[Hashable]], of: OfSeed, stream: int = 0) -> CrossedEstimate:

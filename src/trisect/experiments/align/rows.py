@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from trisect.claims import judge_sampled
-from trisect.claims.sampled import Drawn
+from trisect.claims.models import judge_models
 from trisect.experiments.align.links import Column, Linked
 from trisect.measure.alignment import KINDS, NONE, error_rates, precisions, recalls
-from trisect.papers.norms import ALIGNMENT, SETTINGS
+from trisect.papers.norms import SETTINGS
+from trisect.papers.norms_revised import ALIGNMENT
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.tested import number
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group holds what is longer
 DIAGONAL = "diagonal"
+ONCE = 2  # draws, where only the value itself is wanted
 Counts: TypeAlias = Float[np.ndarray, "N C 4"]
 Values: TypeAlias = Float[np.ndarray, "R C"]
 
@@ -130,14 +131,33 @@ def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEs
     return found
 
 
-def judge_alignment(scored: Scored | None, redrawn: CrossedBootstrap, about: Mapping[str, Any]) -> pl.DataFrame:
-    """The table `claims`: C-5 on the error rates, sentence pairs being resampled, and models across them."""
-    named = {} if scored is None else statistics(scored, redrawn)
-    found = {name.replace("/", "_"): one for name, one in named.items()}
-    each = {name: Drawn(one.units, int(one.groups), ALIGNMENT.unit) for name, one in found.items()}
-    values = {name: float(one.value) for name, one in found.items()}
-    draws = {name: one.draws for name, one in found.items()}
-    return judge_sampled(ALIGNMENT, draws, values, 0 if scored is None else len(scored.lengths), about, each=each)
+def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.DataFrame:
+    """The table `claims`: C-5 on each model's error rates, by Student's t over models that were trained alike.
+
+    No verdict rests on a setting in which some model's links are no better than the diagonal's, by weight and by norm.
+    """
+    values: dict[str, list[float]] = {}
+    for model in range(0 if scored is None else len(scored.models)):
+        assert scored is not None
+        for name, one in statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
+            values.setdefault(name.replace("/", "_"), []).append(float(one.value))
+    barred = {} if scored is None else _not_aligned(scored, values)
+    return judge_models(ALIGNMENT, values, about, barred)
+
+
+def _not_aligned(scored: Scored, values: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """By the name of a difference of error rates, why it is not judged: a model that does not align in that setting."""
+    straight = float(error_rates(scored.diagonal.sum(0)))
+    found = {}
+    for setting in SETTINGS:
+        for rate, difference in (("aer", "aer_difference"), ("aer_best", "aer_best_difference")):
+            rates = [values[f"{rate}_{setting}_{kind}"] for kind in KINDS if f"{rate}_{setting}_{kind}" in values]
+            above = sum(min(of) >= straight for of in zip(*rates, strict=True))
+            if above:
+                found[f"{difference}_{setting}"] = (
+                    f"the models do not align: {above} of {len(scored.models)} are no better than the diagonal (AER {straight:.3f})"
+                )
+    return found
 
 
 def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray, " M"]]:

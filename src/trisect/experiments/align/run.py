@@ -73,12 +73,12 @@ def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
 
     def judge(about: About[AlignFacts]) -> pl.DataFrame:
         named = ("models", "corpus", "corpus_fingerprint", "pairs", "seed")
-        return judge_alignment(scored, redrawn, {name: getattr(about.facts, name) for name in named})
+        return judge_alignment(scored, {name: getattr(about.facts, name) for name in named})
 
     tables = {"measures": frame("measures", rows), "links": _table(test)}
     notes = _notes(subjects, bitext, len(kept))
     return Measured(
-        tables, facts, notes, judge, "sentence", paths={"links": _write_links(bench.folder / "links", test, len(pairs))}
+        tables, facts, notes, judge, "model", paths={"links": _write_links(bench.folder / "links", test, len(pairs))}
     )
 
 

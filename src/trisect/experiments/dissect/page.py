@@ -103,14 +103,19 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
 def _look_on(facts: DissectFacts) -> Markup:
     """Where to see it at work: the page of attention by hand, one's own text in a trained model, and the tutorial."""
     pages = {name: place for part in facts.parts for name, place in part.pages.items()}
-    code = Markup("<code>{}</code>").format
-    by_hand = Markup('<a href="{}">Attention worked by hand</a>').format(pages["theory"]) if "theory" in pages else ""
-    look = Markup("a text inside a trained model, from this page's folder: {}").format(
-        code('trisect explore training "some words"')
+    link = Markup('<a href="{}">{}</a>').format
+    steps = (
+        (pages.get("theory"), "attention worked by hand"),
+        (facts.explorer, "a sentence inside a model that was just trained, head by head"),
+        (facts.tutorial, "one head, step by step"),
     )
-    parts = [
-        part for part in (by_hand, look, Markup("one head, step by step: {}").format(code("docs/one-head.md"))) if part
-    ]
+    parts = [link(place, words) for place, words in steps if place is not None]
+    if facts.explorer is not None:
+        parts.append(
+            Markup("your own: {}").format(
+                Markup("<code>{}</code>").format('trisect explore MODEL "some words" --out page.html')
+            )
+        )
     return Markup("See it at work. {}.").format(Markup("; ").join(parts))
 
 

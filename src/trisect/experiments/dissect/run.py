@@ -18,8 +18,9 @@ from trisect.core.finding import Json
 from trisect.core.spec import Machine
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import Line, as_table
+from trisect.experiments.dissect.look import explored, tutorial
 from trisect.experiments.dissect.parts import PARTS
-from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Results, first_of_each
+from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Results, first_of_each, trained_models
 from trisect.experiments.dissect.settings import DISSECT, DissectFacts, DissectSettings, PartFacts
 from trisect.lab import driver, live
 from trisect.lab.driver import command_of
@@ -66,7 +67,9 @@ class DissectWork:
                 with live.part(pace, part.name, part.title, self.machine.quiet):
                     fresh, done[part] = runner.part(part, self.settings)
                 pace.end(fresh)
-        return gathered(self.settings, bench.folder, done, runner.notes.seconds)
+            model = next(iter(trained_models(runner).values()))
+            explorer = explored(model, bench.folder, quiet=True)
+        return gathered(self.settings, bench.folder, done, runner.notes.seconds, explorer)
 
 
 def prepare(settings: DissectSettings, machine: Machine) -> DissectWork:
@@ -79,7 +82,11 @@ def prepare(settings: DissectSettings, machine: Machine) -> DissectWork:
 
 
 def gathered(
-    settings: DissectSettings, folder: Path, done: Mapping[DissectPart, Results], seconds: float
+    settings: DissectSettings,
+    folder: Path,
+    done: Mapping[DissectPart, Results],
+    seconds: float,
+    explorer: str | None = None,
 ) -> Measured[DissectFacts]:
     """The tables claims and evidence, and the findings of every part."""
     shown = {part: first_of_each(results) for part, results in done.items()}
@@ -90,7 +97,9 @@ def gathered(
         "evidence": as_table([line for part, results in done.items() for line in _lines(part, results, folder)]),
     }
     models = f"{len(study.tables['runs'])} language models of the training study, those of recall and of translation"
-    facts = DissectFacts(tuple(_facts(part, results, folder) for part, results in shown.items()), models)
+    facts = DissectFacts(
+        tuple(_facts(part, results, folder) for part, results in shown.items()), models, explorer, tutorial(folder)
+    )
     seeds = tuple(sorted(study.tables["runs"]["seed"].unique()))
     return Measured(
         tables,

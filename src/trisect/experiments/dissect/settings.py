@@ -81,10 +81,12 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class DissectFacts:
-    """Every part in order, and how many models were trained for them."""
+    """Every part in order, how many models were trained for them, and the pages of the explorer and the tutorial."""
 
     parts: tuple[PartFacts, ...]
     models: str
+    explorer: str | None = None
+    tutorial: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(map(PartFacts.of, self.parts)))

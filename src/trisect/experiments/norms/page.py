@@ -50,6 +50,8 @@ MEASURES = {
     "spearman_rank_a": "ρ of frequency rank and a",
     "spearman_rank_f_words": "ρ of frequency rank and ‖f(x)‖, without special tokens",
     "spearman_rank_a_words": "ρ of frequency rank and a, without special tokens",
+    "spearman_rank_f_within": "ρ of frequency rank and ‖f(x)‖, words alone, ranks within their text",
+    "spearman_rank_a_within": "ρ of frequency rank and a, words alone, ranks within their text",
     "mixing_ratio": "mixing ratio",
 }
 REFERENCES = (

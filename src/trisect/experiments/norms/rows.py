@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from trisect.claims.sampled import UnitTest
 from trisect.core.trace import Address, crosses
 from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, PooledTally
 from trisect.measure.sums import Sums
 from trisect.measure.token_categories import CATEGORIES, MARKED
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import spearman, variation
+from trisect.stats.null import permuted_spearman
 from trisect.stats.tested import finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
@@ -35,7 +37,7 @@ class DrawnTexts:
     """Values and intervals of numbers from `n` texts; every number meets the same draws."""
 
     def __init__(self, n: int, seed: int, draws: int = DRAWS) -> None:
-        self.n = n
+        self.n, self.seed = n, seed
         self.times, self.fewer = (
             draw_times(np.random.default_rng(seed), min(n, groups), draws) for groups in (GROUPS, FEWER)
         )
@@ -153,7 +155,8 @@ def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Draw
 
 def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
     for name in ("f", "a"):
-        for tail, ranks in (("", tally.model.frequency), ("_words", tally.model.words)):
+        own = (("", tally.model.frequency), ("_words", tally.model.words), ("_within", tally.model.within))
+        for tail, ranks in own:
             rho = ranks[name].estimate(drawn.times, drawn.times.shape[1])
             if np.isfinite(rho.value[0]):
                 statistics[f"spearman_rank_{name}{tail}"] = DrawnEstimate(rho.value[0], rho.draws[:, 0])
@@ -178,6 +181,18 @@ def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
     mean = mean_of(found)
     for k, kind in enumerate(KINDS):
         yield {"measure": "mixing_ratio", "group": kind} | drawn.row(mean, (k,))
+
+
+def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
+    """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers, null without [SEP]."""
+    if SEP not in _present(tally):
+        return None
+    means = []
+    for layer in tally.layers.values():
+        sums, tokens = layer.means.total(drawn.times.shape[1]), layer.tokens.total(drawn.times.shape[1])
+        means.append((sums / tokens)[:, :, SEP].mean(-1))
+    weights, norms = np.array(means).T
+    return UnitTest(permuted_spearman(weights, norms, drawn.seed), len(means), "layer")
 
 
 def _shared(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:

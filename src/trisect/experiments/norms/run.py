@@ -16,14 +16,15 @@ from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Reading, key_side_of
-from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, stack_rows
+from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured
 from trisect.measure.mixing import expansion_rate
 from trisect.measure.norms import output_projection
-from trisect.measure.running_sums import GROUPS, LayerTally, Whose, frequency_ranks
-from trisect.measure.token_categories import CATEGORIES, find_categories
-from trisect.papers.norms import SOURCE
+from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, Whose, frequency_ranks
+from trisect.measure.sums import group_of
+from trisect.measure.token_categories import CATEGORIES, find_categories, find_words
+from trisect.papers.norms_revised import SOURCE
 
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
@@ -62,7 +63,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     }
     with bench.progress("Reading texts") as step:
         for one in subject.batches(texts.texts(), settings.batch):
-            _read(subject, one, tallies, counted.ranks)
+            _read(subject, one, tallies, counted)
             step(one.rows[-1][0] + 1, counted.texts)
     drawn, statistics = DrawnTexts(counted.texts, settings.seed), {}
     rows = [
@@ -73,8 +74,11 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     notes = tuple(dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_missing(next(iter(tallies.values()))))))
     facts = _facts(subject, texts, counted, next(iter(tallies)), settings)
 
+    orders = layer_test(next(iter(tallies.values())), drawn)
+    own = {} if orders is None else {"spearman_sep_layers": orders}
+
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
-        return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), GROUPS)
+        return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), GROUPS, own=own)
 
     return Measured({"measures": measures}, facts, notes, judge, "text")
 
@@ -108,24 +112,27 @@ def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
 
 
 @torch.no_grad()
-def _read(subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], ranks: torch.Tensor | None) -> None:
+def _read(subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], counted: Counted) -> None:
     """One batch through the model and into the tallies."""
     reading = subject.trace(batch)
-    group = torch.tensor([text % GROUPS for text, _ in batch.rows])
+    numbers = torch.tensor([text for text, _ in batch.rows])
     for stack, tally in tallies.items():
-        whose = _whose(reading, stack, group, ranks, subject.objective == "causal")
+        whose = _whose(reading, stack, numbers, counted, subject.objective == "causal")
         traces = [t for t in reading.traces if t.stack == stack and t.address in tally.layers]
         seen = [tally.layers[trace.address].add(trace, whose, tally.model) for trace in traces]
         tally.model.add_frequency(seen, whose)
 
 
-def _whose(reading: Reading, stack: str, group: torch.Tensor, ranks: torch.Tensor | None, causal: bool) -> Whose:
+def _whose(reading: Reading, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
+    ranks = counted.ranks
     keys = key_side_of(stack, reading.source, reading.target, reading.sides)
     rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
     if ranks is not None and keys.ids is not None and keys is reading.source:
         real = keys.real.cpu()
         rank[real] = ranks[keys.ids.cpu()[real]]
-    return Whose(find_categories(keys, causal or stack == "dec"), rank, keys.special.cpu(), group)
+    group, fewer = (group_of(numbers, counted.texts, groups) for groups in (GROUPS, FEWER))
+    category = find_categories(keys, causal or stack == "dec")
+    return Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
 def _left_out(subject: Subject, layers: Any) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def judge(
         if seeds := picked.unseen(mine, kind, nearest):
             found[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
     values = {name: float(one.value) for name, one in found.items()}
-    each = {name: Drawn(one.units, int(one.groups), SOURCE.unit) for name, one in found.items()}
+    each = {name: Drawn(one.units, int(one.groups), SOURCE.unit, one.seeds) for name, one in found.items()}
     return judge_sampled(SOURCE, {name: one.draws for name, one in found.items()}, values, 0, about, each=each)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.experiments.similarity.numbers import Head, SimilarityNumbers
 from trisect.papers import matrices
 from trisect.report import format as words
 from trisect.report.heatmaps import grid
@@ -15,7 +16,6 @@ from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import stack_words
-from trisect.stats.tested import ALPHA
 
 if TYPE_CHECKING:
     from trisect.experiments.similarity.settings import SimilarityFacts
@@ -41,60 +41,6 @@ REFERENCES = (
     "Olivier Roy, Martin Vetterli. The Effective Rank: a Measure of Effective Dimensionality. EUSIPCO 2007.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
-
-
-class Head(NamedTuple):
-    """One head's number of one measure, with its z and its p after Holm where it has a null."""
-
-    stack: str
-    layer: int
-    head: int
-    value: float
-    z: float | None
-    p: float | None
-
-    @property
-    def side(self) -> int:
-        """1 where it lies above random matrices after Holm's correction, −1 below, else 0."""
-        if self.p is None or self.p >= ALPHA or not self.z:
-            return 0
-        return 1 if self.z > 0 else -1
-
-
-class SimilarityNumbers(NamedTuple):
-    """The table `measures`, found by measure, component and group."""
-
-    heads: Mapping[tuple[str, str, str | None], list[Head]]
-    nulls: Mapping[tuple[str, str, str | None], float]
-
-    @classmethod
-    def of(cls, measures: pl.DataFrame) -> SimilarityNumbers:
-        """Read the rows once."""
-        found: dict[tuple[Any, ...], float | None] = {}
-        nulls: dict[tuple[str, str, str | None], list[float]] = {}
-        columns = ("measure", "component", "group", "stack", "layer", "head", "value")
-        for measure, component, group, stack, layer, head, value in measures.select(columns).iter_rows():
-            if measure.endswith("_null"):
-                nulls.setdefault((measure.removesuffix("_null"), component, group), []).append(value)
-            else:
-                found[measure, component, group, stack, layer, head] = value
-        heads: dict[tuple[str, str, str | None], list[Head]] = {}
-        for (measure, *where), value in found.items():
-            if measure.endswith(("_z", "_p", "_p_holm")) or value is None:
-                continue
-            component, group, stack, layer, head = where
-            z, p = (found.get((f"{measure}_{suffix}", *where)) for suffix in ("z", "p_holm"))
-            heads.setdefault((measure, component, group), []).append(Head(stack, layer, head, value, z, p))
-        means = {key: sum(values) / len(values) for key, values in nulls.items()}
-        return cls(heads, means)
-
-    def get(self, measure: str, component: str, group: str | None = None) -> list[Head]:
-        """Every head's number; none where it was not measured."""
-        return self.heads.get((measure, component, group), [])
-
-    def null(self, measure: str, component: str, group: str | None = None) -> float | None:
-        """The mean of random matrices, averaged over the shapes there are."""
-        return self.nulls.get((measure, component, group))
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
@@ -178,6 +124,12 @@ def _overlaps(numbers: SimilarityNumbers, pair: str) -> str:
     if null is not None:
         above, below = _sides(numbers, "overlap", pair)
         said += f", random matrices of the shape {words.number(null)}; {above} heads above them and {below} below, after Holm"
+    among = numbers.get("overlap_among", pair)
+    if among:
+        first = sum(h.value == 0 for h in numbers.get("overlap_others_above", pair))
+        said += (
+            f"; less that with its layer's other heads {words.number(_mean(among), True)}, {first} above all of them"
+        )
     most = max(heads, key=lambda h: h.value)
     return f"{said}. Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
 
@@ -186,8 +138,9 @@ def _rule(facts: SimilarityFacts) -> str:
     return (
         "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
         f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
-        f"those of {words.count(facts.draws_made)} random matrices. D-3 resamples heads with replacement, and texts too where they "
-        "are behind the number. Both speak of this one model."
+        f"those of {words.count(facts.draws_made)} random matrices. The other heads of the layer, which read the same input, are "
+        "shown beside them and do not decide. D-3 resamples heads "
+        "with replacement, and texts too where they are behind the number. Both speak of this one model."
     )
 
 

@@ -153,6 +153,9 @@ def _layer(p: Projections) -> Iterator[MapMeasure]:
             found = _pair(p.address, f"{left}-{right}", one, other)
             apart = crosses(p.address.stack) and left == "q"
             yield from (m._replace(group=ELSEWHERE) for m in found if m.group is None) if apart else found
+            if not apart:
+                shared = heads // min(len(maps[left].weight), len(maps[right].weight)) if left == "q" else 1
+                yield from _among(p.address, f"{left}-{right}", one.span, other.span, shared)
     if "q" in maps and "k" in maps:
         q, k = maps["q"].weight, maps["k"].spread(heads).weight
         yield _same(p.address, "q-k", "effective_rank", similarity.product_rank(q, k), ("products", maps["q"].shape))
@@ -183,6 +186,27 @@ def _spans(address: Address, name: str, group: str | None, left: MapSpan, right:
     keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)
     yield MapMeasure(address, name, "overlap", group, _array(found.overlap), keys)
     yield MapMeasure(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
+
+
+def _among(address: Address, name: str, left: MapSpan, right: MapSpan, shared: int) -> Iterator[MapMeasure]:
+    """Every head's overlap less its mean with the other heads of its layer, and the share of those that overlap no less.
+
+    All heads of a layer read one input, some directions of which are larger than others: a second null beside the
+    Gaussian one. `shared` heads that follow one another have one key/value head,
+    and are not others. Nothing is said of a layer without others.
+    """
+    every = _array(similarity.overlaps(left, right))
+    heads = np.arange(len(every)) // shared
+    others = heads[:, None] != heads[None]
+    if not others.any():
+        return
+    own = np.diag(every)
+    beside = [np.concatenate([every[i, others[i]], every[others[:, i], i]]) for i in range(len(every))]
+    none = (None,) * len(own)
+    less = np.array([value - rest.mean() for value, rest in zip(own, beside, strict=True)])
+    share = np.array([(rest >= v).mean() for v, rest in zip(own, beside, strict=True)])
+    yield MapMeasure(address, name, "overlap_among", None, less, none)
+    yield MapMeasure(address, name, "overlap_others_above", None, share, none)
 
 
 def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> MapMeasure:

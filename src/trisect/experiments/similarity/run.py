@@ -182,7 +182,7 @@ def _excess(found: Sequence[MapMeasure], nulls: Nulls) -> dict[str, Against]:
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out.
     """
-    family, evidence = len(matrices.CLAIMS), {}
+    family, evidence = matrices.SOURCE.family, {}
     for one, other in PAIRS:
         mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
         columns = [_against(v, nulls, key, family) for m in mine for v, key in zip(m.values, m.keys, strict=True)]
@@ -207,6 +207,10 @@ def _over_heads(found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], 
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:
         evidence["symmetric_share"] = ResampledHeads(float(whole.mean()), drawn_means(whole, draw), len(whole))
+    for pair in ("-".join(pair) for pair in PAIRS):
+        mine = [m.values for m in found if (m.measure, m.component) == ("overlap_among", pair)]
+        if mine and (less := np.concatenate(mine)).size > 1 and np.isfinite(less).all():
+            evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), drawn_means(less, draw), less.size)
     if scored:
         first = np.concatenate([s.draws[:, 2] for s in scored.values()], 1)
         heads, fewest = first.shape[1], min(s.texts for s in scored.values())
