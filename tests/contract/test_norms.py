@@ -217,8 +217,9 @@ def test_an_encoder_decoder_has_rows_of_every_stack(tmp_path):
 def test_memory_does_not_grow_with_the_texts(bert):
     def size(n: int) -> int:
         tallies = {"plain": StackTally("plain", {Address("plain", i): LayerTally(4, "attention") for i in (1, 2)})}
+        counted = lab.Counted(n, n, torch.ones(len(VOCABULARY), dtype=torch.float64), ())
         for one in bert.batches(given(n).texts(), 8):
-            lab._read(bert, one, tallies, torch.ones(len(VOCABULARY), dtype=torch.float64))
+            lab._read(bert, one, tallies, counted)
         ranks = [
             r for layer in tallies["plain"].layers.values() for r in (*layer.cancel.ranks, *layer.head_cancel.ranks)
         ]

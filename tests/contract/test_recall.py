@@ -266,7 +266,7 @@ def test_it_can_be_asked(done):
         (["recall", "--set", "layers=1.5"], "It is a whole number, from 1 to 1,000."),
         (["recall", "--recipe", "large"], "'large' is no recipe."),
         (["recall", "--seeds", "1,1"], "They are different whole numbers from 0"),
-        (["recall", "--seeds", "99999999999,"], "They are different whole numbers from 0 to 4,294,967,295"),
+        (["recall", "--seeds", "99999999999,"], "It is a whole number, at most 1,000,000,000."),
         (["recall", "--set", "decay_epochs=nan"], "decay_epochs is nan."),
         (["recall", "--set", "pretraining_rate=inf"], "pretraining_rate is inf."),
         (["recall", "--set", "warmup_tokens=-1"], "It is a whole number, 0 or more."),

@@ -190,7 +190,7 @@ def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
     means = []
     for layer in tally.layers.values():
         sums, tokens = layer.means.total(drawn.times.shape[1]), layer.tokens.total(drawn.times.shape[1])
-        means.append((sums / tokens)[:, :, SEP].mean(-1))
+        means.append(sums[:, :, SEP].mean(-1) / tokens[SEP])
     weights, norms = np.array(means).T
     return UnitTest(permuted_spearman(weights, norms, drawn.seed), len(means), "layer")
 
