@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: study test check types quick docs bench notebook fix clean
+.PHONY: study test check types quick docs bench notebook fix floors mutants clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -45,6 +45,16 @@ notebook: .venv/ready
 fix: .venv/ready
 	$(BIN)/ruff check --fix src tests tools bench
 	$(BIN)/ruff format src tests tools bench
+
+floors:
+	rm -rf build/floors
+	$(PYTHON) -m venv build/floors
+	build/floors/bin/pip install --quiet $$($(PYTHON) tools/floors.py)
+	build/floors/bin/pip install --quiet --no-deps --editable .
+	$(PYTHON) tools/floors.py build/floors/bin/trisect
+
+mutants: .venv/ready
+	$(BIN)/python tools/mutants.py
 
 clean:
 	rm -rf .venv build dist study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,10 +78,25 @@ def render(out: str | Path) -> Study:
 
 @door()
 def check(out: str | Path) -> list[StudyError]:
-    """Read all that a study reads back; an error for each damaged file, saying what to delete. Changes nothing."""
+    """Read all that a study, or a run of any experiment, left and reads back; an error for each file that is damaged,
+    altered or of another run, saying what to do. Changes nothing.
+    """
     from trisect.experiments.study.check import check_study
+    from trisect.lab.folder import is_study
+    from trisect.lab.whole_run import check_run, has_run
 
-    return check_study(Path(out))
+    folder = Path(out)
+    if is_study(folder) or not has_run(folder):
+        found = check_study(folder)
+        again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
+        more = check_run(folder, again) if has_run(folder) else []
+        return [*found, *(e for e in more if not any(_path_of(e) in one.given for one in found))]
+    return check_run(folder)
+
+
+def _path_of(error: StudyError) -> str:
+    """Which file an error of `check_run` speaks of."""
+    return re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.given)[0]
 
 
 def list_claims() -> list[ListedPart]:

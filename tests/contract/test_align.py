@@ -188,12 +188,14 @@ def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
 def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
     (source, target, gold), _ = files
     with pytest.raises(ModelError, match="BertForMaskedLM has no cross-attention"):
-        trisect.align(load(tinyhf.bert(), tinyhf.tokenizer()), source, target, gold=gold, out=tmp_path, quiet=True)
+        trisect.align(
+            load(tinyhf.bert(), tinyhf.tokenizer()), source, target, gold=gold, out=tmp_path / "out", quiet=True
+        )
     with pytest.raises(ModelError, match="No model was given"):
-        trisect.align((), source, target, gold=gold, out=tmp_path, quiet=True)
+        trisect.align((), source, target, gold=gold, out=tmp_path / "out", quiet=True)
     other = load(zoo.build("t5"), tinyhf.tokenizer())
     with pytest.raises(ModelError, match="has other layers or heads than BartForConditionalGeneration") as error:
-        trisect.align((barts[0], other), source, target, gold=gold, out=tmp_path, quiet=True)
+        trisect.align((barts[0], other), source, target, gold=gold, out=tmp_path / "out", quiet=True)
     assert "averaged" in error.value.known
     long = SentencePair(("w1",) * 40, ("w2",) * 40)
     with pytest.raises(ModelError, match="No pair of long fits into Bart"):
@@ -203,9 +205,9 @@ def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
     short = tmp_path / "short.tgt"
     short.write_text("w1\n", encoding="utf-8")
     with pytest.raises(CorpusError, match=r"short.tgt has 1 line"):
-        trisect.align(barts[0], source, short, gold=gold, out=tmp_path, quiet=True)
+        trisect.align(barts[0], source, short, gold=gold, out=tmp_path / "out", quiet=True)
     with pytest.raises(CorpusError, match="was said to count from 0"):
-        trisect.align(barts[0], source, target, gold=gold, base=0, out=tmp_path, quiet=True)
+        trisect.align(barts[0], source, target, gold=gold, base=0, out=tmp_path / "out", quiet=True)
 
 
 def test_pairs_too_long_are_left_out_and_said(barts, tmp_path):

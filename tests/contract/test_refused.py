@@ -155,14 +155,18 @@ def test_annotating_leaves_alone_what_it_did_not_write(place, tmp_path):
     ],
     ids=lambda words: words[0],
 )  # fmt: skip
-def test_a_command_that_runs_in_a_folder_with_other_things_leaves_them_alone(place, tmp_path, words, monkeypatch):
+def test_a_command_refuses_a_folder_with_other_things_and_leaves_them_alone(place, tmp_path, words, monkeypatch):
     monkeypatch.chdir(place)
     before = seen(fill(tmp_path))
     done = call(*words, "--out", tmp_path)
-    assert done.exit_code == 0, done.output
-    after = seen(tmp_path)
-    assert after.keys() > before.keys()
-    assert {name: after[name] for name in before} == before
+    assert done.exit_code == 2, done.output
+    assert "is not empty, and holds no results of" in done.output
+    assert seen(tmp_path) == before
+    own = tmp_path / "own"
+    assert call(*words, "--out", own).exit_code == 0
+    there = seen(fill(own))
+    assert call(*words, "--out", own).exit_code == 0  # its own, with files of others that came later
+    assert {name: seen(own)[name] for name in FOREIGN} == {name: there[name] for name in FOREIGN}
 
 
 @pytest.fixture(scope="module")

@@ -198,7 +198,7 @@ def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
     write_json(copy.path / "track" / "wandb.json", {"mark": "abc", "runs": []})
     assert trisect.check(copy.path) == []
     said = CliRunner().invoke(main, ["check", str(copy.path)])
-    assert (said.exit_code, said.stdout) == (0, "Every file is whole.\n")
+    assert (said.exit_code, said.stdout) == (0, "Every file is whole, and of one run.\n")
     for kind, path in victims(copy).items():
         good = path.read_bytes()
         path.write_bytes(good[: len(good) // 2])
@@ -425,5 +425,5 @@ def test_a_list_of_experiments_is_read_and_what_is_none_is_refused(tmp_path):
     with pytest.raises(SpecError, match="The experiments have different texts"):
         make_plan(ONE, replace(ONE, text=replace(ONE.text, train_tokens=999)))
     path.write_text("[" * 100_000)
-    with pytest.raises(SpecError, match=r"x\.json cannot be read"):
+    with pytest.raises(SpecError, match=r"x\.json is not JSON\.\n  Its lists and objects stand too deep"):
         find_experiments(path)

@@ -10,6 +10,7 @@ import click
 from trisect.cli.group import main
 from trisect.cli.options import columns
 from trisect.cli.terminal import say, say_json
+from trisect.core.errors import SpecError
 
 
 def _model(function: Any) -> Any:
@@ -40,11 +41,10 @@ def check(
     remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Prove that a model is read rightly; or read all files of a study and name what is damaged.
+    """Prove that a model is read rightly; or read all files of results and name what is damaged, altered or of another run.
 
-    Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a study's folder:
-    what is damaged, and what to delete; figures, report and experiment.json are not read, since each call of study
-    writes them again.
+    Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a folder of results:
+    each file that is not what its run wrote; of a study also what it goes on from, and what to delete.
 
     \b
     trisect check sentence-transformers/all-MiniLM-L6-v2
@@ -52,9 +52,15 @@ def check(
     """
     from trisect import calls
     from trisect.lab.folder import is_study
+    from trisect.lab.whole_run import has_run
 
-    if is_study(Path(model)):
-        _check_study(model)
+    if is_study(Path(model)) or has_run(Path(model)):
+        given = {"revision": revision, "dtype": dtype, "device-map": device_map, "pickle": pickle, "json": as_json}
+        given |= {"remote-code": remote_code, "device": device != "cpu"}
+        if wrong := [name for name, value in given.items() if value]:
+            known = "It is of models; this is a folder of results, whose files are read."
+            raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")
+        _check_folder(model)
         return
     proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
     rows = proof.rows()
@@ -70,16 +76,17 @@ def check(
         raise proof.refusal
 
 
-def _check_study(out: str) -> None:
+def _check_folder(out: str) -> None:
     from trisect import calls
     from trisect.experiments.study.check import unfinished
+    from trisect.lab.folder import is_study
 
     found = calls.check(out)
     for error in found:
         say(f"trisect: {error}", err=True)
     if found:
         click.get_current_context().exit(2)
-    left, runs = unfinished(Path(out))
+    left, runs = unfinished(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    say("Every file that is there is whole." if left else "Every file is whole.")
+    say("Every file that is there is whole." if left else "Every file is whole, and of one run.")

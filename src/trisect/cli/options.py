@@ -92,9 +92,8 @@ def _parameter(one: Declared) -> click.Parameter:
     if setting.argument:
         shown = setting.metavar or (f"{name.upper()}..." if one.several else name.upper())
         count = -1 if one.several else 1
-        return click.Argument(
-            [name], metavar=shown, nargs=count, required=one.required, type=kind, default=_default(one)
-        )
+        given = {} if one.several or one.default is MISSING else {"default": one.default}
+        return click.Argument([name], metavar=shown, nargs=count, required=one.required, type=kind, **given)
     option = f"--{one.words}"
     if one.kind is bool and setting.value is None:
         return click.Option([option, name], is_flag=True, help=setting.help)

@@ -224,13 +224,20 @@ def _one(one: Declared, value: Any) -> Any:
     if setting.choices and value not in setting.choices:
         there = f"There is {_listed(setting.choices)}."
         raise SpecError(f"{one.name} is {shortened(value)}.", there, "Use one of them.")
-    if kind in NUMBERS and not _inside(value, setting, highest(one)):
-        most = highest(one)
-        over = most is not None and value > most
-        noun = _noun(kind, replace(setting, high=most) if over and setting.below is None else setting)
-        known = (None if over else setting.known) or f"It is {noun}."
-        raise SpecError(f"{one.name} is {shortened(value)}.", known, f"Give {one.name} as {noun}.")
+    if kind in NUMBERS and isinstance(value, int | float):
+        _check_number(one, value)
     return value
+
+
+def _check_number(one: Declared, value: float) -> None:
+    """Raise SpecError for a number outside its bounds."""
+    setting, most = one.setting, highest(one)
+    if _inside(value, setting, most):
+        return
+    over = most is not None and value > most
+    noun = _noun(one.item, replace(setting, high=most) if over and setting.below is None else setting)
+    known = (None if over else setting.known) or f"It is {noun}."
+    raise SpecError(f"{one.name} is {shortened(value)}.", known, f"Give {one.name} as {noun}.")
 
 
 def highest(one: Declared) -> float | None:

@@ -16,6 +16,7 @@ from trisect.core.files import digest, inside, replace_file
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
 UNSIGNED = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
 SIGNED = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
+RUN = re.compile(rb"trisect-run:([0-9a-f]{32})")
 
 Scalar: TypeAlias = str | float | int | bool | None
 TableRow: TypeAlias = Mapping[str, Scalar]  # column -> value, on its way into a table
@@ -160,16 +161,24 @@ def frame(name: str, rows: Iterable[TableRow]) -> pl.DataFrame:
     return table if name.startswith("claims") else table.sort(list(schema), nulls_last=True)
 
 
-def write_table(folder: Path, name: str, table: pl.DataFrame) -> Path:
-    """Write `folder/NAME.parquet` whole or not at all, in its metadata a checksum of its bytes with zeros in its place."""
+def write_table(folder: Path, name: str, table: pl.DataFrame, run: str = "") -> Path:
+    """Write `folder/NAME.parquet` whole or not at all, in its metadata a checksum of its bytes with zeros in its place.
+
+    `run` are the 32 hex digits of the run that the table belongs to, which stand there too.
+    """
     path = inside(folder, f"{name}.parquet")
     stream = io.BytesIO()
-    table.write_parquet(stream, metadata={"trisect": UNSIGNED.decode()})
+    table.write_parquet(stream, metadata={"trisect": UNSIGNED.decode() + (f" trisect-run:{run}" if run else "")})
     content = stream.getvalue()
     assert content.count(UNSIGNED) == 1
     signed = content.replace(UNSIGNED, UNSIGNED[:-32] + digest(content).encode())
     replace_file(path, lambda scratch: scratch.write_bytes(signed))
     return path
+
+
+def run_of_table(content: bytes) -> str | None:
+    """The run that a table's bytes say to belong to; null where they say nothing."""
+    return mark[1].decode() if (mark := RUN.search(content)) else None
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:

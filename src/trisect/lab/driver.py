@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -22,9 +21,10 @@ from trisect.core.spec import Machine
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
-from trisect.lab.folder import Folder, is_study
+from trisect.lab.folder import Folder, check_place, is_study
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.versions import versions
+from trisect.lab.whole_run import check_run, finish, has_run, land_run, read_manifest, run_mark, staged
 from trisect.report.sheet import Document, Sheet, write_document, write_page
 
 S = TypeVar("S")
@@ -38,18 +38,26 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
     `out` is a folder, or the page of an experiment that leaves that alone; the experiment's own default where null. Raises
     TrisectError before anything is written where settings or inputs are wrong.
     """
+    if out is not None:  # what can be known before a model is loaded
+        check_place(out, experiment.single)
+        if not experiment.resumable and not experiment.single:
+            free_folder(experiment, Path(out))
     (subjects, texts), machine, began = _inputs(settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
-    folder = _parent(place) if experiment.single else place
-    bench = Bench(folder, machine, subjects, texts)
+    if experiment.single:
+        bench = Bench(_parent(place), machine, subjects, texts)
+        measured = experiment.measures().measure(settings, bench)  # a page is written at once
+        words = _command(experiment, settings, subjects, texts)
+        return conclude(experiment, measured, place, words, time.monotonic() - began)
     if work is None:
-        with nullcontext() if experiment.single else Folder(free_folder(folder)).locked():  # a page is written at once
-            measured = experiment.measures().measure(settings, bench)
+        with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
+            measured = experiment.measures().measure(settings, Bench(stage, machine, subjects, texts))
             words = _command(experiment, settings, subjects, texts)
-            return conclude(experiment, measured, place, words, time.monotonic() - began)
-    with Folder(folder).locked(lambda: work.check(place), lambda: work.own(place)):
-        measured = work.measure(bench)
+            return conclude(experiment, measured, place, words, time.monotonic() - began, stage)
+    with Folder(place).locked(lambda: work.check(place), lambda: work.own(place)):
+        finish(place)
+        measured = work.measure(Bench(place, machine, subjects, texts))
         words = measured.command or _command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
@@ -92,6 +100,8 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
 
     Raises StudyError where something is missing or damaged.
     """
+    if has_run(folder) and (wrong := check_run(folder)):
+        raise wrong[0]
     about, report = read_about(experiment, folder), folder / experiment.record
     if experiment.paged:
         report = next((path for path in sorted(folder.glob("*.html"))), folder / "report.html")
@@ -102,12 +112,26 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
     return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
-def free_folder(out: Path) -> Path:
-    """A folder for results; a study's own would lose its report."""
+def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
+    """Raise StudyError for a folder of a study, of another experiment, or of anything else; this one's own is replaced whole."""
     if is_study(out):
         known = "A study lies there, and its report.html and tables would be written over."
         raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
-    return out
+    if has_run(out):
+        if (there := read_manifest(out)["experiment"]) != experiment.name:
+            known = f"It holds results of 'trisect {there}'."
+            raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
+    elif not (out / experiment.record).is_file() or _begun_by(experiment, out) != experiment.name:
+        Folder(out).check_empty(f"results of 'trisect {experiment.name}'")
+
+
+def _begun_by(experiment: Experiment[Any, Any], folder: Path) -> str:
+    """Which experiment wrote a record of a version that kept no list of its files; the experiment itself where it is damaged."""
+    try:
+        words = str(read_json(folder / experiment.record, "").get("command", "")).split()
+    except DamagedFileError:
+        return experiment.name
+    return words[1] if len(words) > 1 else experiment.name
 
 
 def _groups(settings: Any) -> Iterable[Any]:
@@ -142,8 +166,18 @@ def _place(
     return Path(where.format(model=model, name=name))
 
 
-def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, words: str, seconds: float) -> Result[F]:
-    """Write everything that a run leaves, from what it measured: tables, record, figures and page."""
+def conclude(
+    experiment: Experiment[S, F],
+    measured: Measured[F],
+    place: Path,
+    words: str,
+    seconds: float,
+    stage: Path | None = None,
+) -> Result[F]:
+    """Write everything that a run leaves, from what it measured: tables, record, figures and page, all of them or none.
+
+    `stage` is where measuring has put files already; null is an empty one.
+    """
     about = About(
         experiment.name,
         words if measured.command is None else measured.command,
@@ -154,11 +188,37 @@ def conclude(experiment: Experiment[S, F], measured: Measured[F], place: Path, w
         measured.facts,
     )
     tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-    if not experiment.single:
-        for name, table in tables.items():
-            write_table(place / "tables", name, table)
-        write_json(place / experiment.record, record(about))
-    return _shown(experiment, place, tables, about, measured.paths)
+    if experiment.single:
+        return _shown(experiment, place, tables, about, measured.paths)
+    if stage is None:
+        with staged(place) as fresh:
+            return _landed(experiment, place, fresh, tables, about, measured.paths)
+    return _landed(experiment, place, stage, tables, about, measured.paths)
+
+
+def _landed(
+    experiment: Experiment[S, F],
+    place: Path,
+    stage: Path,
+    tables: Mapping[str, pl.DataFrame],
+    about: About[F],
+    paths: Mapping[str, Path],
+) -> Result[F]:
+    """Stage tables, record, figures and page, and have all of them land together."""
+    body = record(about)
+    mark = run_mark(experiment.name, about.command, body)
+    for name, table in tables.items():
+        write_table(stage / "tables", name, table, mark)
+    write_json(stage / experiment.record, body | {"run": mark})
+    done = _shown(experiment, stage, tables, about, paths)
+    land_run(stage, place, experiment.name, mark, experiment.record)
+    moved = {name: _from(path, stage, place) for name, path in done.paths.items()}
+    return replace(done, folder=place, report=_from(done.report, stage, place), paths=moved)
+
+
+def _from(path: Path, stage: Path, place: Path) -> Path:
+    """Where a file lies that was staged."""
+    return place / path.relative_to(stage) if path.is_relative_to(stage) else path
 
 
 def _shown(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +175,31 @@ class Folder:
             f"There is no {self.ledger.name} in it.",
             "Run 'trisect study' with --out first.",
         )
+
+
+def check_place(out: str | Path, file: bool = False) -> None:
+    """Raise StudyError where nothing could be written at `out`, before anything is computed; leaves no trace.
+
+    It is a folder, or a place for one; with `file` it may be a file as well.
+    """
+    place, todo = Path(out), "Choose a folder that can be written, with --out."
+    if not str(out).strip():
+        raise StudyError("The place for results is empty.", "It is a folder.", "Leave --out out, or name a folder.")
+    if place.exists() and not place.is_dir() and not file:
+        raise StudyError(f"{place} is a file.", "Results lie in a folder.", todo)
+    there = next((path for path in (place, *place.absolute().parents) if path.is_dir()), Path())
+    above = next((path for path in place.absolute().parents if path.exists()), there)
+    if not above.is_dir():
+        raise StudyError(f"The folder {place} cannot be made.", f"{above} is a file.", todo)
+    scratch = there / f".place.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
+    try:
+        scratch.touch()
+    except OSError as error:
+        known = f"The system says of {there}: {error.strerror or error}."
+        raise StudyError(f"{place} cannot be written.", known, todo) from error
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
 
 
 def is_study(place: Path) -> bool:

@@ -1,0 +1,150 @@
+"""Hostile inputs generated from grammars of what each command reads: none may end with a stack, an abort, or not at all.
+
+Each input is valid text of its kind with up to three things done to it (grammars.py), given to a command in a process that
+counts connections, memory and files. `python bench/reliability/hostile.py --inputs 1000 --seed 0`; status 1 where anything went wrong.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SECONDS, MEGABYTES = 30, 3_000  # an input's time, and the most memory that its process may have held
+TINY_MODEL = Path("model")
+
+
+class _LateError(BaseException):
+    pass
+
+
+def _late(*_: object) -> None:
+    raise _LateError
+
+
+def seen(place: Path) -> dict[str, tuple[int, int]]:
+    """Every file below a folder, with its size and when it was written to."""
+    found = {}
+    for path in place.rglob("*"):
+        if path.is_file():
+            stat = path.stat()
+            found[str(path.relative_to(place))] = (stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+def one(number: int, seed: int, work: Path, main: Any, runner: Any) -> dict[str, Any]:
+    """Make input `number`, give it to its command, and say what came of it."""
+    from grammars import KINDS
+
+    kind = list(KINDS)[number % len(KINDS)]
+    place = work / f"input-{number}"
+    place.mkdir()
+    (place / "mine.txt").write_text("mine")
+    (place / "out").mkdir() if number % 7 == 0 else None
+    words = KINDS[kind](random.Random(f"{seed}/{number}"), place, work / TINY_MODEL)
+    before, began, what = seen(work), time.monotonic(), ""
+    signal.alarm(SECONDS)
+    try:
+        result = runner.invoke(main, words)
+        code, said = result.exit_code, result.stderr
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            what = f"traceback: {type(result.exception).__name__}: {str(result.exception)[:200]}"
+    except _LateError:
+        code, said, what = -1, "", f"did not end within {SECONDS} s"
+    finally:
+        signal.alarm(0)
+    after = seen(work)
+    mine = f"input-{number}/out"
+    if outside := [n for n in after if before.get(n) != after[n] and not n.startswith(mine)]:
+        what = what or f"wrote outside --out: {outside[:3]}"
+    if gone := [name for name in before if name not in after]:
+        what = what or f"deleted {gone[:3]}"
+    lines = said.strip().splitlines()
+    told = code == 0 or "Usage:" in said or (len(lines) >= 3 and "trisect: " in said and lines[-1].startswith("  "))
+    if not told:
+        what = what or f"a message that does not say what to do: {said[:200]!r}"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if peak > MEGABYTES:
+        what = what or f"held {peak} MB"
+    shutil.rmtree(place, ignore_errors=True)
+    return {"kind": kind, "code": code, "what": what, "words": words, "seconds": time.monotonic() - began, "peak": peak}
+
+
+def child(first: int, last: int, seed: int, work: Path) -> None:
+    """The inputs of one process; a line of JSON for each."""
+    calls: list[Any] = []
+
+    def refuse(_self: Any, address: Any) -> None:
+        calls.append(address)
+        raise OSError(f"no network here: {address}")
+
+    socket.socket.connect = refuse  # pyright: ignore[reportAttributeAccessIssue]
+    signal.signal(signal.SIGALRM, _late)
+    from click.testing import CliRunner
+
+    from trisect.cli import main
+
+    os.chdir(work)
+    for number in range(first, last):
+        print("began", number, flush=True)
+        found = one(number, seed, work, main, CliRunner())
+        found["connections"] = len(calls)
+        calls.clear()
+        print("ended", json.dumps(found, default=str), flush=True)
+
+
+def main() -> None:
+    """Run all inputs, in processes of 100, and print counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--child", nargs=3, default=None)
+    asked = parser.parse_args()
+    if asked.child:
+        child(int(asked.child[0]), int(asked.child[1]), asked.seed, Path(asked.child[2]))
+        return
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run([sys.executable, Path(__file__).with_name("grammars.py"), Path(place) / TINY_MODEL], check=True)
+        first = 0
+        while first < asked.inputs:
+            last = min(first + 100, asked.inputs)
+            command = [sys.executable, __file__, "--seed", str(asked.seed), "--child", str(first), str(last), place]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            lines = done.stdout.splitlines()
+            results += [json.loads(line[6:]) for line in lines if line.startswith("ended ")]
+            reached = max((int(line[6:]) for line in lines if line.startswith("began ")), default=first)
+            if done.returncode:
+                words = f"the process ended with {done.returncode}: {done.stderr[-300:]}"
+                results.append(
+                    {"kind": "?", "code": done.returncode, "what": words, "words": reached, "connections": 0}
+                )
+                last = reached + 1
+            first = last
+            print(f"{first} of {asked.inputs}", flush=True)
+    wrong = [r for r in results if r["what"] or r["connections"]]
+    for r in wrong:
+        print(r["kind"], r["words"], r["what"], f"{r['connections']} connections")
+    codes = collections.Counter((r["kind"], "taken" if r["code"] == 0 else "refused") for r in results)
+    for kind in dict.fromkeys(r["kind"] for r in results):
+        print(f"{kind:<22} {codes[kind, 'refused']:>4} refused  {codes[kind, 'taken']:>4} taken")
+    slowest = max(results, key=lambda r: r.get("seconds", 0))
+    print(
+        f"slowest {slowest['seconds']:.1f} s ({slowest['kind']}), most memory {max(r.get('peak', 0) for r in results)} MB"
+    )
+    print(f"{len(results)} inputs, {len(wrong)} went wrong")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

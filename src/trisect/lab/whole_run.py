@@ -1,0 +1,139 @@
+"""What a run leaves lands together or not at all: staged beside, listed with checksums, then renamed, and checked later."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.files import digest, is_name, is_scratch, read_json, write_json
+from trisect.core.tables import run_of_table
+
+MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; moved there last of all
+PAGES = ".html"
+_STAGE = re.compile(r"\.run\.[0-9]+-[0-9a-f]{8}\.trisect-part")
+
+
+def run_mark(experiment: str, command: str, facts: Mapping[str, Any]) -> str:
+    """32 hex digits of what a run is of: its experiment, command and facts; seconds aside, so that a repeat has the same."""
+    return digest(json.dumps([experiment, command, _timeless(facts)], sort_keys=True, default=str))
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _timeless(v) for k, v in value.items() if not str(k).endswith("seconds")}
+    return [_timeless(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """An empty folder inside `folder`, on the same disk, for the files of one run; gone afterwards, whatever became of it.
+
+    The folder has to be locked. What a process that was killed had staged is finished first where it was whole, else removed.
+    """
+    finish(folder)
+    stage = folder / f".run.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
+    stage.mkdir(parents=True)
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def land_run(stage: Path, folder: Path, experiment: str, run: str, unsigned: str = "") -> None:
+    """Move everything that was staged into the folder, in place of what the run before left there; nothing of others goes.
+
+    `unsigned` is a file that later calls write again (a record with a checksum of its own). Raises StudyError.
+    """
+    files = {path.relative_to(stage).as_posix(): digest(path.read_bytes()) for path in _files(stage)}
+    files |= {unsigned: ""} if unsigned in files else {}
+    write_json(stage / MANIFEST, {"experiment": experiment, "run": run, "files": files})
+    _move(stage, folder)
+
+
+def finish(folder: Path) -> None:
+    """Land what a killed process had staged whole, and remove what it had not; the folder has to be locked."""
+    for stage in sorted(folder.glob(".run.*.trisect-part")) if folder.is_dir() else ():
+        if _STAGE.fullmatch(stage.name) and stage.is_dir() and not stage.is_symlink():
+            with suppress(DamagedFileError):  # not all of it had been staged
+                read_manifest(stage)
+                _move(stage, folder)
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def _move(stage: Path, folder: Path) -> None:
+    """Rename file by file: pages go first and come last, so that none ever stands beside tables of another run."""
+    files = read_manifest(stage)["files"]
+    try:
+        old = read_manifest(folder)["files"]
+    except DamagedFileError:
+        old = {}
+    for name in (*(n for n in old if n.endswith(PAGES)), *(n for n in files if n.endswith(PAGES))):
+        if (stage / name).exists() or name not in files:
+            (folder / name).unlink(missing_ok=True)
+    for name in sorted(files, key=lambda n: n.endswith(PAGES)):
+        if (stage / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).replace(folder / name)
+    for name in old.keys() - files.keys():
+        path = folder / name
+        if path.is_file() and digest(path.read_bytes()) == old[name]:  # what somebody has changed since is theirs
+            path.unlink()
+            with suppress(OSError):
+                path.parent.rmdir()
+    (stage / MANIFEST).replace(folder / MANIFEST)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not is_scratch(path.name))
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a folder holds a finished run's list of files."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Which experiment and run a folder's files are of, with their checksums; raises DamagedFileError where that is not said."""
+    path = folder / MANIFEST
+    todo = f"Delete {path} and call the same command again."
+    body = read_json(path, todo)
+    files = body.get("files")
+    texts = all(isinstance(body.get(name), str) for name in ("experiment", "run")) and isinstance(files, dict)
+    if not texts or not all(_inside(name) and isinstance(mark, str) for name, mark in files.items()):  # pyright: ignore[reportOptionalMemberAccess]
+        raise DamagedFileError(f"{path} is no list of a run's files.", "It names files that no run writes.", todo)
+    return body
+
+
+def _inside(name: str) -> bool:
+    return bool(name) and all(is_name(part) for part in PurePosixPath(name).parts) and not name.startswith("/")
+
+
+def check_run(folder: Path, again: str = "Call the same command again: it writes all of them.") -> list[StudyError]:
+    """An error for each file of a folder's run that is gone, altered, or of another run; none where all is as it was left."""
+    manifest, found = read_manifest(folder), []
+    known = f"It is not what 'trisect {manifest['experiment']}' wrote (run {manifest['run'][:8]})."
+    for name, mark in sorted(manifest["files"].items()):
+        path = folder / name
+        if not path.is_file():
+            found.append(DamagedFileError(f"{path} is missing.", known.replace("not ", "part of ", 1), again))
+            continue
+        content = path.read_bytes()
+        of = run_of_table(content) if path.suffix == ".parquet" else None
+        if of is not None and of != manifest["run"]:
+            words = f"It is a table of run {of[:8]}, and this folder holds run {manifest['run'][:8]}."
+            found.append(DamagedFileError(f"{path} belongs to another run.", words, again))
+        elif mark and digest(content) != mark:
+            found.append(DamagedFileError(f"{path} was altered.", known, again))
+    for path in sorted((folder / "tables").glob("*.parquet")):
+        if path.relative_to(folder).as_posix() not in manifest["files"]:
+            words = f"Run {manifest['run'][:8]} of 'trisect {manifest['experiment']}' wrote no such table."
+            found.append(DamagedFileError(f"{path} is not of this run.", words, f"Move {path} elsewhere."))
+    return found

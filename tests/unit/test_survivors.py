@@ -1,0 +1,137 @@
+"""What nothing noticed when it was changed on purpose (make mutants): each line here fails where one of those changes is made."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tests import tinyhf
+
+import trisect
+from trisect.core.errors import ModelError
+from trisect.core.files import replace_file, write_json
+from trisect.core.subject import Batch, Texts
+from trisect.core.trace import Address, Side
+from trisect.experiments.ablate.replacements import TextsRead, make_replacement
+from trisect.hf.fetch import Options, fetch
+from trisect.hf.load import load
+
+CODE = """
+import pathlib
+pathlib.Path({mark!r}).write_text("it ran")
+from transformers import GPT2Config, GPT2LMHeadModel
+class OwnConfig(GPT2Config):
+    model_type = "own"
+class OwnModel(GPT2LMHeadModel):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tinyhf.save(tinyhf.gpt2(), tmp_path_factory.mktemp("m") / "gpt2", False)
+
+
+def test_code_of_a_models_folder_does_not_run_unless_it_is_allowed(tmp_path):
+    place, mark = tinyhf.save(tinyhf.gpt2(), tmp_path / "own", False), tmp_path / "mark"
+    (place / "own.py").write_text(CODE.format(mark=str(mark)))
+    body = json.loads((place / "config.json").read_text())
+    body |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}}
+    (place / "config.json").write_text(json.dumps(body))
+    with pytest.raises(ModelError, match="needs code of its own"):
+        fetch(place, Options())
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("option", [False, True])
+def test_what_is_allowed_reaches_every_loader_as_it_was_given(folder, monkeypatch, option):
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    def spied(kind, name):
+        real = getattr(kind, name).__func__
+
+        def call(cls, *rest, **named):
+            seen.append((kind.__name__, named))
+            return real(cls, *rest, **named)
+
+        monkeypatch.setattr(kind, name, classmethod(call))
+
+    for kind in (transformers.AutoConfig, transformers.AutoModelForCausalLM, transformers.AutoTokenizer):
+        spied(kind, "from_pretrained")
+    fetch(folder, Options(remote_code=option, pickle=option))
+    named = dict(seen)
+    assert set(named) >= {"AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"}
+    assert all(given["trust_remote_code"] is option for given in named.values())
+    assert named["AutoModelForCausalLM"]["use_safetensors"] is (None if option else True)
+
+
+def test_the_mean_is_not_zero_and_is_that_of_all_real_tokens():
+    subject = load(tinyhf.bert(), tinyhf.tokenizer())
+    texts = Texts("two", lambda: iter(["w1 w2 w3", "w4 w5 w6 w7 w8"]))
+    address = subject.addresses[1]
+    read = TextsRead.of(texts, 0)
+    steps: list[int] = []
+    mean = make_replacement(subject, read, [address], "mean", 2, 0, steps.append)
+    nothing = make_replacement(subject, read, [address], "zero", 2, 0, steps.append)
+    (batch,) = subject.batches(texts.texts(), 2, scored=True)
+    own, zero = mean(batch)[address], nothing(batch)[address]
+    held = []
+    subject.score(batch, {address: lambda parts: held.append(parts) or parts})
+    wanted = held[0].v.transpose(1, 2)[batch.source.real].double().mean(0)
+    assert torch.allclose(own.v[0, :, 0], wanted)
+    assert wanted.abs().max() > 0.01
+    assert not zero.v.any()
+    assert steps
+
+
+def test_an_ablation_by_the_mean_and_one_by_zero_come_to_other_losses(tmp_path):
+    subject = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+    lines = ["w1 w2 w3 w4", "w5 w6 w7 w8 w9"]
+    found = {
+        how: trisect.ablate(subject, lines, sites="v@1", how=how, out=tmp_path / how, quiet=True).tables["measures"]
+        for how in ("zero", "mean")
+    }
+    values = [table.filter(measure="loss_change_nats")["value"].to_list() for table in found.values()]
+    values = values if all(values) else [table["value"].drop_nulls().to_list() for table in found.values()]
+    assert values[0] != values[1]
+
+
+def test_cross_attention_asks_with_the_target_and_looks_at_the_source():
+    source, target = (Side(None, torch.ones(1, n, dtype=torch.bool), None, None) for n in (3, 5))  # pyright: ignore[reportArgumentType]
+    batch = Batch({}, source, target, ((0, 0),))
+    assert (batch.queries("cross"), batch.keys("cross")) == (target, source)
+    assert (batch.queries("dec"), batch.keys("dec")) == (target, target)
+    assert (batch.queries("enc"), batch.keys("enc")) == (source, source)
+    subject = load(tinyhf.bart(), tinyhf.tokenizer())
+    reading = subject.read([("w1 w2 w3 w4 w5 w6", "w7 w8")])
+    cross = next(t for t in reading.traces if t.address == Address("cross", 1))
+    assert cross.key_real.shape[1] == reading.source.real.shape[1] == cross.weights.shape[3]
+    assert cross.query_real.shape[1] != cross.key_real.shape[1]
+
+
+def test_a_file_is_renamed_into_place_and_never_written_where_it_lies(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    first, number = path.read_bytes(), path.stat().st_ino
+    with path.open("rb") as reader:  # who has it open goes on reading the old one
+        write_json(path, {"a": 2, "b": "longer than before"})
+        assert reader.read() == first
+        assert path.stat().st_ino != number
+    assert not [p for p in tmp_path.iterdir() if p != path]
+
+
+def test_bytes_are_on_the_disk_before_a_file_has_its_name(tmp_path, monkeypatch):
+    path, flushed = tmp_path / "x", []
+    real = os.fsync
+
+    def fsync(number):
+        flushed.append((os.fstat(number).st_size, path.exists()))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    replace_file(path, lambda scratch: scratch.write_bytes(b"12345"))
+    assert flushed == [(5, False)]
+    replace_file(path, lambda scratch: scratch.write_bytes(b"1"), durable=False)
+    assert len(flushed) == 1

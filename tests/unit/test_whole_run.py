@@ -1,0 +1,236 @@
+"""A folder holds all files of one run or none, tables say whose they are, and what is foreign is refused before computing."""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from tests import tinyhf
+
+import trisect
+from trisect.cli import main
+from trisect.core.errors import StudyError
+from trisect.core.files import write_json
+from trisect.core.tables import read_table, run_of_table
+from trisect.experiments.norms.settings import NORMS
+from trisect.lab import driver, whole_run
+from trisect.lab.whole_run import MANIFEST, check_run, read_manifest
+
+WORDS = ["w1 w2 w3 , w4 .", "w5 w6 w7 ."]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    base = tmp_path_factory.mktemp("models")
+    return {name: tinyhf.save(tinyhf.gpt2(seed), base / name, False) for name, seed in (("one", 1), ("two", 2))}
+
+
+@pytest.fixture(scope="module")
+def made(models, tmp_path_factory):
+    base = tmp_path_factory.mktemp("made")
+    for name, place in models.items():
+        trisect.norms(place, WORDS, out=base / name, quiet=True)
+    return base
+
+
+@pytest.fixture
+def folders(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "made"))
+
+
+def seen(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def call(*words):
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_every_file_of_a_run_is_listed_and_every_table_says_whose_it_is(folders):
+    folder = folders / "one"
+    manifest = read_manifest(folder)
+    assert manifest["experiment"] == "norms"
+    assert set(manifest["files"]) == set(seen(folder)) - {MANIFEST, ".lock"}
+    for path in (folder / "tables").glob("*.parquet"):
+        assert run_of_table(path.read_bytes()) == manifest["run"]
+        read_table(path.parent, path.stem)
+    assert not [name for name in seen(folder) if "trisect-part" in name]
+    assert call("check", folder).stdout == "Every file is whole, and of one run.\n"
+
+
+def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models, tmp_path):
+    again = trisect.norms(models["one"], WORDS, out=tmp_path / "again", quiet=True).folder
+    marks = [read_manifest(place)["run"] for place in (folders / "one", again, folders / "two")]
+    assert marks[0] == marks[1] != marks[2]
+    tables = [seen(place / "tables") for place in (folders / "one", again)]
+    assert tables[0] == tables[1]
+
+
+def test_a_table_of_another_run_is_found(folders):
+    shutil.copy(folders / "two" / "tables" / "measures.parquet", folders / "one" / "tables")
+    (error,) = check_run(folders / "one")
+    assert error.given == f"{folders / 'one' / 'tables' / 'measures.parquet'} belongs to another run."
+    result = call("check", folders / "one")
+    assert result.exit_code == 2
+    assert "belongs to another run" in result.stderr
+    with pytest.raises(StudyError, match="belongs to another run"):
+        driver.read(NORMS, folders / "one", {})
+
+
+def test_an_altered_table_is_found_also_without_a_checksum(folders):
+    path = folders / "one" / "tables" / "measures.parquet"
+    pl.read_parquet(path).with_columns(pl.col("value") * 2).write_parquet(path)
+    assert [str(e.given) for e in check_run(folders / "one")] == [f"{path} was altered."]
+
+
+def test_a_missing_an_added_and_an_altered_file_are_found(folders):
+    folder = folders / "one"
+    (folder / "report.html").write_text("mine")
+    (folder / "tables" / "claims.parquet").unlink()
+    shutil.copy(folders / "two" / "tables" / "measures.parquet", folder / "tables" / "extra.parquet")
+    said = sorted(e.given.rpartition("/")[2] for e in check_run(folder))
+    assert said == ["claims.parquet is missing.", "extra.parquet is not of this run.", "report.html was altered."]
+
+
+def test_another_run_takes_the_place_of_the_first_as_a_whole(folders, models):
+    folder = folders / "one"
+    (folder / "notes.txt").write_text("mine")
+    old = seen(folder)
+    trisect.norms(models["two"], WORDS, out=folder, quiet=True)
+    new = seen(folder)
+    assert read_manifest(folder)["run"] == read_manifest(folders / "two")["run"]
+    assert new["notes.txt"] == b"mine"
+    assert new["tables/measures.parquet"] != old["tables/measures.parquet"]
+    assert check_run(folder) == []
+
+
+def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):
+    folder = folders / "one"
+    manifest = json.loads((folder / MANIFEST).read_text())["body"]
+    for name in ("figures/old.svg", "figures/changed.svg"):
+        (folder / name).write_text("old")
+        manifest["files"][name] = whole_run.digest(b"old")
+    write_json(folder / MANIFEST, manifest)
+    (folder / "figures" / "changed.svg").write_text("mine now")
+    with whole_run.staged(folder) as stage:
+        (stage / "report.html").write_text("new")
+        whole_run.land_run(stage, folder, "norms", "0" * 32)
+    assert set(seen(folder)) - {".lock"} == {MANIFEST, "report.html", "figures/changed.svg", NORMS.record}
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def killed_at(monkeypatch, number):
+    """The process ends at the rename of that number: nothing after it is done, not even what stands in finally."""
+    count = [0]
+    real = Path.replace
+
+    def replace(self, target):
+        count[0] += 1
+        if count[0] == number:
+            raise _KilledError
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+
+
+def test_a_run_that_is_killed_while_it_lands_is_landed_whole_by_the_next_call(folders, monkeypatch):
+    before, after = seen(folders / "one"), seen(folders / "two")
+    renames = len(after) + 2
+    for number in range(1, renames + 3):
+        folder = folders / f"n{number}"
+        shutil.copytree(folders / "one", folder)
+        with monkeypatch.context() as patch:
+            stage = folder / f".run.{os.getpid()}-0123abcd.trisect-part"
+            for name in read_manifest(folders / "two")["files"]:
+                (stage / name).parent.mkdir(parents=True, exist_ok=True)
+                (stage / name).write_bytes(after[name])
+            killed_at(patch, number)
+            with suppress(_KilledError):
+                whole_run.land_run(stage, folder, "norms", read_manifest(folders / "two")["run"], "norms.json")
+        there = seen(folder)
+        mixed = there.get("tables/measures.parquet") != before["tables/measures.parquet"] and (
+            there.get("report.html") == before["report.html"]
+        )
+        assert not mixed, number  # an old page never stands beside a new table
+        whole_run.finish(folder)
+        found = {k: v for k, v in seen(folder).items() if k != MANIFEST}
+        assert found in ({k: v for k, v in one.items() if k != MANIFEST} for one in (before, after)), number
+        assert check_run(folder) == []
+        assert not [name for name in os.listdir(folder) if name.endswith("trisect-part")]
+
+
+def test_what_was_staged_by_halves_is_removed(folders):
+    before = seen(folders / "one")
+    stage = folders / "one" / ".run.77-0123abcd.trisect-part"
+    (stage / "tables").mkdir(parents=True)
+    (stage / "tables" / "measures.parquet").write_bytes(b"half")
+    whole_run.finish(folders / "one")
+    assert seen(folders / "one") == before
+
+
+def test_a_command_that_fails_after_measuring_leaves_the_run_before(folders, models, monkeypatch):
+    before = seen(folders / "one")
+    monkeypatch.setattr(driver, "write_page", lambda *_: (_ for _ in ()).throw(StudyError("a", "b", "c")))
+    with pytest.raises(StudyError):
+        trisect.norms(models["two"], WORDS, out=folders / "one", quiet=True)
+    assert seen(folders / "one") == before
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", ".lock"])
+def test_a_forged_list_names_nothing_outside(folders, name):
+    write_json(folders / "one" / MANIFEST, {"experiment": "norms", "run": "0" * 32, "files": {name: "0"}})
+    with pytest.raises(StudyError, match="no list of a run's files"):
+        check_run(folders / "one")
+
+
+def outs(base: Path) -> dict[str, tuple[object, str]]:
+    (base / "file").write_text("mine")
+    (base / "foreign").mkdir()
+    (base / "foreign" / "notes.txt").write_text("mine")
+    return {
+        "empty": ("", "The place for results is empty."),
+        "blank": (" ", "The place for results is empty."),
+        "a file": (base / "file", "is a file."),
+        "below a file": (base / "file" / "x" / "y", "cannot be made."),
+        "in /proc": ("/proc/trisect-out", "cannot be written."),
+        "foreign": (base / "foreign", "is not empty"),
+    }
+
+
+@pytest.mark.parametrize("which", ["empty", "blank", "a file", "below a file", "in /proc", "foreign"])
+@pytest.mark.parametrize("command", ["norms", "study"])
+def test_a_place_that_cannot_be_is_refused_before_a_model_is_opened(which, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, said = outs(tmp_path)[which]
+    before = seen(tmp_path)
+    words = ("no/model", "--text", "a") if command == "norms" else ("quick",)
+    result = call(command, *words, "--out", out)
+    assert result.exit_code == 2
+    assert said in result.stderr, result.stderr
+    assert seen(tmp_path) == before
+
+
+def test_a_folder_of_another_experiment_is_refused(folders, models):
+    before = seen(folders / "one")
+    for command in ("ablate", "similarity"):
+        result = call(command, "no/model", "--text", "a", "--out", folders / "one") if command == "ablate" else call(
+            command, "no/model", "--out", folders / "one"
+        )  # fmt: skip
+        assert "It holds results of 'trisect norms'." in result.stderr
+    assert seen(folders / "one") == before
+
+
+def test_a_folder_of_an_earlier_version_is_taken_by_its_own_command_alone(folders, models):
+    folder = folders / "one"
+    (folder / MANIFEST).unlink()
+    assert call("ablate", "no/model", "--text", "a", "--out", folder).exit_code == 2
+    trisect.norms(models["two"], WORDS, out=folder, quiet=True)
+    assert check_run(folder) == []

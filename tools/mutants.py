@@ -1,0 +1,95 @@
+"""Mutants: changes to lines that decide numbers or safety, each tried with the tests that have to fail; survivors are named.
+
+`make mutants`, or `python tools/mutants.py PART_OF_A_NAME` for some. Each is made in a copy of src, never in the tree. Status 1 where one
+survives, or where a line that is to be changed is not there any more.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SURVIVORS, FETCH = "tests/unit/test_survivors.py", "hf/fetch.py"
+ABLATE, REWIND = "experiments/ablate/replacements.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
+RAISED = "except OSError as error:\n        raise refused(error) from error"
+
+
+class Mutant(NamedTuple):
+    """A change of one line: the file below src/trisect, the text, what stands in its place, and the tests."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = (
+    Mutant(FETCH, '"trust_remote_code": options.remote_code', '"trust_remote_code": True', SURVIVORS),
+    Mutant(FETCH, "use_safetensors=None if options.pickle else True", "use_safetensors=None", SURVIVORS),
+    Mutant(FETCH, "    check_finite(name, model)\n", "", "tests/unit/test_lies.py"),
+    Mutant(FETCH, "if pickles and not options.pickle:", "if False:", "tests/unit/test_fetch.py"),
+    Mutant("hf/given_files.py", "if Path(one).name != one", "if False", "tests/unit/test_lies.py"),
+    Mutant("hf/given_files.py", "if not LEAST[kind] <= value <= most:", "if value < LEAST[kind]:", "tests/unit/test_lies.py"),
+    Mutant(ABLATE, "return lambda batch: means", "return lambda batch: dict.fromkeys(addresses, zeros())", SURVIVORS),
+    Mutant("core/subject.py", 'stack == "dec" else self.source', 'stack in ("dec", "cross") else self.source', SURVIVORS),
+    Mutant("core/files.py", "scratch.replace(path)", "path.write_bytes(scratch.read_bytes())", SURVIVORS),
+    Mutant("core/files.py", "os.fsync(handle.fileno())", "pass", SURVIVORS),
+    Mutant("core/files.py", "if found != checksum:", "if False:", "tests/unit/test_files.py"),
+    Mutant("core/tables.py", "!= mark[1]:", "== b'':", "tests/unit/test_files.py"),
+    Mutant("core/door.py", RAISED, "except ZeroDivisionError:\n        raise", "tests/unit/test_door.py"),
+    Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py"),
+    Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py"),
+    Mutant("lab/folder.py", "if read_run(statement).id != run:", "if False:", "tests/unit/test_bounds.py"),
+    Mutant("lab/whole_run.py", "if of is not None and of != manifest[\"run\"]:", "if False:", "tests/unit/test_whole_run.py"),
+    Mutant("lab/whole_run.py", "elif mark and digest(content) != mark:", "elif False:", "tests/unit/test_whole_run.py"),
+    Mutant("lab/driver.py", "        Folder(out).check_empty(f\"results", "        str(f\"results", "tests/unit/test_whole_run.py"),
+    Mutant("stats/correct.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
+    Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
+    Mutant("measure/ablation.py", "/ self._counts[name]", "/ (1 + self._counts[name])", "tests/unit/test_ablation.py " + SURVIVORS),
+    Mutant("text/bitext.py", "if not any(links.possible for links in found.sentences):", "if False:", "tests/unit/test_bounds.py"),
+    Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py"),
+)  # fmt: skip
+
+
+def tried(mutant: Mutant, place: Path) -> str:
+    """What became of a mutant: killed, survived, or not there."""
+    path = place / "src" / "trisect" / mutant.file
+    whole = path.read_text(encoding="utf-8")
+    if whole.count(mutant.old) != 1:
+        return f"not there ({whole.count(mutant.old)} times)"
+    path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests.split()]
+        environment = {**os.environ, "PYTHONPATH": f"{place / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600, check=False)
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    return (
+        "survived" if done.returncode == 0 else "killed" if done.returncode == 1 else f"not tried ({done.returncode})"
+    )
+
+
+def main() -> None:
+    """Try each mutant, and print what became of it."""
+    wanted = [m for m in MUTANTS if not sys.argv[1:] or any(word in f"{m.file} {m.new}" for word in sys.argv[1:])]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        shutil.copytree(ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for mutant in wanted:
+            began = time.monotonic()
+            found = tried(mutant, place)
+            wrong += found != "killed"
+            words = f"{mutant.old.strip()[:60]!r} -> {mutant.new.strip()[:50]!r}"
+            print(f"{found:<10} {time.monotonic() - began:5.0f} s  {mutant.file}: {words}", flush=True)
+    print(f"{len(wanted) - wrong} of {len(wanted)} killed")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
