@@ -15,9 +15,17 @@ ROOT = Path(__file__).parents[1] / "results" / "interchange"
 HEAD = """# Interchange: whose answer comes
 
 q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here. Every
-folder holds `tables/` (Parquet), `figures/` and what was run, as JSON; each speaks of its one model, of one seed.
+folder holds `tables/` (Parquet), `figures/` and what was run, as JSON; each speaks of its one model, of one seed. Intervals are over pairs.
 """
 SAID = {
+    "bindings": """## A language model that answers from its text
+
+`python tools/bindings_model.py MODEL` trains it: a GPT-2 of two layers with one head of width 64 and a token a word, on texts in
+which four names have four things, four boxes hold them, and so on, each with a question. The pairs below are drawn anew; every pair's
+donor has the same names and things in another order, paired otherwise, and asks for another. Each of q, k and v predicts an
+answer of its own: q the base's thing of the name that the donor asks for, k the base's thing where the donor has the name that the base
+asks for, v the donor's thing where the base has that name.
+""",
     "recall": """## A model that recalls where people were born
 
 `trisect recall --data embedded --recipe embedded --seeds 1 --workers 0` trains it; MODEL is its folder `models/pretrained-1`.
@@ -49,7 +57,9 @@ def section(name: str) -> list[str]:
     kinds = [m for m in COLUMNS if any(s.numbers.get(m) is not None for s in sites)]
     answered = {row["group"]: row["value"] for row in measures.filter(measure="answered").iter_rows(named=True)}
     said = ", ".join(f"{100 * share:.0f} % of {which} texts" for which, share in answered.items())
-    rows = [[site.place, *(cell(site, m) for m in kinds)] for site in sites]
+    both = len({site.how for site in sites}) > 1
+    into = {"denoise": "", "noise": ", the base's into the donor"}
+    rows = [[site.place + (into[site.how] if both else ""), *(cell(site, m) for m in kinds)] for site in sites]
     return [
         SAID[name],
         f"`{body['command']}`",
