@@ -234,3 +234,26 @@ def test_a_folder_of_an_earlier_version_is_taken_by_its_own_command_alone(folder
     assert call("ablate", "no/model", "--text", "a", "--out", folder).exit_code == 2
     trisect.norms(models["two"], WORDS, out=folder, quiet=True)
     assert check_run(folder) == []
+
+
+def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_nothing_was_before(
+    models, tmp_path, monkeypatch
+):
+    folder, real = tmp_path / "o", Path.replace
+
+    def full(self, target):
+        if Path(target) == folder / MANIFEST:
+            raise OSError(28, "No space left on device", str(self))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StudyError, match="The disk is full"):
+        trisect.norms(models["one"], WORDS, out=folder, quiet=True)
+    monkeypatch.undo()
+    assert not whole_run.has_run(folder)
+    assert whole_run.landing(folder) == "norms"
+    with pytest.raises(StudyError, match="holds results of 'trisect norms'"):
+        trisect.ablate(models["one"], WORDS, out=folder, quiet=True)
+    trisect.norms(models["two"], WORDS, out=folder, quiet=True)
+    assert check_run(folder) == []
+    assert whole_run.landing(folder) is None

@@ -24,7 +24,7 @@ from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place, is_study
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.versions import versions
-from trisect.lab.whole_run import check_run, finish, has_run, land_run, read_manifest, run_mark, staged
+from trisect.lab.whole_run import check_run, finish, has_run, land_run, landing, read_manifest, run_mark, staged
 from trisect.report.sheet import Document, Sheet, write_document, write_page
 
 S = TypeVar("S")
@@ -117,8 +117,8 @@ def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
     if is_study(out):
         known = "A study lies there, and its report.html and tables would be written over."
         raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
-    if has_run(out):
-        if (there := read_manifest(out)["experiment"]) != experiment.name:
+    if (begun := landing(out)) is not None or has_run(out):
+        if (there := begun or read_manifest(out)["experiment"]) != experiment.name:
             known = f"It holds results of 'trisect {there}'."
             raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
     elif not (out / experiment.record).is_file() or _begun_by(experiment, out) != experiment.name:

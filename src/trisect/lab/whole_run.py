@@ -34,9 +34,9 @@ def _timeless(value: Any) -> Any:
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """An empty folder inside `folder`, on the same disk, for the files of one run; gone afterwards, whatever became of it.
+    """An empty folder inside `folder`, on the same disk, for the files of one run; gone afterwards but where landing broke off.
 
-    The folder has to be locked. What a process that was killed had staged is finished first where it was whole, else removed.
+    The folder has to be locked. What a call before had staged is landed first where it was whole, else removed.
     """
     finish(folder)
     stage = folder / f".run.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
@@ -44,7 +44,8 @@ def staged(folder: Path) -> Iterator[Path]:
     try:
         yield stage
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        if not has_run(stage):  # else it was whole, and the next call lands the rest of it
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def land_run(stage: Path, folder: Path, experiment: str, run: str, unsigned: str = "") -> None:
@@ -60,12 +61,28 @@ def land_run(stage: Path, folder: Path, experiment: str, run: str, unsigned: str
 
 def finish(folder: Path) -> None:
     """Land what a killed process had staged whole, and remove what it had not; the folder has to be locked."""
-    for stage in sorted(folder.glob(".run.*.trisect-part")) if folder.is_dir() else ():
-        if _STAGE.fullmatch(stage.name) and stage.is_dir() and not stage.is_symlink():
-            with suppress(DamagedFileError):  # not all of it had been staged
-                read_manifest(stage)
-                _move(stage, folder)
-            shutil.rmtree(stage, ignore_errors=True)
+    for stage in _stages(folder):
+        if _staged_by(stage) is not None:
+            _move(stage, folder)
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def landing(folder: Path) -> str | None:
+    """The experiment whose run was staged whole in a folder and has not landed to its end; null where there is none."""
+    return next((found for stage in _stages(folder) if (found := _staged_by(stage)) is not None), None)
+
+
+def _stages(folder: Path) -> list[Path]:
+    found = sorted(folder.glob(".run.*.trisect-part")) if folder.is_dir() else []
+    return [one for one in found if _STAGE.fullmatch(one.name) and one.is_dir() and not one.is_symlink()]
+
+
+def _staged_by(stage: Path) -> str | None:
+    """Whose run a stage holds as a whole; null where not all of it had been staged."""
+    try:
+        return str(read_manifest(stage)["experiment"])
+    except DamagedFileError:
+        return None
 
 
 def _move(stage: Path, folder: Path) -> None:
@@ -88,7 +105,8 @@ def _move(stage: Path, folder: Path) -> None:
             path.unlink()
             with suppress(OSError):
                 path.parent.rmdir()
-    (stage / MANIFEST).replace(folder / MANIFEST)
+    (stage / MANIFEST).replace(folder / MANIFEST)  # from here on the run is this folder's
+    shutil.rmtree(stage, ignore_errors=True)
 
 
 def _files(folder: Path) -> list[Path]:
