@@ -111,6 +111,8 @@ def _agree(config: Any) -> None:
     for name in ("depths", "num_blocks"):
         if isinstance(sizes := getattr(config, name, None), (list, tuple)) and all(isinstance(n, int) for n in sizes):
             _set(config, name, [1] * len(sizes))
+    if isinstance(windows := getattr(config, "attention_window", None), (int, list)):
+        _set(config, "attention_window", [4] * LAYERS if isinstance(windows, list) else 4)
     for name in ("mamba_d_ssm", "mamba_intermediate_size"):
         if isinstance(getattr(config, name, None), int):
             _set(config, name, 64)
@@ -131,7 +133,7 @@ def size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def build(kind: str, most: int = 20_000_000) -> Any:
+def build(kind: str, most: int = 4_000_000) -> Any:
     """A small model of that type by the first automatic class that has it; raises what transformers raises."""
     with warnings.catch_warnings(action="ignore"):
         config = shrink(transformers.AutoConfig.for_model(kind))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
-from trisect.core.errors import StudyError
+from trisect.core.errors import ModelError, StudyError
 from trisect.core.subject import TextOrPair, Texts
 from trisect.experiments.study.result import Study
 from trisect.lab.inputs import open_any
@@ -59,11 +59,25 @@ def prove(
 
 
 @door()
-def explore(reading: Any, row: int = 0) -> Any:
-    """A view into every head of one row of a Reading, for a notebook."""
+def explore(reading: Any, text: Any = None, row: int = 0) -> Any:
+    """A view into every head of one row of a Reading, or of a model and a text, for a notebook.
+
+    A text may be a pair, source and target; the row counts from 0.
+    """
+    from trisect.core.trace import Reading
     from trisect.experiments.explore.run import explore as show
 
-    return show(reading, row)
+    if isinstance(text, int):
+        text, row = None, text
+    if isinstance(reading, Reading):
+        return show(reading, row)
+    if text is None:
+        given = f"{type(reading).__name__} was given, and no text."
+        raise ModelError(
+            given, "A view is into a Reading, or into a model and a text.", "Give a text beside the model."
+        )
+    subject = load(reading) if not hasattr(reading, "trace") else reading
+    return show(subject.read(text), row)
 
 
 @door()

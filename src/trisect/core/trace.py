@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trisect.core.errors import SiteError
+from trisect.core.keeping import KeptPart, dataset_of, save_parts
 from trisect.core.site import Site
 
 if TYPE_CHECKING:
@@ -148,9 +151,13 @@ class Trace:
     scale: float | None = None
     block: ResidualBlock | None = None
 
+    def __repr__(self) -> str:
+        rows, heads, ask, see = self.weights.shape
+        return f"<Trace of {self.address}: {rows} rows, {heads} heads, {ask} queries × {see} keys>"
+
     @property
     def stack(self) -> str:
-        """enc, dec, cross or plain."""
+        """The stack: plain, enc, dec, cross, or a tower's name."""
         return self.address.stack
 
     @property
@@ -228,6 +235,46 @@ class Reading:
     facts: Mapping[str, str] = field(default_factory=dict)
     sides: Mapping[str, Side] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        rows = len(self.source.tokens)
+        longest = max((len(row) for row in self.source.tokens), default=0)
+        where = ", ".join(repr(str(trace.address)) for trace in self.traces[:2])
+        more = f", … ({len(self.traces)})" if len(self.traces) > 2 else ""
+        return f"<Reading of {self.model}: {rows} × {longest} tokens; reading[…] of {where}{more}>"
+
+    def __getitem__(self, where: str | Site | Address) -> Trace:
+        """The trace of an address, as in `reading["layer 3"]`, `reading["enc layer 1"]` and `reading["enc.k@1"]`.
+
+        Raises SiteError for what was not read.
+        """
+        return trace_at(self.traces, where)
+
+    def layer(self, number: int, stack: str | None = None) -> Trace:
+        """The trace of a layer, from 1; `stack` is needed where the model has several."""
+        stacks = list(dict.fromkeys(trace.stack for trace in self.traces))
+        if stack is None and len(stacks) > 1:
+            known = f"The reading has the stacks {', '.join(stacks)}."
+            raise SiteError(
+                f"Layer {number} was asked for.", known, f"Name one: reading.layer({number}, {stacks[0]!r})."
+            )
+        return trace_at(self.traces, Address(stack or (stacks or ["plain"])[0], number))
+
+    def save(self, path: str | Path) -> Path:
+        """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them."""
+        said: dict[str, Any] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
+        said["source"] = [list(row) for row in self.source.tokens]
+        said["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
+        return save_parts(self._parts(), said, Path(path))
+
+    def to_xarray(self) -> Any:
+        """q, k, v, weights and output of every trace as one xarray.Dataset; needs the package xarray."""
+        return dataset_of(self._parts(), {"model": self.model, "notes": list(self.notes)})
+
+    def _parts(self) -> Iterator[KeptPart]:
+        for trace in self.traces:
+            for name in ("q", "k", "v", "weights", "output", "query_real", "key_real"):
+                yield KeptPart(f"{trace.address}.{name}", name, getattr(trace, name))
+
     def queries(self, trace: Trace) -> Side:
         """The side that a trace's queries are of."""
         return side_of(trace.stack, self.source, self.target, self.sides)
@@ -235,3 +282,19 @@ class Reading:
     def keys(self, trace: Trace) -> Side:
         """The side that a trace's keys and values are of."""
         return key_side_of(trace.stack, self.source, self.target, self.sides)
+
+
+def trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
+    """The one trace of an address, given as it is, in its words or as a site; raises SiteError where there is none."""
+    named = {str(trace.address): trace for trace in traces}
+    found = named.get(str(where))
+    if found is None and isinstance(where, (str, Site)) and "@" in str(where):
+        site = where if isinstance(where, Site) else Site.parse(where)
+        if site.layers is not None and len(site.layers) == 1:
+            found = named.get(str(Address(site.stack or "plain", site.layers[0])))
+    if found is None:
+        listed = ", ".join(list(named)[:4]) + (f", … {list(named)[-1]}" if len(named) > 4 else "")
+        raise SiteError(
+            f"{str(where)!r} was asked for.", f"The reading has {listed or 'no trace'}.", "Name one of them."
+        )
+    return found

@@ -55,8 +55,7 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
     with opened():
         open_own = first_tensor(model(**inputs))
-        with eager(model):
-            plain = first_tensor(model(**inputs))
+        plain = _eagerly(model, inputs)
     with record_interface(model, NOTHING) as calls:
         taped = first_tensor(model(**inputs))
     read = [c.module for c in (*calls, *follower.calls)]
@@ -77,6 +76,17 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     apart = _apart(plain if by_tape else open_own, own)
     answer = taped if by_tape else followed
     return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
+
+
+def _eagerly(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+    """The answer with eager attention, which shows its weights; raises ModelError where the model has none that runs."""
+    try:
+        with eager(model):
+            return first_tensor(model(**inputs))
+    except RuntimeError as error:
+        given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
+        known = f"The model says: {' '.join(str(error).split())[:200]}"
+        raise ModelError(given, known, "Choose a model whose eager attention runs.") from error
 
 
 def should_attend(module: nn.Module) -> bool:

@@ -46,7 +46,7 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
             first = first or error
             continue
         return given
-    main = getattr(model, "main_input_name", "input_ids")
+    main = _main_input(model)
     said = f"The model says: {' '.join(str(first).split())[:200]}" if first else f"Its main input is {main!r}."
     known = (
         f"No example that is known of {main!r}, the main one, passes. {said}"
@@ -54,6 +54,12 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
         else f"{said} No example is known."
     )
     raise ModelError(f"{name} cannot be tried out.", known, _todo(model)) from first
+
+
+def _main_input(model: nn.Module) -> str:
+    """The name of the model's main input; the first of several."""
+    named: Any = getattr(model, "main_input_name", None) or "input_ids"
+    return named if isinstance(named, str) else str(named[0])
 
 
 def _todo(model: nn.Module) -> str:
@@ -71,7 +77,7 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
     """Inputs to try: the main one and what goes with it, in every shape that its kind has; then all that are known."""
     config: Any = model.config
     takes = inspect.signature(model.forward).parameters
-    main = getattr(model, "main_input_name", "input_ids")
+    main = _main_input(model)
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
 
     def placed(given: Mapping[str, Tensor]) -> dict[str, Tensor]:

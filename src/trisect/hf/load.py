@@ -154,12 +154,14 @@ class Pretrained:
             own.setdefault("labels", inputs["input_ids"].masked_fill(absent, IGNORED))
         return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
-    def read(self, texts: TextOrPair | Iterable[TextOrPair] | Inputs) -> Reading:
-        """Read a text, several texts (a pair is source and target), or a dict of the model's own inputs.
+    def read(self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor) -> Reading:
+        """Read a text, several texts (a pair is source and target), or the model's own inputs: a dict, or its main one.
 
         All traces are held in memory: for many texts go through `batches` and `trace`. Raises ModelError for an empty
         text, for a text without a tokenizer, and for more than 1,000 windows.
         """
+        if isinstance(texts, Tensor):
+            texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
         if isinstance(texts, Mapping):
             seen: list[Seen] = []
             batch = self._batch_of(cast(Inputs, texts), self._look(cast(Inputs, texts), seen.append))

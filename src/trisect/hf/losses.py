@@ -13,6 +13,7 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, RowScores
 from trisect.hf.batches import IGNORED
+from trisect.hf.operands import tensors_in
 
 
 def first_tensor(made: Any) -> Tensor:
@@ -24,7 +25,11 @@ def first_tensor(made: Any) -> Tensor:
             if isinstance(made.get(name), Tensor):
                 return made[name]
         made = tuple(made.values())
-    return next(part for part in made if isinstance(part, Tensor))
+    found = next((t for t in tensors_in((made,)) if t.is_floating_point()), None)
+    if found is None:
+        known = f"It gives {type(made).__name__}."
+        raise ModelError("The model answers with no tensor of floats.", known, "Choose a model that gives one.")
+    return found
 
 
 def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None) -> RowScores:

@@ -167,6 +167,8 @@ def open_any(where: Any, split: str = "test", reader: str | None = None, limit: 
 
     if isinstance(where, Texts):
         found = where
+    elif isinstance(where, str) and len(where.split()) > 1 and not Path(where[:200]).exists():
+        found = given_texts([where])  # a text itself, and no folder's name
     else:
         found = open_texts(where, split, reader) if isinstance(where, (str, Path)) else given_texts(where)
     return found if limit is None else first_texts(found, limit)

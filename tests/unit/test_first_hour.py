@@ -1,0 +1,106 @@
+"""What is tried in the first hour: looking at a reading, keeping it, and giving things the short way."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from tests import tinyhf, towers
+
+import trisect
+from trisect.core import keeping
+from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
+from trisect.core.site import Site
+from trisect.core.trace import Address
+from trisect.hf.load import load
+from trisect.lab.inputs import open_any
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def reading(gpt2):
+    return gpt2.read(["w1 w2 w3 , w4", "w6 w7"])
+
+
+@pytest.fixture(scope="module")
+def bart():
+    return load(tinyhf.bart(), tinyhf.tokenizer()).read([("w1 w2 w3", "w4 w5")])
+
+
+def test_a_reading_says_what_it_is_in_one_line(reading):
+    assert repr(reading) == "<Reading of GPT2LMHeadModel: 2 × 5 tokens; reading[…] of 'layer 1', 'layer 2'>"
+    assert repr(reading.traces[0]) == "<Trace of layer 1: 2 rows, 4 heads, 5 queries × 5 keys>"
+
+
+def test_a_trace_is_found_by_its_words_its_address_and_its_site(reading, bart):
+    for where in ("layer 2", Address("plain", 2), "k@2", Site.parse("q@2")):
+        assert reading[where] is reading.traces[1]
+    assert reading.layer(2) is reading.traces[1]
+    assert bart["cross layer 2"] is bart["cross.v@2"] is bart.layer(2, "cross")
+    for bad, given, known in (
+        ("layer 9", "'layer 9' was asked for.", "The reading has layer 1, layer 2."),
+        ("cross.k@1", "'cross.k@1' was asked for.", "The reading has layer 1, layer 2."),
+        ("k@1-2", "'k@1-2' was asked for.", "The reading has layer 1, layer 2."),
+    ):
+        with pytest.raises(SiteError) as caught:
+            reading[bad]
+        assert (caught.value.given, caught.value.known) == (given, known)
+    with pytest.raises(SiteError, match="The reading has the stacks enc, dec, cross"):
+        bart.layer(1)
+
+
+def test_a_reading_is_kept_with_its_tokens(reading, tmp_path):
+    path = reading.save(tmp_path / "x.safetensors")
+    with safe_open(path, "pt") as kept:
+        assert torch.equal(kept.get_tensor("layer 2.weights"), reading.traces[1].weights)
+        said = json.loads(kept.metadata()["reading"])
+    assert said["model"] == reading.model
+    assert [tuple(row) for row in said["source"]] == list(reading.source.tokens)
+    with pytest.raises(SpecError, match=r"Give a name that ends in \.safetensors"):
+        reading.save(tmp_path / "x.pt")
+
+
+def test_xarray_is_asked_for_by_name(reading, monkeypatch):
+    monkeypatch.setattr(keeping, "there", lambda _package: False)
+    with pytest.raises(SpecError, match="pip install xarray"):
+        reading.to_xarray()
+
+
+def test_a_reading_as_labelled_arrays(reading, bart):
+    xarray = pytest.importorskip("xarray")
+    for one in (reading, bart):
+        made = one.to_xarray()
+        assert isinstance(made, xarray.Dataset)
+        assert set(made.data_vars) == {f"{t.address}.{n}".replace(" ", "_") for t in one.traces for n in keeping.AXES}
+        assert torch.equal(
+            torch.tensor(made["layer_1.v"].values) if one is reading else one.traces[0].v, one.traces[0].v
+        )
+
+
+def test_a_tensor_is_the_models_main_input(gpt2):
+    ids = torch.tensor([[7, 8, 9, 10]])
+    assert torch.equal(gpt2.read(ids).traces[0].q, gpt2.read({"input_ids": ids}).traces[0].q)
+    made = towers.build("timesformer")
+    pixels = made.inputs["pixel_values"]
+    assert len(load(made.model, inputs=made.inputs).read(pixels).traces) == 4
+
+
+def test_a_text_in_the_place_of_a_folder_is_a_text(tmp_path):
+    given = open_any("The cat sat on the mat.")
+    assert list(given.texts()) == ["The cat sat on the mat."]
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    with pytest.raises(CorpusError, match="two words"):
+        open_any(str(folder))
+
+
+def test_explore_takes_a_model_and_a_text(gpt2):
+    shown: Any = trisect.explore(gpt2, "w1 w2 w3")
+    assert type(trisect.explore(gpt2.read("w1 w2 w3"))).__name__ == type(shown).__name__
+    with pytest.raises(ModelError, match="Give a text beside the model"):
+        trisect.explore(gpt2)
