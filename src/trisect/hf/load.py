@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
-from trisect.hf.batches import IGNORED, Desk
+from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Calls, Edits, outline, sparing
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
@@ -26,7 +26,7 @@ from trisect.hf.losses import first_tensor, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
 from trisect.hf.refusal import check_finite, check_ids
-from trisect.hf.sides import find_sides, unpredicted
+from trisect.hf.sides import find_sides, labelled
 from trisect.hf.sketches import CallLaws
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
@@ -149,9 +149,7 @@ class Pretrained:
 
     def _batch_of(self, inputs: Inputs, calls: Sequence[Call]) -> Batch:
         source, target, beside = find_sides(inputs, self.tokenizer, calls, self.addresses)
-        own, absent = dict(inputs), unpredicted(inputs, getattr(self.model, "config", None))
-        if absent is not None:
-            own.setdefault("labels", inputs["input_ids"].masked_fill(absent, IGNORED))
+        own = labelled(inputs, getattr(self.model, "config", None))
         return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor) -> Reading:

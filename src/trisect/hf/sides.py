@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trisect.core.trace import Address, Side, crosses, key_side_of, keys_of, side_of
+from trisect.hf.batches import IGNORED
 from trisect.hf.calls import Call
 
 MAIN = ("plain", "part", "enc", "dec", "cross", "merged")
@@ -143,12 +144,13 @@ def _nameless(real: Tensor) -> Side:
     return Side(tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(rows)), real, ~real)
 
 
-def unpredicted(inputs: Mapping[str, Any], config: Any) -> Tensor | None:
-    """Which token ids stand for images, sounds or videos, which no language model predicts; null where none does."""
-    ids = inputs.get("input_ids")
-    if not isinstance(ids, Tensor):
-        return None
+def labelled(inputs: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """The inputs; where token ids stand for images, sounds or videos, with labels that leave those out."""
+    ids, own = inputs.get("input_ids"), dict(inputs)
     names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]
     held = [n for name in names if isinstance(n := getattr(config, name, None), int)]
-    there = torch.isin(ids, torch.tensor(held, device=ids.device)) if held else torch.zeros_like(ids, dtype=torch.bool)
-    return there if bool(there.any()) else None
+    if isinstance(ids, Tensor) and held:
+        there = torch.isin(ids, torch.tensor(held, device=ids.device))
+        if bool(there.any()):
+            own.setdefault("labels", ids.masked_fill(there, IGNORED))
+    return own
