@@ -1,0 +1,126 @@
+"""All types that transformers builds small: each is read as it computes, or refused by name; none is wrong without a word.
+
+A type counts when its default configuration, with every size set down, gives a small model that runs by itself. What is
+read is compared with what the model itself gives out as its attentions, which the reader does not ask for. Every eighth
+type is tried; all of them where the environment has TRISECT_ALL_TYPES.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tests import shrunk
+from torch import Tensor
+
+from trisect.core.errors import ModelError
+from trisect.hf.calls import Call, Edits
+from trisect.hf.examples import example_inputs
+from trisect.hf.interface_hook import eager
+from trisect.hf.operands import tensors_in
+from trisect.hf.proof import Proof, evaluating, prove
+
+NAMES = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+NEAR = 1e-4
+EVERY = 1 if os.environ.get("TRISECT_ALL_TYPES") else 8  # all of them take ten minutes or more
+LEAST_READ = 320 // EVERY
+# what is refused has no attention of queries and keys, or attention that is no softmax over them, or answers in two ways
+TRUE = (
+    "makes no softmax",
+    "in two ways",
+    "in pieces",
+    "without a softmax",
+    "two kinds of attention",
+    "eager attention",
+)
+# by name, with the reason: attention that is approximated, answers that are no numbers, and towers that are given one position
+KNOWN = {
+    "nystromformer": "miss the output",
+    "mobilevit": "does not reach",
+    "pe_audio_encoder": "does not reach",
+    "nemotron3_5_asr": "differs by nan",
+    "nemotron_asr_streaming": "differs by nan",
+    "nemotron_asr_streaming_encoder": "differs by nan",
+}
+SLOW = ("fastspeech2_conformer", "vits", "cvt", "glm5_next_text", "hgnet_v2", "textnet", "pp_ocrv5_server_rec")
+
+
+@torch.no_grad()
+def own_attentions(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
+    """What the model gives out as its attentions, where it gives any."""
+    try:
+        with eager(model), evaluating(model):
+            made = model(**inputs, output_attentions=True)
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError):
+        return []
+    found = [getattr(made, name, None) for name in NAMES]
+    return [t for t in tensors_in(found) if t.dim() == 4 and t.is_floating_point()]
+
+
+def wrong(model: Any, inputs: dict[str, Tensor], proof: Proof) -> str:
+    """What was recorded of a layer and is not what the model itself gives out; empty where all agrees."""
+    own = own_attentions(model, inputs)
+    with torch.no_grad(), evaluating(model), proof.hook(model, Edits()) as recorded:
+        model(**inputs)
+    calls: list[Call] = [c for c, found in zip(recorded, proof.found, strict=True) if found.valid]
+    for call in calls:
+        assert call.weights is not None
+        group = call.weights.shape[1] // call.v.shape[1]
+        off = (call.weights @ call.v.repeat_interleave(group, 1) - call.output).abs().max()
+        if off > NEAR * call.output.abs().max():
+            return f"{call.module}: weights times v are not the output"
+        alike = [t for t in own if t.shape == call.weights.shape]
+        if alike and min(float((t - call.weights).abs().max()) for t in alike) > NEAR:
+            return f"{call.module}: weights are not the model's own"
+    return ""
+
+
+def outcome(kind: str) -> tuple[str, str]:
+    """Read, refused, wrong or not run, and what is said of it."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            model = shrunk.build(kind)
+            inputs = example_inputs(kind, model)
+    except Exception as error:  # whatever a configuration that nobody uses runs into
+        return "not run", str(error)
+    try:
+        proof = prove(kind, model, inputs)
+    except ModelError as error:
+        return "refused", str(error)
+    if proof.refusal is not None:
+        return "refused", str(proof.refusal)
+    said = wrong(model, inputs, proof)
+    return ("wrong", said) if said else ("read", " ".join(proof.shape.stacks))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what models say of configurations that nobody uses."""
+    logging = shrunk.tf.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    with warnings.catch_warnings(action="ignore"):
+        yield
+    logging.set_verbosity(level)
+
+
+def test_every_type_is_read_or_refused_by_name_and_none_is_wrong():
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    with quiet():
+        for kind in shrunk.kinds()[::EVERY]:
+            if kind not in SLOW:
+                how, said = outcome(kind)
+                found[how][kind] = said
+    counts = {how: len(of) for how, of in found.items()}
+    print(counts)
+    assert not found["wrong"], found["wrong"]
+    unknown = {k: said for k, said in found["refused"].items() if KNOWN.get(k, "-") not in said}
+    assert not {k: said for k, said in unknown.items() if not any(words in said for words in TRUE)}
+    assert counts["read"] >= LEAST_READ, counts
+    attending = [k for k, said in found["refused"].items() if "makes no softmax" not in said]
+    assert counts["read"] >= 0.95 * (counts["read"] + len(attending)), attending
