@@ -85,6 +85,20 @@ def test_the_first_screen_answers_for_each_of_q_k_and_v_or_says_that_it_does_not
     assert page.index('id="open"') < page.index(PARTS[0].question)
 
 
+def test_the_first_screen_links_to_a_model_that_was_just_trained_and_to_the_tutorial(done):
+    page = done.report.read_text(encoding="utf-8")
+    short = page[page.index('id="short-answer"') : page.index('id="sure"')]
+    links = re.findall(r'href="([^"]+)"', short)
+    assert "explore.html" in links
+    for link in ("explore.html", next(one for one in links if one.endswith("one-head.md")), "theory/report.html"):
+        assert (done.folder / link).exists(), link
+    explorer = done.folder / "explore.html"
+    assert "Explorer" in explorer.read_text(encoding="utf-8")
+    before = explorer.stat().st_mtime_ns
+    dissect(done.folder)
+    assert explorer.stat().st_mtime_ns == before
+
+
 def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done):
     retrieved = done.folder / "recall" / "tables" / "measures.parquet"
     some = not pl.read_parquet(retrieved).filter(measure="survival", group="retrieved").is_empty()
