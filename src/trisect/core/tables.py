@@ -20,6 +20,7 @@ RUN = re.compile(rb"trisect-run:([0-9a-f]{32})")
 
 Scalar: TypeAlias = str | float | int | bool | None
 TableRow: TypeAlias = Mapping[str, Scalar]  # column -> value, on its way into a table
+NewRow: TypeAlias = dict[str, Scalar]  # the same while it is put together
 
 SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     "runs": {

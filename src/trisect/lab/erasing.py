@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError
 from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.lab.passes import EditedPass
 from trisect.lab.word_labels import WordLabels, fitting, ordinary
@@ -142,7 +143,7 @@ def passes(subject: Subject, batch: Batch, places: Sequence[ErasedSite]) -> tupl
 
 def erasure_rows(
     subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[NewRow]:
     """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean; `table` is a Tally's."""
     counts, sums = table[:, 0], table[:, 1:]
     edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
@@ -151,7 +152,7 @@ def erasure_rows(
     values, ends = ratios(sums, counts), percentile_interval(drawn_ratios(sums, counts, seed), len(table))
     unit = "share" if subject.objective == "output" else "nats"
 
-    def row(column: int, measure: str, interval: bool = True, **more: Any) -> dict[str, Any]:
+    def row(column: int, measure: str, interval: bool = True, **more: Any) -> NewRow:
         named = {"value": values[column]} | ({"low": ends.low[column], "high": ends.high[column]} if interval else {})
         known = {name: finite(v) for name, v in named.items()}
         return {"subject": subject.name, "measure": measure, "n": len(table)} | known | more

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.subject import Batch, RowScores, Subject, Texts
-from trisect.core.tables import frame
+from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
@@ -72,17 +72,17 @@ def _held(kept: Mapping[Address, Tensor] | None, edit: EditedPass) -> dict[Addre
 
 def _rows(
     subject: Subject, table: Float[np.ndarray, "N C"], edits: Sequence[EditedPass], settings: AblateSettings
-) -> list[dict[str, Any]]:
+) -> list[NewRow]:
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
     counts, sums = table[:, 0], table[:, 1:]
     values = ratios(sums, counts)
     ends = percentile_interval(drawn_ratios(sums, counts, settings.seed), len(table))
     own = subject.objective != "output"
-    rows: list[dict[str, Any]] = []
+    rows: list[NewRow] = []
     for i, edit in enumerate([None, *edits]):
         if edit is None and not own:
             continue
-        row: dict[str, Any] = {"subject": subject.name, "n": len(table), "measure": "loss_nats"}
+        row: NewRow = {"subject": subject.name, "n": len(table), "measure": "loss_nats"}
         if edit is not None:
             single = edit.site.heads is not None and len(edit.site.heads) == 1
             some = "" if edit.site.heads is None or single else f", heads {str(edit.site).rpartition('.h')[2]}"

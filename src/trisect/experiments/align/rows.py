@@ -12,6 +12,7 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from trisect.claims.models import judge_models
+from trisect.core.tables import NewRow
 from trisect.experiments.align.links import Column, Linked
 from trisect.measure.alignment import KINDS, NONE, error_rates, precisions, recalls
 from trisect.papers.norms import SETTINGS
@@ -76,7 +77,7 @@ def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, 
     return found
 
 
-def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[dict[str, Any]]:
+def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     """Every row of `measures` about gold links; n is the number of sentence pairs.
 
     The group is a setting and a kind, such as 'awi norm', or of differences (norm less weight) the setting alone.
@@ -94,14 +95,14 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[dict[str, 
     return [*rows, {"subject": DIAGONAL, "stack": "cross", "measure": "aer", **found.row()}]
 
 
-def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[dict[str, Any]]:
-    own: dict[str, Any] = {"subject": scored.name, "stack": "cross"}
-    rows: list[dict[str, Any]] = []
+def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
+    own: NewRow = {"subject": scored.name, "stack": "cross"}
+    rows: list[NewRow] = []
     found, named = _everything(scored, redrawn), _column_rows(scored)
     rows += [row | found.at(i).row() for i, row in enumerate(named)]
     for name, found in statistics(scored, redrawn).items():
         measure, setting, *kind = name.split("/")
-        row: dict[str, Any] = {"measure": measure, "group": " ".join([setting, *kind])}
+        row: NewRow = {"measure": measure, "group": " ".join([setting, *kind])}
         if measure == "aer_best" and len(scored.models) == 1:
             row["at"] = float(scored.chosen[0][setting, kind[0]])
         rows.append(row | found.row())
@@ -194,7 +195,7 @@ def _mean(scored: Scored, redrawn: CrossedBootstrap, setting: str, kind: str | N
     return _drawn(some, redrawn, lambda sums: error_rates(sums) @ shares[used])
 
 
-def _column_rows(scored: Scored) -> list[dict[str, Any]]:
+def _column_rows(scored: Scored) -> list[NewRow]:
     """What `_everything` gives, in its order."""
     norms, wholes = scored.where(kind="norm"), scored.where(head=None)
     rows = [_named(c) | {"measure": "aer"} for c in scored.columns]
@@ -238,7 +239,7 @@ def _subset(scored: Scored, which: Int[np.ndarray, " M"]) -> Scored:
     return Scored(scored.models, scored.columns, counts, scored.chosen, scored.lengths[which], scored.diagonal[which])
 
 
-def _spread_rows(scored: Scored) -> list[dict[str, Any]]:
+def _spread_rows(scored: Scored) -> list[NewRow]:
     """Standard deviations over models: of every layer, and of means over layers."""
     rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
     own = {"subject": scored.name, "stack": "cross", "measure": "aer_sd", "n": len(scored.models)}
@@ -252,13 +253,13 @@ def _spread_rows(scored: Scored) -> list[dict[str, Any]]:
     return rows
 
 
-def _named(column: Column) -> dict[str, Any]:
+def _named(column: Column) -> NewRow:
     return {"layer": column.layer, "head": column.head, "group": column.group}
 
 
 def link_rows(
     several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Sequence[int], redrawn: CrossedBootstrap
-) -> list[dict[str, Any]]:
+) -> list[NewRow]:
     """Rows of `measures` that need no gold links, per layer: linked, the share of target words with a link, and
 
     agreement, the share of them with the same link (or none) by weight and by norm, which has the setting as its group.

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trisect.claims.sampled import UnitTest
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address, crosses
 from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, PooledTally
 from trisect.measure.sums import Sums
@@ -17,7 +18,7 @@ from trisect.measure.token_categories import CATEGORIES, MARKED
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import spearman, variation
 from trisect.stats.null import permuted_spearman
-from trisect.stats.tested import finite, value_row
+from trisect.stats.tested import Reals, finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
@@ -66,14 +67,14 @@ def mean_of(parts: list[DrawnEstimate]) -> DrawnEstimate:
     return DrawnEstimate(np.mean([p.value for p in parts], 0), np.mean([p.draws for p in parts], 0))
 
 
-def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     """Every row of a stack; fills `statistics` with what the claims of papers.norms speak of."""
     for part in (_dispersion, _shares, _cancelling, _frequency, _mixing):
         for row in part(tally, drawn, statistics):
             yield {"stack": tally.stack} | row
 
 
-def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     for name in ("x", "f", "a", "af"):
         found = []
         for address, layer in tally.layers.items():
@@ -91,7 +92,7 @@ def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Draw
             statistics[f"cv_{name}"] = mean
 
 
-def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     present = _present(tally)
     views = next(iter(tally.layers.values())).views
     whole: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
@@ -120,7 +121,7 @@ def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
             statistics[f"first_share_{kind}"] = each(lambda v: v[..., FIRST], mean)
 
 
-def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     over: list[DrawnEstimate] = []
     for address, layer in tally.layers.items():
         sums, tokens = drawn.sums(layer.means), drawn.sums(layer.tokens)
@@ -153,7 +154,7 @@ def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Draw
             statistics |= {"spearman_sep": rho, "spearman_sep_layers": layers}
 
 
-def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     for name in ("f", "a"):
         own = (("", tally.model.frequency), ("_words", tally.model.words), ("_within", tally.model.within))
         for tail, ranks in own:
@@ -169,7 +170,7 @@ def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Drawn
             yield from (own | {"head": h + 1, "value": finite(v), "n": drawn.n} for h, v in enumerate(heads))
 
 
-def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[dict[str, Any]]:
+def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     if crosses(tally.stack):
         return
     found = []
@@ -205,6 +206,6 @@ def _present(tally: StackTally) -> list[int]:
     return [c for c in range(len(CATEGORIES)) if np.asarray(tokens)[c] > 0]
 
 
-def judged(statistics: Mapping[str, DrawnEstimate]) -> tuple[dict[str, Any], dict[str, float]]:
+def judged(statistics: Mapping[str, DrawnEstimate]) -> tuple[dict[str, Reals], dict[str, float]]:
     """Replicates and estimates by name, as claims.judge_sampled takes them."""
     return {k: e.draws for k, e in statistics.items()}, {k: float(e.value) for k, e in statistics.items()}

@@ -14,7 +14,7 @@ from trisect.claims import judge_sampled
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
-from trisect.core.tables import frame
+from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Reading, key_side_of
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
@@ -157,9 +157,9 @@ def _missing(tally: StackTally) -> list[str]:
     return [said for name, said in MISSING.items() if not np.asarray(tokens)[CATEGORIES.index(name)]]
 
 
-def _expansion(layers: Any) -> list[dict[str, Any]]:
+def _expansion(layers: Any) -> list[NewRow]:
     """Rows of the expansion rate, which needs no text."""
-    rows: list[dict[str, Any]] = []
+    rows: list[NewRow] = []
     layers = [p for p in layers if p.w_o is not None and p.w_v is not None]
     for p in layers:
         own = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 
-from trisect.core.tables import REAL, TEXT, WHOLE, frame
+from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.lab.passes import EditedPass
 from trisect.measure.interchange import (
@@ -148,7 +148,7 @@ def _counted(runs: PatchedRuns) -> Bool[np.ndarray, " N"]:
     return right
 
 
-def _answered(runs: PatchedRuns) -> list[dict[str, Any]]:
+def _answered(runs: PatchedRuns) -> list[NewRow]:
     """How many texts the model answers as stated, unpatched."""
     found = []
     for name, mine in runs.own.items():
@@ -158,7 +158,7 @@ def _answered(runs: PatchedRuns) -> list[dict[str, Any]]:
     return found
 
 
-def _where(one: Interchanged) -> dict[str, Any]:
+def _where(one: Interchanged) -> NewRow:
     """The columns that say which site was patched, and in which direction."""
     heads = one.edit.site.heads
     single = heads is not None and len(heads) == 1
@@ -172,7 +172,7 @@ def _where(one: Interchanged) -> dict[str, Any]:
     }
 
 
-def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"], seed: int) -> list[dict[str, Any]]:
+def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"], seed: int) -> list[NewRow]:
     """The numbers of one site in one direction."""
     values = one.values[counted]
     if one.answers is None:
@@ -202,11 +202,11 @@ def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"],
     return [*found, *({"measure": f"as {name}"} | _row(share) for name, share in scored.others.items())]
 
 
-def _row(found: PairShare | LogitChange) -> dict[str, Any]:
+def _row(found: PairShare | LogitChange) -> NewRow:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
 
 
-def _pair(number: int, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> dict[str, Any]:
+def _pair(number: int, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> NewRow:
     pair = runs.pairs[number]
     own = {f"own_{name}": runs.words.get(int(mine[number])) for name, mine in runs.own.items()}
     found = {"pair": number + 1, "kind": pair.kind, "base": _told(pair.base), "donor": _told(pair.donor)}
@@ -214,7 +214,7 @@ def _pair(number: int, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> di
     return {name: found.get(name) for name in PAIRS} | {"counted": bool(counted[number])}
 
 
-def _tokens(one: PairReading) -> list[dict[str, Any]]:
+def _tokens(one: PairReading) -> list[NewRow]:
     longest = max(len(one.base), len(one.donor))
 
     def at(of: Sequence[str], place: int) -> str | None:
@@ -234,7 +234,7 @@ def _tokens(one: PairReading) -> list[dict[str, Any]]:
     ]
 
 
-def _came(one: Interchanged, runs: PatchedRuns) -> list[dict[str, Any]]:
+def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
     """What came of every pair."""
     where, count = _where(one), len(runs.pairs)
     came: Sequence[str | None] = [None] * count

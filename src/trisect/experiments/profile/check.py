@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.experiments.profile.reading import COMPONENTS, LayerWords, StoredWords, head_maps
 from trisect.measure.probes import Examples, probe, whiten
@@ -21,7 +21,7 @@ MAPS = 12  # random maps beside the heads
 
 def mlp_rows(
     address: Address, layer: LayerWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"], seed: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[NewRow]:
     """Mean accuracies of MLP probes of one layer's heads and of random maps; fold 0 is predicted, fold 1 ends the fit."""
     chosen = np.unique(np.linspace(0, len(fold) - 1, min(WORDS, len(fold))).astype(np.int64))
     draw = torch.Generator().manual_seed(seed)

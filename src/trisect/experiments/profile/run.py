@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +14,7 @@ from jaxtyping import Int
 from trisect.claims.heads import judge_heads
 from trisect.core.finding import About
 from trisect.core.subject import Subject
-from trisect.core.tables import frame
+from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.causal import CausalTwin, erase_labels
 from trisect.experiments.profile.check import mlp_rows
@@ -91,13 +90,13 @@ def _profile(
     bench: Bench,
     epochs: Sequence[EpochWeights] = (),
     mlp: bool = False,
-) -> tuple[WordsRead, list[LayerScores], list[dict[str, Any]]]:
+) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with bench.progress(f"{subject.name}: words") as step:
         read = read_words(subject, texts, label, settings, step)
     fold = deal_folds(read.groups, _folds(settings, read), np.random.default_rng([settings.seed, 1]))
     scores: list[LayerScores] = []
-    checked: list[dict[str, Any]] = []
+    checked: list[NewRow] = []
     with bench.progress(f"{', '.join(label.labels)} in {len(read.layers)} layers") as step:
         for number, (address, layer) in enumerate(read.layers.items()):
 
@@ -151,7 +150,7 @@ def _seed(seed: int, address: Address, into: int) -> int:
     return int(np.random.default_rng([seed, *str(address).encode(), into]).integers(2**62))
 
 
-def rows(scores: Sequence[LayerScores], labels: Sequence[WordClasses]) -> Iterator[dict[str, Any]]:
+def rows(scores: Sequence[LayerScores], labels: Sequence[WordClasses]) -> Iterator[NewRow]:
     """The table `measures`: heads, random maps, the whole input, means over heads, and pairs; Holm label by label."""
     for at, label in enumerate(labels):
         words = int((label.y >= 0).sum())
@@ -161,11 +160,11 @@ def rows(scores: Sequence[LayerScores], labels: Sequence[WordClasses]) -> Iterat
         yield from _mean_rows(scores, at, label.name)
 
 
-def _named(address: Address, label: str) -> dict[str, Any]:
+def _named(address: Address, label: str) -> NewRow:
     return {"stack": address.stack, "layer": address.layer, "group": label}
 
 
-def _layer_rows(one: LayerScores, at: int, label: WordClasses, words: int) -> Iterator[dict[str, Any]]:
+def _layer_rows(one: LayerScores, at: int, label: WordClasses, words: int) -> Iterator[NewRow]:
     """Random maps, the whole input and the most frequent class; q, k and v in pairs."""
     named = _named(one.address, label.name)
     for component in COMPONENTS:
@@ -182,12 +181,12 @@ def _layer_rows(one: LayerScores, at: int, label: WordClasses, words: int) -> It
     yield from _pair_rows([one], at, named)
 
 
-def _pair_rows(scores: Sequence[LayerScores], at: int, named: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _pair_rows(scores: Sequence[LayerScores], at: int, named: NewRow) -> Iterator[NewRow]:
     for pair, (test, p_holm) in pair_tests(scores, at).items():
         yield from _test_rows(named | {"component": pair}, "profile_difference", test, p_holm)
 
 
-def _test_rows(named: dict[str, Any], measure: str, test: MeanTest, p_holm: float) -> Iterator[dict[str, Any]]:
+def _test_rows(named: NewRow, measure: str, test: MeanTest, p_holm: float) -> Iterator[NewRow]:
     """A mean with its interval, and its p after Holm."""
     of = named | {"n": test.n}
     low, high = (finite(end) for end in test.ends)
@@ -195,7 +194,7 @@ def _test_rows(named: dict[str, Any], measure: str, test: MeanTest, p_holm: floa
     yield of | {"measure": f"{measure}_p_holm", "value": p_holm}
 
 
-def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: int) -> Iterator[dict[str, Any]]:
+def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: int) -> Iterator[NewRow]:
     """Every head's numbers; p after Holm over all heads of the model and q, k and v."""
     found = [(one, c, head_tests(one, c, at)) for one in scores for c in COMPONENTS]
     adjusted = iter(holm(np.concatenate([tests.p_drawn for _, _, tests in found])))
@@ -213,7 +212,7 @@ def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: int) -
             yield from (of | {"measure": f"profile_{name}", "value": finite(v)} for name, v in values.items())
 
 
-def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[dict[str, Any]]:
+def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[NewRow]:
     """Means over heads less random maps; p after Holm over layers and q, k and v. Without a layer: over all layers' heads.
 
     There Holm is over q, k and v alone.
@@ -226,7 +225,7 @@ def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[d
         yield of | {"n": test.n, "measure": "profile_bits", "value": float(own.bits[:, at].mean())}
         yield from _test_rows(of, "profile_gain", test, float(p_holm))
     whole = [mean_over_model(scores, c, at) for c in COMPONENTS]
-    of = {"stack": scores[0].address.stack, "group": label}
+    of: NewRow = {"stack": scores[0].address.stack, "group": label}
     for component, test, p_holm in zip(COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
         yield from _test_rows(of | {"component": component}, "profile_gain", test, float(p_holm))
     yield from _pair_rows(scores, at, of)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from trisect.core.errors import SpecError
 from trisect.core.subject import Subject
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.statistics import LayerScores, mean_over_model, mean_over_random
 from trisect.hf.checkpoints import locate
@@ -70,11 +71,11 @@ def revisions_of(source: ModelSource, wanted: Sequence[str]) -> Iterator[tuple[s
         yield name, replace(source, model=place, revision=revision).open()
 
 
-def stage_rows(stages: Sequence[Stage], labels: Sequence[str]) -> Iterator[dict[str, Any]]:
+def stage_rows(stages: Sequence[Stage], labels: Sequence[str]) -> Iterator[NewRow]:
     """Means over heads less random maps at every checkpoint, `at` its number from 0: layer by layer, and over all layers."""
     for number, stage in enumerate(stages):
         for i, label in enumerate(labels):
-            of: dict[str, Any] = {"stack": stage.scores[0].address.stack, "group": label, "at": float(number)}
+            of: NewRow = {"stack": stage.scores[0].address.stack, "group": label, "at": float(number)}
             for c in COMPONENTS:
                 tests: list[tuple[int | None, Any]] = [(None, mean_over_model(stage.scores, c, i))]
                 tests += [(one.address.layer, mean_over_random(one, c, i)) for one in stage.scores]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from trisect.claims import judge_sampled
 from trisect.claims.sampled import Drawn
-from trisect.core.tables import REAL
+from trisect.core.tables import REAL, NewRow
 from trisect.experiments.recall import answers as picked
 from trisect.experiments.recall.answers import AnswerBootstrap, NameWeights
 from trisect.measure import nearest_names as near
@@ -28,7 +28,7 @@ COVERAGES = tuple(i / 20 for i in range(1, 21))
 
 def measure_rows(
     answers: pl.DataFrame, nearest: pl.DataFrame | None = None, seed: int = 0, draws: int = DRAWS
-) -> list[dict[str, Any]]:
+) -> list[NewRow]:
     """Every row of `measures` that the table `answers` gives; `nearest` holds the neighbours of other kinds than n-grams.
 
     Rows without a group are of the valid questions. The subject is the model, or 'baseline' for always answering the
@@ -108,7 +108,7 @@ def _baseline(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> CrossedEstimat
     return redrawn.share(seeds, _accuracy)
 
 
-def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Accuracy and mean probability, on the valid questions and by where the model met the name."""
     groups: dict[str | None, pl.DataFrame] = {None: mine.filter(pl.col("split") == "valid")}
     groups |= {c: mine.filter(pl.col("category") == c) for c in sorted(mine["category"].unique().to_list())}
@@ -119,7 +119,7 @@ def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[s
             yield {"measure": "mean_probability", "group": group} | redrawn(seeds, _mean_probability).row()
 
 
-def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Calibration of the answers' probabilities."""
     if not (seeds := picked.valid(mine)):
         return
@@ -137,12 +137,12 @@ def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[
         yield own | {"value": share, "low": low, "high": high, "n": int(found.weight[b])}
 
 
-def _discrimination(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _discrimination(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     for row, found in _separations(mine, redrawn):
         yield row | found.row()
 
 
-def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[dict[str, Any], CrossedEstimate]]:
+def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
     """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
     if not (seeds := picked.valid(mine)):
         return
@@ -165,7 +165,7 @@ def _out_of_fold(answers: pl.DataFrame) -> pl.DataFrame:
     return answers.with_columns(seen=found.scores, fold=found.folds)
 
 
-def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
     if not (seeds := picked.valid(mine)):
         return
@@ -182,7 +182,7 @@ def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[dict[s
         yield own | {"measure": "threshold_coverage", "value": float(np.mean([one.coverage for one in found]))}
 
 
-def _honest(row: dict[str, Any], seeds: picked.AnswerSeeds) -> dict[str, Any]:
+def _honest(row: dict[str, float | None], seeds: picked.AnswerSeeds) -> dict[str, float | None]:
     """A row without its interval where no answer is right or none is wrong, so that no draw can differ in that."""
     kinds = set(np.concatenate([picked.right(answers) for answers in seeds]).tolist())
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
@@ -199,7 +199,7 @@ def _risks(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 
     return np.take_along_axis(curve.risk, np.stack(reached, -1), -1)
 
 
-def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[dict[str, Any]]:
+def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """How often answers about names met nowhere are the place of the nearest known name, against random pairing."""
     for kind in MATCHES:
         if not (seeds := picked.unseen(mine, kind, nearest)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Projections, crosses
 from trisect.measure import nulls, similarity
 from trisect.measure.nulls import effective_ranks
@@ -218,16 +219,14 @@ def _array(values: Tensor) -> np.ndarray:
     return values.cpu().numpy()
 
 
-def compare_with_nulls(
-    found: Sequence[MapMeasure], nulls: Nulls, step: Callable[[int], object]
-) -> list[dict[str, Any]]:
+def compare_with_nulls(found: Sequence[MapMeasure], nulls: Nulls, step: Callable[[int], object]) -> list[NewRow]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
     Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
     with queries from elsewhere are a family of their own. `step` is called with how many of `found` are done.
     """
-    rows: list[dict[str, Any]] = []
-    tests: dict[tuple[str, str], list[tuple[dict[str, Any], float]]] = {}
+    rows: list[NewRow] = []
+    tests: dict[tuple[str, str], list[tuple[NewRow, float]]] = {}
     for done, measured in enumerate(found, start=1):
         for key in dict.fromkeys(measured.keys):
             where = [i for i, k in enumerate(measured.keys) if k == key]
@@ -258,7 +257,7 @@ def compare_with_nulls(
     return rows
 
 
-def _named(measured: MapMeasure) -> dict[str, Any]:
+def _named(measured: MapMeasure) -> NewRow:
     return {
         "stack": measured.address.stack,
         "layer": measured.address.layer,
@@ -268,6 +267,6 @@ def _named(measured: MapMeasure) -> dict[str, Any]:
     }
 
 
-def _about(null: Null) -> dict[str, Any]:
+def _about(null: Null) -> NewRow:
     ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
     return {"value": null.mean, "n": len(null.draws)} | ends

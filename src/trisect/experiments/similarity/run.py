@@ -16,7 +16,7 @@ from trisect.claims.heads import Against, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
-from trisect.core.tables import frame
+from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.similarity.rows import (
     PAIRS,
@@ -155,7 +155,7 @@ def _statistics(
     return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
-def _cka_rows(address: Address, read: LayerReading) -> list[dict[str, Any]]:
+def _cka_rows(address: Address, read: LayerReading) -> list[NewRow]:
     rows = []
     for one, other in PAIRS:
         found = read.moments.cka(one, other)
@@ -166,7 +166,7 @@ def _cka_rows(address: Address, read: LayerReading) -> list[dict[str, Any]]:
     return rows
 
 
-def _score_rows(address: Address, scored: OnTexts) -> list[dict[str, Any]]:
+def _score_rows(address: Address, scored: OnTexts) -> list[NewRow]:
     rows = []
     named = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS, "n": scored.texts}
     for i, measure in enumerate(SCORES):
