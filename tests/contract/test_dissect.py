@@ -17,12 +17,14 @@ from trisect.experiments.ablate.settings import ABLATE, AblateSettings
 from trisect.experiments.dissect.evidence import Line, from_table
 from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.parts.ablation import ABLATION
-from trisect.experiments.dissect.parts.base import each_model, over_models
+from trisect.experiments.dissect.parts.base import DissectStep, each_model, over_models
 from trisect.experiments.dissect.parts.training import KINDS
+from trisect.experiments.dissect.run import _key
 from trisect.experiments.dissect.settings import DISSECT, DissectSettings
+from trisect.experiments.profile.settings import PROFILE, ProfileSettings
 from trisect.experiments.study.presets import find_experiment
 from trisect.lab import driver
-from trisect.lab.inputs import Workers
+from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
 
 SITES = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in ("q", "k", "v"))
@@ -193,6 +195,24 @@ def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done
     assert more.tables["evidence"].filter(kind="zeroing")["component"].to_list() == ["q", "k", "v"]
     assert more.tables["evidence"].filter(pl.col("kind") != "zeroing").equals(done.tables["evidence"])
     assert ">Zeroing</a></th>" in page
+
+
+def test_a_model_that_is_given_by_its_name_is_read_again_when_its_weights_change(tmp_path):
+    """The key of a step is of what lies in the folder, whether it was given as a path or as text."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"one")
+
+    def keys() -> set[str]:
+        steps = [
+            DissectStep(PROFILE, ProfileSettings(ModelSource(of), "embedded"), "profile") for of in (model, str(model))
+        ]
+        return {_key(step, tmp_path) for step in steps}
+
+    before = keys()
+    assert len(before) == 1
+    (model / "model.safetensors").write_bytes(b"two")
+    assert not before & keys()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -211,7 +211,7 @@ def _key(step: DissectStep, out: Path) -> str:
 
 
 def _plain(value: Any, out: Path) -> Any:
-    """A value of settings as JSON-ready data: of a folder in `out` its place and a hash of the weights in it."""
+    """A value of settings as JSON-ready data: of a folder, also one named in words, its place and a hash of its weights."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [one.name for one in fields(value)]
         return {
@@ -221,7 +221,8 @@ def _plain(value: Any, out: Path) -> Any:
         return {str(key): _plain(item, out) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, out) for item in value]
-    if isinstance(value, Path):
+    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_dir()):
+        value = Path(value)
         weights = [digest(path.read_bytes()) for path in sorted(value.glob("*.safetensors"))]
         return [os.path.relpath(value, out), *weights]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
