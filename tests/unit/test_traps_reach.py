@@ -128,3 +128,12 @@ def test_inputs_beside_the_main_one_are_tried():
     """CLIP takes a text and an image, and says only when it runs that it lacks one."""
     made = towers.build("clip").model
     assert load(made).shape.stacks == ("vision", "text")
+
+
+def test_layers_of_a_hybrid_that_do_not_attend_are_named():
+    """Whatever their class is called: they stand beside layers that attend."""
+    notes = load(zoo.build("jamba")).notes
+    assert notes == ("Left out, model.layers.0.mamba: it has no attention of queries and keys (JambaMambaMixer).",)
+    assert load(zoo.build("llama")).notes == load(zoo.build("t5")).notes == ()
+    kinds = {"layer_types": ["linear_attention", "full_attention"]}
+    assert "model.layers.0.linear_attn" in load(zoo.build("qwen3_next", **kinds)).notes[0]

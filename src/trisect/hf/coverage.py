@@ -71,6 +71,8 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     unread += [UnreadAttention(c.module, "only the other hook sees it") for c in other if not _among(c.module, read)]
     named = read + [s.module for s in unread]
     unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
+    beside = silent_layers(model, named) if chosen else []
+    unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
     moved = _change(taped, plain) if by_tape else _change(followed, open_own)
     apart = _apart(plain if by_tape else open_own, own)
@@ -95,6 +97,24 @@ def should_attend(module: nn.Module) -> bool:
         return True
     named = "attention" in type(module).__name__.lower() or "attn" in type(module).__name__.lower()
     return named and sum(is_affine(child) for child in module.children()) >= 3
+
+
+def silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:
+    """The layers of a hybrid that mix their sequence otherwise: those beside layers that attend, in one list of layers."""
+    found = []
+    for name, module in model.named_modules():
+        layers = {f"{name}.{n}" if name else n: c for n, c in module.named_children()}
+        inner = any(part.isdigit() for part in name.split("."))  # the parts of one layer, as T5 lists them
+        if inner or not isinstance(module, nn.ModuleList) or len(layers) < 2:
+            continue
+        loud = {place for place in layers if any(a.startswith(f"{place}.") or a == place for a in attending)}
+        usual = {n for place in loud for n, _ in layers[place].named_children()}
+        for place in layers.keys() - loud if loud else ():
+            own = [n for n, _ in layers[place].named_children() if n not in usual]
+            mixer = f"{place}.{own[0]}" if own else place
+            words = f"it has no attention of queries and keys ({type(model.get_submodule(mixer)).__name__})"
+            found.append(UnreadAttention(mixer, words))
+    return sorted(found)
 
 
 @contextlib.contextmanager
