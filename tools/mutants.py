@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SURVIVORS, FETCH = "tests/unit/test_survivors.py", "hf/fetch.py"
+SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/unit/test_whole_run.py", "hf/fetch.py"
 ABLATE, REWIND = "experiments/ablate/replacements.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
+CROSS = 'return target if target is not None and stack == "dec" else source'
 RAISED = "except OSError as error:\n        raise refused(error) from error"
 
 
@@ -33,26 +34,26 @@ MUTANTS = (
     Mutant(FETCH, "use_safetensors=None if options.pickle else True", "use_safetensors=None", SURVIVORS),
     Mutant(FETCH, "    check_finite(name, model)\n", "", "tests/unit/test_lies.py"),
     Mutant(FETCH, "if pickles and not options.pickle:", "if False:", "tests/unit/test_fetch.py"),
-    Mutant("hf/given_files.py", "if Path(one).name != one", "if False", "tests/unit/test_lies.py"),
-    Mutant("hf/given_files.py", "if not LEAST[kind] <= value <= most:", "if value < LEAST[kind]:", "tests/unit/test_lies.py"),
-    Mutant(ABLATE, "return lambda batch: means", "return lambda batch: dict.fromkeys(addresses, zeros())", SURVIVORS),
-    Mutant("core/subject.py", 'stack == "dec" else self.source', 'stack in ("dec", "cross") else self.source', SURVIVORS),
-    Mutant("core/files.py", "scratch.replace(path)", "path.write_bytes(scratch.read_bytes())", SURVIVORS),
-    Mutant("core/files.py", "os.fsync(handle.fileno())", "pass", SURVIVORS),
-    Mutant("core/files.py", "if found != checksum:", "if False:", "tests/unit/test_files.py"),
-    Mutant("core/tables.py", "!= mark[1]:", "== b'':", "tests/unit/test_files.py"),
-    Mutant("core/door.py", RAISED, "except ZeroDivisionError:\n        raise", "tests/unit/test_door.py"),
-    Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py"),
-    Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py"),
-    Mutant("lab/folder.py", "if read_run(statement).id != run:", "if False:", "tests/unit/test_bounds.py"),
-    Mutant("lab/whole_run.py", "if of is not None and of != manifest[\"run\"]:", "if False:", "tests/unit/test_whole_run.py"),
-    Mutant("lab/whole_run.py", "elif mark and digest(content) != mark:", "elif False:", "tests/unit/test_whole_run.py"),
-    Mutant("lab/driver.py", "        Folder(out).check_empty(f\"results", "        str(f\"results", "tests/unit/test_whole_run.py"),
+    Mutant("hf/given_files.py", "if Path(one).name != one", "if False", "tests/unit/test_lies.py -k leads"),
+    Mutant("hf/given_files.py", "if not LEAST[kind] <= value <= most:", "if value < LEAST[kind]:", "tests/unit/test_lies.py -k sizes"),
+    Mutant(ABLATE, "return lambda batch: means", "return lambda batch: dict.fromkeys(addresses, zeros())", f"{SURVIVORS} -k mean_is"),
+    Mutant("core/trace.py", CROSS, CROSS.replace('== "dec"', 'in ("dec", "cross")'), f"{SURVIVORS} -k cross"),
+    Mutant("core/files.py", "scratch.replace(path)", "path.write_bytes(scratch.read_bytes())", f"{SURVIVORS} -k renamed"),
+    Mutant("core/files.py", "os.fsync(handle.fileno())", "pass", f"{SURVIVORS} -k disk"),
+    Mutant("core/files.py", "if found != checksum:", "if False:", f"{SURVIVORS} -k digit"),
+    Mutant("core/tables.py", "!= mark[1]:", "== b'':", f"{SURVIVORS} -k checksum"),
+    Mutant("core/door.py", RAISED, "except ZeroDivisionError:\n        raise", "tests/unit/test_door.py -k kind"),
+    Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py -k controls"),
+    Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py -k upper"),
+    Mutant("lab/folder.py", "if read_run(statement).id != run:", "if False:", "tests/unit/test_bounds.py -k forged"),
+    Mutant("lab/whole_run.py", "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
+    Mutant("lab/whole_run.py", "elif mark and digest(content) != mark:", "elif False:", f"{WHOLE} -k altered"),
+    Mutant("lab/driver.py", "        Folder(out).check_empty(f\"results", "        str(f\"results", WHOLE),
     Mutant("stats/correct.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
     Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
-    Mutant("measure/ablation.py", "/ self._counts[name]", "/ (1 + self._counts[name])", "tests/unit/test_ablation.py " + SURVIVORS),
-    Mutant("text/bitext.py", "if not any(links.possible for links in found.sentences):", "if False:", "tests/unit/test_bounds.py"),
-    Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py"),
+    Mutant("measure/ablation.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
+    Mutant("text/bitext.py", "if not any(links.possible for links in found.sentences):", "if False:", "tests/unit/test_bounds.py -k gold"),
+    Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),
 )  # fmt: skip
 
 

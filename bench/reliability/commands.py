@@ -1,6 +1,6 @@
 """Every command that leaves a folder: killed at random moments, on a disk that is full, twice in one folder, and without a network.
 
-python bench/reliability/commands.py [--kills 8] [--seed 0] [--only norms]
+python bench/reliability/commands.py [--kills 8] [--seed 0] [--only norms,align]
 """
 
 from __future__ import annotations
@@ -227,14 +227,18 @@ def main() -> int:
         prepare(Path(place))
         campaign = Campaign(Path(place), wanted.seed)
         for name, words in commands(Path(place)).items():
-            if wanted.only in ("", name):
+            if not wanted.only or name in wanted.only.split(","):
                 (Path(place) / name).mkdir()
                 began = time.monotonic()
                 peace, seconds = campaign.peace(name, words)
                 campaign.kills(name, words, peace, seconds, wanted.kills)
                 campaign.twice(name, words, peace)
                 campaign.full(name, words, peace)
-                print(f"{name}: {time.monotonic() - began:.0f} s, {len(campaign.tally.wrong)} wrong so far", flush=True)
+                counts = ", ".join(f"{count} {what}" for what, count in campaign.tally.seen.items())
+                print(
+                    f"{name}: {time.monotonic() - began:.0f} s; so far {counts}; {len(campaign.tally.wrong)} wrong",
+                    flush=True,
+                )
     for what, count in campaign.tally.seen.items():
         print(f"{count:5} {what}")
     for words in campaign.tally.wrong:

@@ -10,9 +10,10 @@ import transformers
 from tests import tinyhf
 
 import trisect
-from trisect.core.errors import ModelError
-from trisect.core.files import replace_file, write_json
+from trisect.core.errors import DamagedFileError, ModelError
+from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.subject import Batch, Texts
+from trisect.core.tables import SIGNED, frame, read_table, write_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.hf.fetch import Options, fetch
@@ -109,6 +110,24 @@ def test_cross_attention_asks_with_the_target_and_looks_at_the_source():
     cross = next(t for t in reading.traces if t.address == Address("cross", 1))
     assert cross.key_real.shape[1] == reading.source.real.shape[1] == cross.weights.shape[3]
     assert cross.query_real.shape[1] != cross.key_real.shape[1]
+
+
+def test_a_changed_digit_of_a_json_file_is_damage_and_names_what_to_do(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    path.write_text(path.read_text().replace('"a": 1', '"a": 2'))
+    with pytest.raises(DamagedFileError) as error:
+        read_json(path, "Delete it.")
+    assert error.value.args == (f"{path} is damaged.", "Its content does not match its checksum.", "Delete it.")
+
+
+def test_a_table_whose_checksum_is_another_is_damaged(tmp_path):
+    path = write_table(tmp_path, "metrics", frame("metrics", [{"run": "a", "epoch": 1, "value": 0.5}]))
+    content = path.read_bytes()
+    (mark,) = SIGNED.findall(content)
+    path.write_bytes(content.replace(mark, mark[:-1] + (b"0" if mark[-1:] != b"0" else b"1")))
+    with pytest.raises(DamagedFileError, match="does not match its checksum"):
+        read_table(tmp_path, "metrics")
 
 
 def test_a_file_is_renamed_into_place_and_never_written_where_it_lies(tmp_path):
