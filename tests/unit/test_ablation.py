@@ -146,6 +146,9 @@ class Blurred:
     def trace(self, batch):
         raise AssertionError
 
+    def each(self, batch, see):
+        raise AssertionError
+
     def score(self, batch, write=None, hold=None, clean=None):
         total = 0.0
         for address, writer in (write or {}).items():

@@ -257,6 +257,9 @@ class Fake:
         assert batch.rows == ((0, 0),)
         return READINGS["encoder"]
 
+    def each(self, batch, see):
+        raise AssertionError
+
 
 def test_a_text_becomes_a_page(tmp_path):
     subject = cast(Subject, Fake())

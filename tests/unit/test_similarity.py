@@ -91,6 +91,10 @@ class Made:
             traces.append(replace(one, query_real=real, key_real=key_real))
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows)
 
+    def each(self, batch, see) -> None:
+        for trace in self.trace(batch).traces:
+            see(trace)
+
     def score(self, batch, write=None, hold=None, clean=None) -> RowScores:
         raise NotImplementedError
 

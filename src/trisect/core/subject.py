@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_
 
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.site import Site
-from trisect.core.trace import Address, Projections, Reading, Side, key_side_of, side_of
+from trisect.core.trace import Address, Projections, Reading, Side, Trace, key_side_of, side_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -186,6 +186,10 @@ class Subject(Protocol):
 
     def trace(self, batch: Batch) -> Reading:
         """Read one batch."""
+        ...
+
+    def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
+        """Read one batch, a layer at a time: nothing of a layer is held any more when the next is met."""
         ...
 
     def score(

@@ -108,7 +108,7 @@ def _standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
 
 
 @contextlib.contextmanager
-def watch(model: nn.Module, around: Mapping[Address, Around]) -> Iterator[Mapping[Address, ResidualBlock]]:
+def watch(model: nn.Module, around: Mapping[Address, Around]) -> Iterator[dict[Address, ResidualBlock]]:
     """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`, on the CPU."""
     wanted: dict[str, dict[int, tuple[Address, Around]]] = {}
     for address, one in around.items():

@@ -133,7 +133,7 @@ class Pretrained:
         """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
         return self._batch_of(inputs, self._look(inputs, lambda _: None))
 
-    def _look(self, inputs: Inputs, take: Callable[[Seen], None]) -> Sequence[Call]:
+    def _look(self, inputs: Inputs, take: Callable[[Seen], object]) -> Sequence[Call]:
         """The calls of one pass over inputs of the model's own, each given away as it is made."""
         if not any(isinstance(t, Tensor) for t in inputs.values()):
             known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
@@ -182,7 +182,15 @@ class Pretrained:
         self._walk(batch.inputs, seen.append)
         return self._reading(batch, seen)
 
-    def _walk(self, inputs: Inputs, take: Callable[[Seen], None], pattern: bool = False) -> Sequence[Call]:
+    @torch.no_grad()
+    def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
+        """Read one batch, a layer at a time: nothing of a layer is held any more when the next is met.
+
+        Raises ModelError where the layers' laws do not hold in it, at its end.
+        """
+        self._walk(batch.inputs, lambda seen: see(_trace(batch, *seen)))
+
+    def _walk(self, inputs: Inputs, take: Callable[[Seen], object], pattern: bool = False) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met, and its laws are looked at."""
         if self.state is not None and self.state.changed(self.model):
             known = "What was found of its projections belongs to the weights that it had then."
@@ -193,7 +201,7 @@ class Pretrained:
             own = found[call.order] if call.order < len(found) else None
             if own is not None and own.module == call.module and own.valid:
                 checker.call(call)
-                block = blocks.get(own.projections.address)
+                block = blocks.pop(own.projections.address, None)
                 take(Seen(own.projections, _moved(call), block))
             return outline(call, pattern)
 

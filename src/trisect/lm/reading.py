@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -130,6 +130,11 @@ class OwnModel:
             known = f"A Reading holds one batch of at most {size:,} windows, all in memory."
             raise ModelError(f"{len(made)} batches were given.", known, "Use batches and trace, one batch at a time.")
         return self.trace(made[0])
+
+    def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
+        """Read one batch, and hand its layers over one by one; models of this size are read whole."""
+        for trace in self.trace(batch).traces:
+            see(trace)
 
     @torch.no_grad()
     def trace(self, batch: Batch) -> Reading:

@@ -15,13 +15,13 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Reading, key_side_of
+from trisect.core.trace import Trace
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured
 from trisect.measure.mixing import expansion_rate
 from trisect.measure.norms import output_projection
-from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, Whose, frequency_ranks
+from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, TokenNorms, Whose, frequency_ranks
 from trisect.measure.sums import group_of
 from trisect.measure.token_categories import CATEGORIES, find_categories, find_words
 from trisect.papers.norms_revised import SOURCE
@@ -114,20 +114,26 @@ def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
 @torch.no_grad()
 def _read(subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], counted: Counted) -> None:
     """One batch through the model and into the tallies."""
-    reading = subject.trace(batch)
     numbers = torch.tensor([text for text, _ in batch.rows])
+    whose = {stack: _whose(batch, stack, numbers, counted, subject.objective == "causal") for stack in tallies}
+    seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
+
+    def see(trace: Trace) -> None:
+        tally = tallies.get(trace.stack)
+        if tally is not None and trace.address in tally.layers:
+            own = whose[trace.stack]
+            seen[trace.stack].append(tally.layers[trace.address].add(trace, own, tally.model))
+
+    subject.each(batch, see)
     for stack, tally in tallies.items():
-        whose = _whose(reading, stack, numbers, counted, subject.objective == "causal")
-        traces = [t for t in reading.traces if t.stack == stack and t.address in tally.layers]
-        seen = [tally.layers[trace.address].add(trace, whose, tally.model) for trace in traces]
-        tally.model.add_frequency(seen, whose)
+        tally.model.add_frequency(seen[stack], whose[stack])
 
 
-def _whose(reading: Reading, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
+def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
     ranks = counted.ranks
-    keys = key_side_of(stack, reading.source, reading.target, reading.sides)
+    keys = batch.keys(stack)
     rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
-    if ranks is not None and keys.ids is not None and keys is reading.source:
+    if ranks is not None and keys.ids is not None and keys is batch.source:
         real = keys.real.cpu()
         rank[real] = ranks[keys.ids.cpu()[real]]
     group, fewer = (group_of(numbers, counted.texts, groups) for groups in (GROUPS, FEWER))

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.subject import Subject
+from trisect.core.subject import Batch, Subject
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.word_labels import WordPlace, WordTexts
@@ -136,18 +136,20 @@ class _Collector:
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
 
-    def add(self, traces: Iterable[Trace], places: list[WordPlace]) -> None:
+    def read(self, subject: Subject, batch: Batch, places: list[WordPlace]) -> None:
         rows, columns = (torch.tensor([getattr(p, n) for p in places]) for n in ("row", "position"))
-        for trace in traces:
-            x = taken_in(trace)
-            if not self.begun:
-                self._begin(trace, x, rows, columns)
-            if (layer := self.layers.get(trace.address)) is not None:
-                assert x is not None
-                layer.taken.add(x[rows, columns])
-                for component, store in layer.own.items():
-                    store.add(used(trace, component)[rows, columns].flatten(1))
+        subject.each(batch, lambda trace: self._add(trace, rows, columns))
         self.begun = True
+
+    def _add(self, trace: Trace, rows: Tensor, columns: Tensor) -> None:
+        x = taken_in(trace)
+        if not self.begun:
+            self._begin(trace, x, rows, columns)
+        if (layer := self.layers.get(trace.address)) is not None:
+            assert x is not None
+            layer.taken.add(x[rows, columns])
+            for component, store in layer.own.items():
+                store.add(used(trace, component)[rows, columns].flatten(1))
 
     def _begin(self, trace: Trace, x: Tensor | None, rows: Tensor, columns: Tensor) -> None:
         if (why := _unreadable(trace, x)) is not None or x is None:
@@ -212,7 +214,7 @@ def read_words(
             notes |= dict.fromkeys(batch.notes)
             count = batch.rows[-1][0] + 1
             if places:
-                collector.add(subject.trace(batch).traces, places)
+                collector.read(subject, batch, places)
             advance(min(len(numbers), settings.words), settings.words)
     if not collector.layers:
         known = " ".join(collector.notes()) or "In none of the texts is a word read."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address
+from trisect.core.trace import Address, Trace
 from trisect.experiments.similarity.rows import (
     PAIRS,
     MapMeasure,
@@ -116,17 +117,21 @@ def _read(
     with torch.no_grad():
         for one in subject.batches(texts.texts(), batch):
             notes |= dict.fromkeys(one.notes)
-            for trace in subject.trace(one).traces:
-                mine = read.setdefault(trace.address, LayerReading(trace.group))
-                mine.moments.add(trace)
-                for row, (text, _) in enumerate(one.rows):
-                    if (score := score_row(trace, row)) is not None:
-                        counts = np.full((1, trace.heads), float(score.queries))
-                        sums = np.concatenate([score.sums.cpu().numpy(), counts])
-                        mine.texts[text] = mine.texts[text] + sums if text in mine.texts else sums
-                        mine.pairs[text] = mine.pairs.get(text, 0) + score.pairs
+            subject.each(one, partial(_add, read, one))
             step(_last(one) + 1, count)
     return read
+
+
+def _add(read: dict[Address, LayerReading], batch: Batch, trace: Trace) -> None:
+    """One layer of one batch into its sums."""
+    mine = read.setdefault(trace.address, LayerReading(trace.group))
+    mine.moments.add(trace)
+    for row, (text, _) in enumerate(batch.rows):
+        if (score := score_row(trace, row)) is not None:
+            counts = np.full((1, trace.heads), float(score.queries))
+            sums = np.concatenate([score.sums.cpu().numpy(), counts])
+            mine.texts[text] = mine.texts[text] + sums if text in mine.texts else sums
+            mine.pairs[text] = mine.pairs.get(text, 0) + score.pairs
 
 
 def _last(batch: Batch) -> int:
