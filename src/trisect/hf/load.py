@@ -135,17 +135,11 @@ class Pretrained:
 
     def _look(self, inputs: Inputs, take: Callable[[Seen], object]) -> Sequence[Call]:
         """The calls of one pass over inputs of the model's own, each given away as it is made."""
-        if not any(isinstance(t, Tensor) for t in inputs.values()):
-            known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
-            raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
+        _check_tensors(inputs)
         try:
             return self._walk(inputs, take, pattern=True)
         except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
-            known = f"The model says: {' '.join(str(error).split())[:200]}"
-            todo = f"Give what its forward takes: {', '.join(sorted(self.desk.accepts)[:8])}."
-            raise ModelError(
-                f"The inputs {', '.join(map(repr, inputs))} do not go through {self.name}.", known, todo
-            ) from error
+            raise _not_through(self.name, inputs, self.desk.accepts, error) from error
 
     def _batch_of(self, inputs: Inputs, calls: Sequence[Call]) -> Batch:
         source, target, beside = find_sides(inputs, self.tokenizer, calls, self.addresses)
@@ -192,9 +186,7 @@ class Pretrained:
 
     def _walk(self, inputs: Inputs, take: Callable[[Seen], object], pattern: bool = False) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met, and its laws are looked at."""
-        if self.state is not None and self.state.changed(self.model):
-            known = "What was found of its projections belongs to the weights that it had then."
-            raise ModelError(f"The weights of {self.name} have changed since it was loaded.", known, "Load it again.")
+        _check_state(self.name, self.state, self.model)
         found = self.proof.found
 
         def meet(call: Call) -> Call:
@@ -276,6 +268,24 @@ class Pretrained:
             made = self.model(**own)
         _same_calls(self.name, [call.module for call in calls], [found.module for found in self.proof.found])
         return list(calls), made
+
+
+def _check_state(name: str, state: State | None, model: nn.Module) -> None:
+    if state is not None and state.changed(model):
+        known = "What was found of its projections belongs to the weights that it had then."
+        raise ModelError(f"The weights of {name} have changed since it was loaded.", known, "Load it again.")
+
+
+def _check_tensors(inputs: Inputs) -> None:
+    if not any(isinstance(t, Tensor) for t in inputs.values()):
+        known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
+        raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
+
+
+def _not_through(name: str, inputs: Inputs, accepts: Iterable[str], error: Exception) -> ModelError:
+    known = f"The model says: {' '.join(str(error).split())[:200]}"
+    todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
+    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
 
 
 def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
