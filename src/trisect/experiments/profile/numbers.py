@@ -12,6 +12,7 @@ from trisect.stats.tested import ALPHA
 
 COMPONENTS = ("q", "k", "v")
 PAIRS = ("q-v", "k-v", "q-k")
+EXCHANGED, KINDS = "exchange_change", ("weights free", "weights held")
 ERASED = ("erase_excess_nats", "erase_excess_share")
 
 _Key = tuple[str | None, int | None, int | None, str | None, str, str | None]
@@ -54,6 +55,7 @@ class ProfileNumbers(NamedTuple):
     """The table `measures`, found by place and measure; `spots` are the layers, `labels` the labels, in their order.
 
     `stages` are gains at checkpoints, by the checkpoint's number from 0; `erased` what the loss rises by beyond random subspaces.
+    `exchanged` is what another text's parts change, by layer (null: the mean over them), kind and component.
     """
 
     found: Mapping[_Key, MeasuredNumber]
@@ -61,6 +63,7 @@ class ProfileNumbers(NamedTuple):
     labels: tuple[str, ...]
     stages: Mapping[tuple[int, int | None, str, str], MeasuredNumber]
     erased: Mapping[tuple[LayerSpot, str, str], MeasuredNumber]
+    exchanged: Mapping[tuple[int | None, str, str], MeasuredNumber]
 
     @classmethod
     def of(cls, measures: pl.DataFrame, labels: tuple[str, ...] = ()) -> ProfileNumbers:
@@ -69,10 +72,13 @@ class ProfileNumbers(NamedTuple):
         found: dict[_Key, MeasuredNumber] = {}
         stages: dict[tuple[int, int | None, str, str], MeasuredNumber] = {}
         erased: dict[tuple[LayerSpot, str, str], MeasuredNumber] = {}
+        exchanged: dict[tuple[int | None, str, str], MeasuredNumber] = {}
         spots, met = set(), dict.fromkeys(labels)
         for stack, layer, head, component, measure, group, at, *rest in measures.select(columns).iter_rows():
             if measure in ERASED:
                 erased[LayerSpot(stack, layer), component, group] = MeasuredNumber(*rest)
+            if measure == EXCHANGED:
+                exchanged[layer, group, component] = MeasuredNumber(*rest)
             if not measure.startswith("profile_"):
                 continue
             if at is not None:
@@ -82,7 +88,7 @@ class ProfileNumbers(NamedTuple):
             met.setdefault(group)
             if layer is not None:
                 spots.add(LayerSpot(stack, layer))
-        return cls(found, tuple(sorted(spots)), tuple(met), stages, erased)
+        return cls(found, tuple(sorted(spots)), tuple(met), stages, erased, exchanged)
 
     def get(
         self, spot: LayerSpot, label: str, measure: str, component: str | None = None, head: int | None = None

@@ -9,7 +9,14 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot, ProfileNumbers
-from trisect.experiments.profile.page_beyond import causal_findings, causal_twin, mlp_check, mlp_findings
+from trisect.experiments.profile.page_beyond import (
+    causal_findings,
+    causal_twin,
+    exchange_findings,
+    exchanged,
+    mlp_check,
+    mlp_findings,
+)
 from trisect.experiments.profile.page_checkpoints import checkpoint_findings, over_checkpoints
 from trisect.papers import profile
 from trisect.report import format as words
@@ -61,6 +68,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         Section("Layer by layer", _how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
         _heads(numbers, facts),
         *(over_checkpoints(numbers, facts.checkpoints) if facts.checkpoints else ()),
+        *exchanged(numbers, facts),
         *(mlp_check(numbers) if facts.mlp else ()),
         *(causal_twin(numbers, facts) if facts.causal_corpus is not None else ()),
         Section("Notes", tuple(about.notes)),
@@ -84,7 +92,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
     begun = checkpoint_findings(numbers, about.facts.checkpoints)
     twins = causal_findings(numbers, about.facts) if about.facts.causal_corpus is not None else ()
     checked = mlp_findings(numbers) if about.facts.mlp else ()
-    return (*_answer(numbers), *named, *begun, *checked, *twins, *verdict_findings(tables["claims"]))
+    moved = exchange_findings(numbers, about.facts)
+    return (*_answer(numbers), *named, *begun, *moved, *checked, *twins, *verdict_findings(tables["claims"]))
 
 
 def _answer(numbers: ProfileNumbers) -> tuple[Finding, ...]:

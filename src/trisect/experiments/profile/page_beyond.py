@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trisect.core.finding import Estimate, Finding
-from trisect.experiments.profile.numbers import COMPONENTS, LayerSpot, MeasuredNumber, ProfileNumbers
+from trisect.experiments.profile.numbers import COMPONENTS, KINDS, LayerSpot, MeasuredNumber, ProfileNumbers
 from trisect.papers.profile import MARGIN
 from trisect.report import format as words
 from trisect.report.label_maps import LabelCell, label_grid
@@ -50,6 +50,39 @@ def mlp_check(numbers: ProfileNumbers) -> tuple[Section, ...]:
         "predicts the fifth, with 12 random maps a layer."
     )
     return (Section("With MLP probes", (*map(str, mlp_findings(numbers)), how)),)
+
+
+def exchange_findings(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ...]:
+    """What another text's queries, keys and values change in one layer, with attention's weights free and held."""
+    found = {(kind, c): one for kind in KINDS for c in COMPONENTS if (one := numbers.exchanged.get((None, kind, c)))}
+    if len(found) < len(KINDS) * len(COMPONENTS):
+        return ()
+    what = "share of the output" if facts.unit == "share" else "nats, without the sign"
+    parts = [
+        f"with attention's {kind} "
+        + ", ".join(f"{c} {spoken(one.value, one.low, one.high)}" for (k, c), one in found.items() if k == kind)
+        for kind in KINDS
+    ]
+    n = found[KINDS[0], "q"].n
+    said = (
+        f"Another text's part in one layer changes the model by ({what}, mean over layers, {words.several(n or 0, 'text')}): "
+        f"{'; '.join(parts)}."
+    )
+    values = tuple(Estimate(f"{c}, {kind}", one.value, one.low, one.high, one.n) for (kind, c), one in found.items())
+    return (Finding("exchange", said, facts.unit, values, title="Exchange", per="text"),)
+
+
+def exchanged(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Section, ...]:
+    """The section: by which of q, k and v another text's content arrives."""
+    found = exchange_findings(numbers, facts)
+    if not found:
+        return ()
+    how = (
+        "In each layer, one at a time, the queries, keys or values of another text of as many tokens take the place of the text's "
+        "own (interchange intervention, activation patching). Held, all attention weights stay as they were: queries and keys then have "
+        "nothing to act by, and all that still changes came by the values."
+    )
+    return (Section("By which of them content arrives", (how, *map(str, found))),)
 
 
 def causal_findings(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.causal import CausalTwin, erase_labels
 from trisect.experiments.profile.check import mlp_rows
+from trisect.experiments.profile.exchange import exchange, exchange_rows, held_share
 from trisect.experiments.profile.reading import (
     COMPONENTS,
     LayerWords,
@@ -66,11 +67,21 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
     for name, revision in () if own else revisions_of(settings.source, settings.checkpoints):
         stages.append(Stage(name, _profile(revision, texts, label, settings, bench)[1]))
+    moved = None
+    if subject.objective != "seq2seq":
+        with bench.progress("another text's parts"):
+            moved = exchange(subject, texts.texts, tuple(read.layers), settings.batch, settings.seed)
     made = chain(
-        rows(scores, read.labels), stage_rows(stages, label.labels), checked, () if twin is None else twin.rows
+        rows(scores, read.labels),
+        stage_rows(stages, label.labels),
+        checked,
+        () if twin is None else twin.rows,
+        () if moved is None else exchange_rows(moved, settings.seed),
     )
     measures = frame("measures", ({"subject": subject.name, **row} for row in made))
     found = evidence(scores, label.labels, settings.seed)
+    if moved is not None and (share := held_share(moved, settings.seed)) is not None:
+        found["held_share_v"] = share
     facts = _facts(settings, bench, read, texts, stages, twin)
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
