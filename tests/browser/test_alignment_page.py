@@ -36,9 +36,9 @@ def test_it_fits_and_every_drawing_is_there_and_named(opened, width, scheme):
     assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
 
 
-def test_the_card_counts_sentences_and_the_table_can_be_reached_by_keyboard(opened):
+def test_the_card_counts_models_and_the_table_can_be_reached_by_keyboard(opened):
     tab = opened(360)
-    assert tab.locator(".card dt").all_inner_texts()[:2] == ["Sentences (n)", "Sentences needed"]
+    assert tab.locator(".card dt").all_inner_texts()[:2] == ["Models (n)", "Models needed"]
     boxes = "[...document.querySelectorAll('.scroll')].map(b => [b.scrollWidth > b.clientWidth + 1, b.tabIndex])"
     found = tab.evaluate(boxes)
     assert found

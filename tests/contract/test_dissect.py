@@ -92,7 +92,7 @@ def test_the_first_screen_links_to_a_model_that_was_just_trained_and_to_the_tuto
     short = page[page.index('id="short-answer"') : page.index('id="sure"')]
     links = re.findall(r'href="([^"]+)"', short)
     assert "explore.html" in links
-    for link in ("explore.html", next(one for one in links if one.endswith("one-head.md")), "theory/report.html"):
+    for link in ("explore.html", next(one for one in links if one.endswith("one-head.md")), "theory/theory.html"):
         assert (done.folder / link).exists(), link
     explorer = done.folder / "explore.html"
     assert "Explorer" in explorer.read_text(encoding="utf-8")

@@ -11,7 +11,8 @@ from tests.traces import random_projections
 from trisect.core.trace import Address, Projections
 from trisect.experiments.similarity import rows as likeness
 from trisect.measure import nulls, similarity
-from trisect.stats.null import EXACT, Null, permuted_spearman
+from trisect.stats.null import Null
+from trisect.stats.orders import EXACT, permuted_spearman
 
 SAME = 1e-3  # of Kolmogorov and Smirnov's p; the seeds are fixed, so that a pass stays a pass
 DIRECT = 3000

@@ -59,7 +59,13 @@ def site_by_hand(text):
     left, at, right = text.strip().partition("@")
     layers, dot, heads = right.partition(".")
     first, stop, rest = left.partition(".")
-    stack, left = (first, rest) if stop and first in ("enc", "dec", "cross") else ("", left)
+    named = (
+        first[:1].isascii()
+        and first[:1].islower()
+        and all(c.isascii() and (c.islower() or c.isdigit() or c == "_") for c in first)
+    )
+    taken = first in ("pre", "plain", "encoder", "decoder")
+    stack, left = (first, rest) if stop and named and not taken else ("", left)
     pre, left = left.startswith("pre."), left.removeprefix("pre.")
     parts = left.split("+")
     if not at or any(p not in ("q", "k", "v", "o", "attn", "ffn") for p in parts) or (dot and heads[:1] != "h"):

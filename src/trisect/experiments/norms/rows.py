@@ -17,7 +17,7 @@ from trisect.measure.sums import Sums
 from trisect.measure.token_categories import CATEGORIES, MARKED
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import spearman, variation
-from trisect.stats.null import permuted_spearman
+from trisect.stats.orders import permuted_spearman
 from trisect.stats.tested import Reals, finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
