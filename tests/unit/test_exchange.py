@@ -80,7 +80,8 @@ def test_rows_are_means_over_texts_with_intervals():
     whole = [r for r in rows if "layer" not in r and (r["group"], r["component"]) == ("weights held", "v")]
     assert len(whole) == 1
     assert whole[0]["value"] == pytest.approx(changes[:, :, 1, 2].mean())
-    assert whole[0]["low"] < whole[0]["value"] < whole[0]["high"]
+    low, value, high = (float(whole[0][name] or 0.0) for name in ("low", "value", "high"))
+    assert 0 < low < value < high
     assert whole[0]["n"] == 40
     first = next(r for r in rows if r.get("layer") == 2 and (r["group"], r["component"]) == ("weights free", "q"))
     assert first["value"] == pytest.approx(changes[:, 1, 0, 0].mean())
