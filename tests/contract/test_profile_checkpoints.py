@@ -84,7 +84,7 @@ def test_since_when_is_said_by_rule():
     stages: dict[tuple[int, int | None, str, str], MeasuredNumber] = {
         (at, None, c, "position"): gain(low) for c, three in lows.items() for at, low in enumerate(three)
     }
-    numbers = ProfileNumbers({}, (), ("position",), stages, {}, {})
+    numbers = ProfileNumbers({}, (), ("position",), stages, {}, {}, {})
     (found,) = checkpoint_findings(numbers, ("0", "5", "10"))
     assert str(found) == (
         "position: over checkpoints: queries keep it from checkpoint 5 on, keys keep it from checkpoint 10 on, "

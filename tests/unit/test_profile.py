@@ -387,6 +387,31 @@ def test_the_causal_twin_erases_each_label_at_each_layer(more):
     assert (more.folder / "figures" / "profile-causal.svg").exists()
 
 
+def test_head_by_head_the_causal_twin_is_of_single_heads_too_and_adds_nothing_to_the_layers(more, tmp_path):
+    asked = {"labels": ["pos"], "words": 900, "causal": 8, "quiet": True, "per": "head"}
+    found = trisect.profile(OWN, "embedded", out=tmp_path / "out", **asked)
+    rows = found.tables["measures"].filter(pl.col("measure") == "erase_excess_nats")
+    alone = rows.filter(pl.col("head").is_not_null())
+    heads = {p.address: len(p.w_q) for p in OWN.projections() if p.w_q is not None}
+    assert {(r["layer"], r["head"], r["component"]) for r in alone.iter_rows(named=True)} == {
+        (a.layer, h, c) for a, n in heads.items() for h in range(1, n + 1) for c in COMPONENTS
+    }
+    layers = rows.filter(pl.col("head").is_null()).sort("layer", "component")
+    before = (
+        more.tables["measures"]
+        .filter(pl.col("measure") == "erase_excess_nats", pl.col("group") == "pos")
+        .sort("layer", "component")
+    )
+    assert layers["value"].to_list() == pytest.approx(before["value"].to_list())
+    (said,) = (f for f in found.findings if f.measure == "profile_erased_head")
+    for value in said.values:
+        most = alone.filter(pl.col("component") == value.name[0])["value"].max()
+        assert value.mean == pytest.approx(most)
+        assert ".h" in value.name
+    assert str(escape(said.words)) in found.report.read_text()
+    assert not [f for f in more.findings if f.measure == "profile_erased_head"]
+
+
 def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
     texts = open_labelled(bank, "train")
     label = labeller(texts, ("word", "pos"), None)

@@ -42,11 +42,13 @@ def erase_labels(
 ) -> CausalTwin:
     """Erase every label from every layer's q, k or v, all heads together, with erasers fitted to the profile's own split.
 
-    Measured on the first `causal` texts of another split. A position carries the label of its own word. Raises TrisectError.
+    Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
+    A position carries the label of its own word. Raises TrisectError.
     """
     need_extra("concept_erasure", "erase", "The causal twin of a profile")
     subject, wanted = bench.subject, settings.causal or 0
-    edits = tuple(e for e in plan_edits(subject.shape, None, "layer") if e.address in addresses)
+    ways = dict.fromkeys(("layer", settings.per))
+    edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
     fit = relabelled(open_labelled(settings.corpus, settings.split, settings.reader, bare=True), label, classes)
     other = relabelled(_other(settings), label, classes)
     marker = WordLabels(subject, {one.name: {c: i for i, c in enumerate(one.classes)} for one in classes}, False)

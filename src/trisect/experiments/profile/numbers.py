@@ -55,7 +55,9 @@ class ProfileNumbers(NamedTuple):
     """The table `measures`, found by place and measure; `spots` are the layers, `labels` the labels, in their order.
 
     `stages` are gains at checkpoints, by the checkpoint's number from 0; `erased` what the loss rises by beyond random subspaces.
-    `exchanged` is what another text's parts change, by layer (null: the mean over them), kind and component.
+    `erased_heads` is the same for
+    single heads, where these were asked for. `exchanged` is what another text's parts change, by layer (null: the mean over
+    them), kind and component.
     """
 
     found: Mapping[_Key, MeasuredNumber]
@@ -64,6 +66,7 @@ class ProfileNumbers(NamedTuple):
     stages: Mapping[tuple[int, int | None, str, str], MeasuredNumber]
     erased: Mapping[tuple[LayerSpot, str, str], MeasuredNumber]
     exchanged: Mapping[tuple[int | None, str, str], MeasuredNumber]
+    erased_heads: Mapping[tuple[LayerSpot, int, str, str], MeasuredNumber]
 
     @classmethod
     def of(cls, measures: pl.DataFrame, labels: tuple[str, ...] = ()) -> ProfileNumbers:
@@ -73,10 +76,13 @@ class ProfileNumbers(NamedTuple):
         stages: dict[tuple[int, int | None, str, str], MeasuredNumber] = {}
         erased: dict[tuple[LayerSpot, str, str], MeasuredNumber] = {}
         exchanged: dict[tuple[int | None, str, str], MeasuredNumber] = {}
+        heads: dict[tuple[LayerSpot, int, str, str], MeasuredNumber] = {}
         spots, met = set(), dict.fromkeys(labels)
         for stack, layer, head, component, measure, group, at, *rest in measures.select(columns).iter_rows():
-            if measure in ERASED:
+            if measure in ERASED and head is None:
                 erased[LayerSpot(stack, layer), component, group] = MeasuredNumber(*rest)
+            elif measure in ERASED:
+                heads[LayerSpot(stack, layer), head, component, group] = MeasuredNumber(*rest)
             if measure == EXCHANGED:
                 exchanged[layer, group, component] = MeasuredNumber(*rest)
             if not measure.startswith("profile_"):
@@ -88,7 +94,7 @@ class ProfileNumbers(NamedTuple):
             met.setdefault(group)
             if layer is not None:
                 spots.add(LayerSpot(stack, layer))
-        return cls(found, tuple(sorted(spots)), tuple(met), stages, erased, exchanged)
+        return cls(found, tuple(sorted(spots)), tuple(met), stages, erased, exchanged, heads)
 
     def get(
         self, spot: LayerSpot, label: str, measure: str, component: str | None = None, head: int | None = None

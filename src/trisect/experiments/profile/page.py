@@ -14,6 +14,7 @@ from trisect.experiments.profile.page_beyond import (
     causal_twin,
     exchange_findings,
     exchanged,
+    head_twins,
     mlp_check,
     mlp_findings,
 )
@@ -90,7 +91,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
     numbers = ProfileNumbers.of(tables["measures"], about.facts.labels)
     named = (_label(numbers, label) for label in numbers.labels)
     begun = checkpoint_findings(numbers, about.facts.checkpoints)
-    twins = causal_findings(numbers, about.facts) if about.facts.causal_corpus is not None else ()
+    twins: tuple[Finding, ...] = ()
+    if about.facts.causal_corpus is not None:
+        twins = (*causal_findings(numbers, about.facts), *head_twins(numbers, about.facts))
     checked = mlp_findings(numbers) if about.facts.mlp else ()
     moved = exchange_findings(numbers, about.facts)
     return (*_answer(numbers), *named, *begun, *moved, *checked, *twins, *verdict_findings(tables["claims"]))

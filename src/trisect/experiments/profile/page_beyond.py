@@ -97,6 +97,34 @@ def causal_findings(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Fi
         yield Finding("profile_erased", said, facts.unit, values, title=label, groups=(label,), per="text")
 
 
+def head_twins(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Finding]:
+    """For each label in how many heads erasing it there costs more than random subspaces, and where most."""
+    tail = "" if facts.unit == "share" else " nats"
+    for label in numbers.labels:
+        parts, values = [], []
+        for c in COMPONENTS:
+            mine = {
+                f"{c}@{spot.layer}.h{head}": one
+                for (spot, head, component, of), one in numbers.erased_heads.items()
+                if (component, of) == (c, label) and one.value is not None
+            }
+            if not mine:
+                continue
+            place, most = max(mine.items(), key=lambda found: found[1].value or 0.0)
+            costly = sum(one.low is not None and one.low > 0 for one in mine.values())
+            parts.append(
+                f"{c} in {costly} of {len(mine)} heads, most at {place} {spoken(most.value, most.low, most.high)}{tail}"
+            )
+            values.append(Estimate(place, most.value, most.low, most.high, most.n))
+        if parts:
+            said = (
+                f"erased in one head alone it costs more than random subspaces of the same rank, in {'; '.join(parts)}."
+            )
+            yield Finding(
+                "profile_erased_head", said, facts.unit, tuple(values), title=label, groups=(label,), per="text"
+            )
+
+
 def _erased(numbers: ProfileNumbers, spot: LayerSpot, component: str, label: str) -> MeasuredNumber:
     return numbers.erased.get((spot, component, label), MeasuredNumber(None, None, None, None))
 
@@ -113,7 +141,11 @@ def causal_twin(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Section, 
         f"so that no linear map finds it there, and {what.partition(' (')[0]} more than with random subspaces of the same rank is "
         f"measured on {words.several(facts.causal_texts, 'text')} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over texts."
     )
-    said = (how, *map(str, causal_findings(numbers, facts)))
+    alone = tuple(map(str, head_twins(numbers, facts)))
+    note = (
+        ("In single heads intervals are 95 % each, and not corrected for how many heads there are.",) if alone else ()
+    )
+    said = (how, *map(str, causal_findings(numbers, facts)), *alone, *note)
     return (Section("Is it used?", said, (_picture(numbers, facts, what),)),)
 
 
