@@ -83,7 +83,8 @@ def _changes(
     subject: Subject, batch: Batch, layers: Sequence[Address], donors: Int[Tensor, " B"]
 ) -> Float[np.ndarray, "B L 2 3"]:
     clean = subject.score(batch)
-    weights = {trace.address: trace.weights for trace in subject.trace(batch).traces}
+    weights: dict[Address, Tensor] = {}
+    subject.each(batch, lambda trace: weights.update({trace.address: trace.weights}))
     changed = np.zeros((len(donors), len(layers), len(KINDS), len(COMPONENTS)))
     for i, address in enumerate(layers):
         for j, hold in enumerate((None, weights)):
