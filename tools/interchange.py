@@ -21,10 +21,10 @@ SAID = {
     "bindings": """## A language model that answers from its text
 
 `python tools/bindings_model.py MODEL` trains it: a GPT-2 of two layers with one head of width 64 and a token a word, on texts in
-which four names have four things, four boxes hold them, and so on, each with a question. The pairs below are drawn anew; every pair's
-donor has the same names and things in another order, paired otherwise, and asks for another. Each of q, k and v predicts an
-answer of its own: q the base's thing of the name that the donor asks for, k the base's thing where the donor has the name that the base
-asks for, v the donor's thing where the base has that name.
+which four names have four things, four boxes hold them, and so on, each with a question. The pairs below are drawn with another seed;
+every pair's donor has the same names and things in another order, paired otherwise, and asks for another. Each of q, k and v predicts
+an answer of its own: q the base's thing of the name that the donor asks for, k the base's thing where the donor has the name that the
+base asks for, v the donor's thing where the base has that name.
 """,
     "recall": """## A model that recalls where people were born
 

@@ -160,7 +160,7 @@ def test_draws_that_are_no_number_speak_on_neither_side():
 
 def test_a_number_that_never_changes_cannot_be_tested():
     table = judge_sampled(source(claim("X", part("s"))), {"s": np.ones(100)}, {"s": 1.0}, 50, ABOUT)
-    assert table["reason"][0] == "no spread when units are drawn anew, so nothing can be tested"
+    assert table["reason"][0] == "no spread when units are resampled, so nothing can be tested"
 
 
 def test_undecided_says_how_many_texts_would_decide():
@@ -234,7 +234,7 @@ def test_by_revision_2_a_number_that_no_draw_moves_has_the_p_of_the_draws():
     assert (whole["verdict"], whole["revision"], whole["reason"]) == ("supported", 2, None)
     assert 0 < whole["p"] == pytest.approx(2 / 4001, rel=0.2)
     first = judge_sampled(source(claim("X", part("s", "below"))), {"s": np.full(4000, -1.0)}, {"s": -1.0}, 400, ABOUT)
-    assert first["reason"][0] == "no spread when units are drawn anew, so nothing can be tested"
+    assert first["reason"][0] == "no spread when units are resampled, so nothing can be tested"
     at = judge_sampled(second, {"s": np.zeros(4000)}, {"s": 0.0}, 400, ABOUT)
     assert at["verdict"][0] == "inconclusive"
 

@@ -141,6 +141,13 @@ def more_output_when_long(attention, mixed, x, ids):
     return attention.o_proj(mixed) * (1 if x.shape[1] <= 16 else 2)
 
 
+def doubled_in_place_when_long(attention, mixed, x, ids):
+    made = attention.o_proj(mixed)
+    if x.shape[1] > 16:
+        made *= 2
+    return made
+
+
 def scaled_output_when_long(attention, mixed, x, ids):
     return attention.o_proj(mixed if x.shape[1] <= 16 else 2 * mixed)
 
@@ -155,6 +162,7 @@ LONG = {
     "q": ({"q": placed_when_long}, "q is not what layers.0.attn.q_proj makes"),
     "another W_O": ({"out": other_output_when_long}, f"the output does not enter {OUT}"),
     "a factor behind W_O": ({"out": more_output_when_long}, f"layers.0.attn does not give on what {OUT} makes"),
+    "a factor in place": ({"out": doubled_in_place_when_long}, f"layers.0.attn does not give on what {OUT} makes"),
     "a factor before W_O": ({"out": scaled_output_when_long}, f"weights times v are not what enters {OUT}"),
 }
 

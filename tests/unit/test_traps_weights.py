@@ -29,6 +29,17 @@ def test_the_plain_model_is_read():
     assert [found.origins[n].how for n in "qkvo"] == ["rows"] * 4
 
 
+def test_a_map_that_the_output_enters_twice_is_not_w_o():
+    """o(m) + o(relu(m)): by its name there is one map."""
+
+    def twice(attention, mixed, x, ids):
+        return attention.o_proj(mixed) + attention.o_proj(torch.relu(mixed))
+
+    found = origins(Fooling(out=twice))
+    assert found.w_o is None
+    assert "2 times" in found.origins["o"].words
+
+
 def low_rank_first(attention, mixed, x, ids):
     """A LoRA around o whose low-rank half is called before it."""
     low = attention.up(attention.down(mixed))

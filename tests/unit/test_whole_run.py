@@ -111,15 +111,35 @@ def test_another_run_takes_the_place_of_the_first_as_a_whole(folders, models):
 def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):
     folder = folders / "one"
     manifest = json.loads((folder / MANIFEST).read_text())["body"]
-    for name in ("figures/old.svg", "figures/changed.svg"):
+    for name in ("figures/old.svg", "figures/changed.svg", "old.html", "changed.html"):
         (folder / name).write_text("old")
         manifest["files"][name] = whole_run.digest(b"old")
     write_json(folder / MANIFEST, manifest)
-    (folder / "figures" / "changed.svg").write_text("mine now")
+    for name in ("figures/changed.svg", "changed.html"):
+        (folder / name).write_text("mine now")
     with whole_run.staged(folder) as stage:
         (stage / "report.html").write_text("new")
         whole_run.land_run(stage, folder, "norms", "0" * 32)
-    assert set(seen(folder)) - {".lock"} == {MANIFEST, "report.html", "figures/changed.svg", NORMS.record}
+    assert set(seen(folder)) - {".lock"} == {
+        MANIFEST,
+        "report.html",
+        "changed.html",
+        "figures/changed.svg",
+        NORMS.record,
+    }
+
+
+@pytest.mark.parametrize("name", [NORMS.record, MANIFEST])
+@pytest.mark.parametrize("content", ["{}", '{"name": "somebody\'s"}', "no JSON"])
+def test_a_folder_with_a_file_of_somebody_elses_by_a_name_of_ours_is_left_alone(models, tmp_path, name, content):
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / name).write_text(content)
+    (tmp_path / "web" / "report.html").write_text("mine")
+    before = seen(tmp_path / "web")
+    with pytest.raises(StudyError) as raised:
+        trisect.norms(models["one"], WORDS, out=tmp_path / "web", quiet=True)
+    assert "delete" not in raised.value.todo.lower()
+    assert seen(tmp_path / "web") == before
 
 
 class _KilledError(BaseException):

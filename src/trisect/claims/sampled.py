@@ -21,7 +21,7 @@ from trisect.stats.tested import ALPHA, PValues, Reals
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
 MOST = 1_000_000
 NOT_MEASURED = "not measured on this model"
-NO_SPREAD = "no spread when units are drawn anew, so nothing can be tested"
+NO_SPREAD = "no spread when units are resampled, so nothing can be tested"
 ONE_SEED = "one seed gives numbers and no verdict"
 
 

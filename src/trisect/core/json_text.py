@@ -36,8 +36,8 @@ def read(path: Path, strict: bool = True) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        met: set[str] = set()
+        twice = next(name for name, _ in pairs if name in met or met.add(name))
         raise ValueError(
             f"The key {twice[:60]!r} stands twice in one object, so that one of its values would be ignored."
         )

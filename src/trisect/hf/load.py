@@ -109,10 +109,8 @@ class Pretrained:
         return self.proof.shape
 
     def projections(self) -> tuple[Projections, ...]:
-        """Per-head weights of every attention layer that passes the proof, as far as they were found.
-
-        Raises ModelError where a map that they were found in makes something else by now.
-        """
+        """Per-head weights of every layer that passes the proof, as far as they were found; raises ModelError if they changed."""
+        _check_state(self.name, self.state, self.model)
         with evaluating(self.model):
             check_maps(self.model, self.name, self._laws(), self.addresses)
         return tuple(found.projections for found in self.proof.found if found.valid)

@@ -91,6 +91,9 @@ def find_output(
         shown = f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else " and ".join(names)
         words = f"the output enters {shown}, so that no one map is W_O"
         return Output(Origin("mixed", words), passed=consumers[0])
+    if (uses := len({(p.name, p.nth) for p in consumers})) > 1:
+        words = f"the output enters {names[0]} {uses} times, so that no one use of it is W_O"
+        return Output(Origin("mixed", words), passed=consumers[0])
     passed = consumers[0]
     columns = _columns(call.output.detach(), passed.x.detach())
     if columns is None:

@@ -73,7 +73,7 @@ def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tens
 def find_sources(
     model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, calls: Sequence[Call]
 ) -> tuple[CallSource, ...]:
-    """Whose positions the keys of every call are, in order; what no gradient says is told by lengths."""
+    """Whose positions the keys of every call are, in order; what no gradient says is decided by lengths."""
     around = _around([call.module for call in calls])
     cut, found = EnteredFloats(), list[CallSource]()
     try:

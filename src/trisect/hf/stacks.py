@@ -31,7 +31,7 @@ ROLES = ("enc", "dec", "cross", "plain", "pre")
 
 
 class Met(NamedTuple):
-    """One attention call, as far as its stack is told from it."""
+    """One attention call, as far as its stack follows from it."""
 
     module: str
     nth: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -117,21 +118,25 @@ def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
     if is_study(out):
         known = "A study lies there, and its report.html and tables would be written over."
         raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
-    if (begun := landing(out)) is not None or has_run(out):
-        if (there := begun or read_manifest(out)["experiment"]) != experiment.name:
-            known = f"It holds results of 'trisect {there}'."
-            raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
-    elif not (out / experiment.record).is_file() or _begun_by(experiment, out) != experiment.name:
+    there = landing(out)
+    with suppress(DamagedFileError):  # a list of files that is not ours, or not any more
+        there = there or (read_manifest(out)["experiment"] if has_run(out) else None)
+    if there is not None and there != experiment.name:
+        known = f"It holds results of 'trisect {there}'."
+        raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
+    if there is None and _begun_by(experiment, out) != experiment.name:
         Folder(out).check_empty(f"results of 'trisect {experiment.name}'")
 
 
 def _begun_by(experiment: Experiment[Any, Any], folder: Path) -> str:
-    """Which experiment wrote a record of a version that kept no list of its files; the experiment itself where it is damaged."""
+    """Which experiment wrote a record of a version that kept no list of its files; empty where there is none of ours."""
+    if not (folder / experiment.record).is_file():
+        return ""
     try:
         words = str(read_json(folder / experiment.record, "").get("command", "")).split()
     except DamagedFileError:
-        return experiment.name
-    return words[1] if len(words) > 1 else experiment.name
+        return ""
+    return words[1] if len(words) > 1 else ""
 
 
 def _groups(settings: Any) -> Iterable[Any]:

@@ -92,8 +92,8 @@ def _move(stage: Path, folder: Path) -> None:
         old = read_manifest(folder)["files"]
     except DamagedFileError:
         old = {}
-    for name in (*(n for n in old if n.endswith(PAGES)), *(n for n in files if n.endswith(PAGES))):
-        if (stage / name).exists() or name not in files:
+    for name in {n: None for n in (*old, *files) if n.endswith(PAGES)}:
+        if (stage / name).exists() or (name not in files and _is_own(folder / name, old[name])):
             (folder / name).unlink(missing_ok=True)
     for name in sorted(files, key=lambda n: n.endswith(PAGES)):
         if (stage / name).exists():
@@ -101,12 +101,17 @@ def _move(stage: Path, folder: Path) -> None:
             (stage / name).replace(folder / name)
     for name in old.keys() - files.keys():
         path = folder / name
-        if path.is_file() and digest(path.read_bytes()) == old[name]:  # what somebody has changed since is theirs
+        if _is_own(path, old[name]):
             path.unlink()
             with suppress(OSError):
                 path.parent.rmdir()
     (stage / MANIFEST).replace(folder / MANIFEST)  # from here on the run is this folder's
     shutil.rmtree(stage, ignore_errors=True)
+
+
+def _is_own(path: Path, mark: str) -> bool:
+    """Whether a file is as a run left it: what somebody has changed since is theirs."""
+    return path.is_file() and digest(path.read_bytes()) == mark
 
 
 def _files(folder: Path) -> list[Path]:

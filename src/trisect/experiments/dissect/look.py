@@ -26,7 +26,7 @@ def explored(model: Path, folder: Path, quiet: bool) -> str:
     weights = digest(b"".join(path.read_bytes() for path in sorted(model.glob("*.safetensors"))))
     page = folder / PAGE
     mark = f"<!-- weights {weights} -->\n"
-    if page.exists() and page.read_text(encoding="utf-8").endswith(mark):
+    if page.exists() and page.read_bytes().endswith(mark.encode()):
         return PAGE
     driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence(),)), page, quiet)
     with page.open("a", encoding="utf-8") as file:
@@ -41,6 +41,7 @@ def sentence() -> str:
 
 
 def tutorial(folder: Path) -> str | None:
-    """Where the tutorial lies, seen from the folder; null where the project is installed without its documents."""
-    page = Path(trisect.__file__).parents[2] / TUTORIAL
-    return os.path.relpath(page, folder) if page.exists() else None
+    """Where the tutorial lies, seen from a folder inside a clone of the project; null elsewhere, where no link would last."""
+    clone = Path(trisect.__file__).resolve().parents[2]
+    inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
+    return os.path.relpath(clone / TUTORIAL, folder.resolve()) if inside else None
