@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -254,7 +255,15 @@ def test_links_do_not_depend_on_the_batch(bart):
     assert all((several.best[n] == alone.best[n]).all() for n in range(4))
 
 
-def row(rows, measure, group=None, layer=None, head=None, subject="seed-1", **fixed):
+def row(
+    rows: Any,
+    measure: Any,
+    group: Any = None,
+    layer: Any = None,
+    head: Any = None,
+    subject: Any = "seed-1",
+    **fixed: Any,
+) -> Any:
     wanted = {"measure": measure, "group": group, "layer": layer, "head": head, "subject": subject, **fixed}
     found = [r for r in rows if all(r.get(k) == v for k, v in wanted.items())]
     assert len(found) == 1, (wanted, len(found))
@@ -322,7 +331,7 @@ def test_the_claim_follows_the_planted_difference_over_models(weight, norm, mode
         own = [
             float(np.mean([r if k == "norm" else -r for r, k in zip(rate, kinds, strict=True)]) * 2) for rate in rates
         ]
-        test = scipy.stats.ttest_1samp(own, 0.0)
+        test: Any = scipy.stats.ttest_1samp(own, 0.0)
         assert parts["effect"][0] == pytest.approx(np.mean(own))
         assert parts["p"][0] == pytest.approx(min(1.0, float(test.pvalue)))
         assert whole["p_holm"] == pytest.approx(min(1.0, 5 * whole["p"]))  # one of five claims of its source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,7 +243,7 @@ def test_by_revision_2_a_number_that_no_draw_moves_has_the_p_of_the_draws():
 def test_a_statistic_with_a_test_of_its_own_is_decided_by_it_where_its_units_can_decide():
     second = replace(source(claim("X", part("s", "below"))), revision=2)
 
-    def judged_by(own: sampled.UnitTest) -> dict[str, object]:
+    def judged_by(own: sampled.UnitTest) -> dict[str, Any]:
         values = {"s": drawn(-1.0, 0.1)}
         return judge_sampled(second, values, {"s": -1.0}, 400, ABOUT, own={"s": own}).row(1, named=True)
 

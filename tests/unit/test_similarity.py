@@ -400,8 +400,8 @@ def test_more_heads_need_more_draws():
 
 def test_beside_the_other_heads_of_a_layer_shared_directions_are_no_likeness_of_one_head():
     """All heads read one half of the input: far above Gaussian matrices, and no nearer to each other than to other heads'."""
-    plain = random_projections(1, heads=12, inner=2, width=24)
-    half = [None if w is None else w * (torch.arange(24) < 12)[:, None] for w in (plain.w_q, plain.w_k, plain.w_v)]
+    plain: Any = random_projections(1, heads=12, inner=2, width=24)
+    half: Any = [w * (torch.arange(24) < 12)[:, None] for w in (plain.w_q, plain.w_k, plain.w_v)]
     shared = replace(plain, w_q=half[0], w_k=half[1], w_v=half[2])
     found = {(m.component, m.measure): m.values for m in measure_weights([shared]) if m.group is None}
     own, among = found["q-v", "overlap"], found["q-v", "overlap_among"]
@@ -418,8 +418,8 @@ def test_beside_the_other_heads_of_a_layer_shared_directions_are_no_likeness_of_
 
 
 def test_heads_that_share_a_key_are_not_others():
-    grouped = random_projections(2, heads=4, inner=2, width=12)
-    shared = replace(grouped, w_k=grouped.w_k[:2], w_v=grouped.w_v[:2], b_k=None, b_v=None)
+    grouped: Any = random_projections(2, heads=4, inner=2, width=12)
+    shared: Any = replace(grouped, w_k=grouped.w_k[:2], w_v=grouped.w_v[:2], b_k=None, b_v=None)
     found = {(m.component, m.measure): m.values for m in measure_weights([shared]) if m.group is None}
     every = similarity.overlaps(
         similarity.span(shared.w_q), similarity.span(shared.w_k.repeat_interleave(2, 0))
@@ -447,7 +447,8 @@ def test_in_every_measure_one_of_144_heads_can_survive():
     firsts = {m.measure: i for i, m in reversed(list(enumerate(found))) if m.keys[0] is not None}
     for i in firsts.values():
         found[i] = found[i]._replace(values=np.append(1e6, found[i].values[1:]))
-    for row in compare_with_nulls(found, Nulls(DRAWS, 0, _heads(found)), lambda done: None):
+    rows: list[Any] = compare_with_nulls(found, Nulls(DRAWS, 0, _heads(found)), lambda done: None)
+    for row in rows:
         if row["measure"].endswith("_p_holm"):
             least[row["measure"]] = min(row["value"], least.get(row["measure"], 1.0))
     assert set(least) == {f"{name}_p_holm" for name in firsts}

@@ -135,5 +135,5 @@ def test_layers_of_a_hybrid_that_do_not_attend_are_named():
     notes = load(zoo.build("jamba")).notes
     assert notes == ("Left out, model.layers.0.mamba: it has no attention of queries and keys (JambaMambaMixer).",)
     assert load(zoo.build("llama")).notes == load(zoo.build("t5")).notes == ()
-    kinds = {"layer_types": ["linear_attention", "full_attention"]}
+    kinds: Any = {"layer_types": ["linear_attention", "full_attention"]}
     assert "model.layers.0.linear_attn" in load(zoo.build("qwen3_next", **kinds)).notes[0]

@@ -10,7 +10,6 @@ import polars as pl
 from jaxtyping import Bool, Float
 
 from trisect.core.subject import Parts, Shape, SiteTarget, Writer
-from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.experiments.recall.answers import AnswerBootstrap
 from trisect.measure.ablation import put, zeros
@@ -54,7 +53,7 @@ def group_of(row: Mapping[str, Any]) -> str | None:
     return TAUGHT if row["correct"] else None
 
 
-def survived(answerer: EditedAnswering, answers: Iterable[Mapping[str, Any]]) -> list[NewRow]:
+def survived(answerer: EditedAnswering, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
 
     `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
@@ -81,7 +80,7 @@ def survived(answerer: EditedAnswering, answers: Iterable[Mapping[str, Any]]) ->
     return rows
 
 
-def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[NewRow]:
+def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
     """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
 
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
