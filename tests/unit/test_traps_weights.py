@@ -40,6 +40,48 @@ def test_a_map_that_the_output_enters_twice_is_not_w_o():
     assert "2 times" in found.origins["o"].words
 
 
+def test_a_norm_of_what_the_map_makes_alone_excuses_no_change():
+    """o(m) · σ(LN(o(m))), and LN(o(m)) without anything besides: neither is LN(x + attention(x))."""
+
+    def gated(attention, mixed, x, ids):
+        made = attention.o_proj(mixed)
+        return made * torch.sigmoid(attention.norm(made))
+
+    def normed(attention, mixed, x, ids):
+        return attention.norm(attention.o_proj(mixed))
+
+    for change in (gated, normed):
+        found = origins(with_parts(Fooling(out=change), norm=nn.LayerNorm(WIDTH)))
+        assert found.w_o is None, change
+        assert "changed before it leaves" in found.origins["o"].words
+
+
+def test_of_several_tensors_that_a_module_gives_on_the_one_with_the_maps_result_is_looked_at():
+    """The weights come first; what comes second is twice what W_O makes."""
+
+    class Pair(nn.Module):
+        def __init__(self, attention: Any, factor: float) -> None:
+            super().__init__()
+            self.o_proj, self.inner, self.factor = attention.o_proj, attention, factor
+
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made = self.inner(x, ids)
+            return made.mean(), self.factor * self.o_proj(made)
+
+    class Second(nn.Module):
+        def __init__(self, pair: nn.Module) -> None:
+            super().__init__()
+            self.pair = pair
+
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            return self.pair(x, ids)[1]
+
+    for factor, how in ((1.0, "rows"), (2.0, "mixed")):
+        model: Any = Fooling(out=lambda attention, mixed, x, ids: mixed)
+        model.layers[0].attn = Second(Pair(model.attention, factor))
+        assert origins(model).origins["o"].how == how
+
+
 def low_rank_first(attention, mixed, x, ids):
     """A LoRA around o whose low-rank half is called before it."""
     low = attention.up(attention.down(mixed))

@@ -130,9 +130,10 @@ class Checker:
     def left(self, owner: str, out: Any) -> None:
         """A module gave something on."""
         order, name, y = self.leaving.pop(owner, (0, "", None))
-        made = next((t for t in tensors_in((out,)) if t.is_floating_point()), None)
-        if y is None or made is None:
+        given = [t for t in tensors_in((out,)) if t.is_floating_point()]
+        if y is None or not given:
             return
+        made = next((t for t in given if t.shape == y.shape), given[0])
         flat = [t.reshape(-1, t.shape[-1]) for t in (made, y)]
         if flat[0].shape != flat[1].shape:
             self.deviations.fail(order, f"{owner} does not give on what {name} makes")

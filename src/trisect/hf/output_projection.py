@@ -28,10 +28,10 @@ class Output(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a module gave on: its first tensor, and how many uses of affine maps came before that."""
+    """What a module gave on: its tensors of numbers, and how many uses of affine maps came before that."""
 
     name: str
-    made: Tensor
+    made: tuple[Tensor, ...]
     uses: int
 
 
@@ -41,8 +41,8 @@ def leaving(model: nn.Module, record: PassRecord) -> Iterator[list[Left]]:
     left: list[Left] = []
 
     def note(name: str, out: Any) -> None:
-        made = next((t for t in tensors_in((out,)) if t.is_floating_point()), None)
-        if made is not None:
+        made = tuple(t for t in tensors_in((out,)) if t.is_floating_point())
+        if made:
             left.append(Left(name, made, len(record.passed)))
 
     with contextlib.ExitStack() as stack:
@@ -103,7 +103,7 @@ def find_output(
         return found
     owner = _common(call.module, passed.name)
     made = _left_by(owner, passed, record, left)
-    if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, allowed):
+    if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, made, allowed):
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
         return Output(Origin("mixed", words), passed=passed)
     same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
@@ -115,9 +115,11 @@ def find_output(
 
 
 def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left]) -> Tensor | None:
-    """What a module gave on after that use of a map inside it."""
+    """What a module gave on after that use of a map inside it: of several tensors the one that its result is in."""
     index = next(i for i, p in enumerate(record.passed) if p is passed)
-    return next((one.made for one in left if one.name == owner and one.uses > index), None)
+    made = next((one.made for one in left if one.name == owner and one.uses > index), ())
+    alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
+    return next(alike, made[0] if made else None)
 
 
 def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
@@ -137,10 +139,19 @@ def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
     return off > allowed * float(mixed.abs().max())
 
 
-def _normed_after(record: PassRecord, passed: Passed, allowed: float) -> bool:
-    """Whether what was made is added to what a norm is given: the block is LN(x + attention(x))."""
-    after = (n.given for n in record.normed if n.calls == passed.calls and n.given.numel() == passed.leaf.numel())
-    return any(_reaches(given, passed) and not _changed(given, passed, allowed) for given in after)
+def _normed_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> bool:
+    """Whether what leaves is a norm of what was made and something besides: the block is LN(x + attention(x))."""
+    for norm in record.normed:
+        if norm.calls != passed.calls or norm.given.numel() != passed.leaf.numel() or not _same(norm.y, made):
+            continue
+        alone = _same(norm.x, passed.leaf.detach())
+        if not alone and _reaches(norm.given, passed) and not _changed(norm.given, passed, allowed):
+            return True
+    return False
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(one.flatten(), other.detach().flatten())
 
 
 def _reaches(made: Tensor, passed: Passed) -> bool:

@@ -116,7 +116,7 @@ def _look_on(facts: DissectFacts) -> Markup:
                 Markup("<code>{}</code>").format('trisect explore MODEL "some words" --out page.html')
             )
         )
-    return Markup("See it at work. {}.").format(Markup("; ").join(parts))
+    return Markup("See it at work: {}.").format(Markup("; ").join(parts))
 
 
 def _also(one: Finding) -> Markup:
