@@ -141,6 +141,7 @@ def test_pairs_come_from_one_place(gpt2, tmp_path):
         call(base="w1 w2", donor="w3 w4", positions="3"), "Position 3 was named.", "The shortest text has 2 tokens."
     )
     refused(call(task="recall"), "The task 'recall' was asked for", "recall.json")
+    refused(call(task="translation"), "The task 'translation' was asked for", "encoder-decoders", "--pairs")
 
 
 def test_positions_are_words_or_numbers():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import NamedTuple
 
@@ -69,6 +69,13 @@ THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE = "xa", "vo", "he", "quz", 
 NUMBERS = (("to", "zuw"), ("tri", "yax"))
 
 
+class RoledSentence(NamedTuple):
+    """A sentence in both languages, and what its nouns, adjectives, determiners, verb and adverb are for, by their source position."""
+
+    pair: SentencePair
+    roles: Mapping[int, str]
+
+
 class _Words:
     """The words of both languages: a function of nothing but the version."""
 
@@ -105,17 +112,23 @@ class _Teller:
 
     def __init__(self, words: _Words, draw: Random) -> None:
         self.words, self.draw, self.next = words, draw, 0
+        self.roles: dict[int, str] = {}
 
     def pair(self) -> SentencePair:
         """A sentence in both languages with its links."""
-        self.next = 0
+        return self.sentence().pair
+
+    def sentence(self) -> RoledSentence:
+        """A sentence in both languages with its links and the roles of its words."""
+        self.next, self.roles = 0, {}
         draw, words = self.draw, self.words
-        subject, verb = self.noun_phrase(), words.verbs.pick(draw)
+        subject, verb = self.noun_phrase("subject"), words.verbs.pick(draw)
         adverb = self.adverb() if draw.random() < 0.2 else Phrase([], [])
         negation = self.negation() if draw.random() < 0.2 else None
         action = [(form, self.key()) for form in verb.form]
         keys = tuple(key for _, key in action)
-        thing = self.noun_phrase() if verb.object else Phrase([], [])
+        self.roles |= dict.fromkeys(keys, "verb")
+        thing = self.noun_phrase("object") if verb.object else Phrase([], [])
         place = self.place() if draw.random() < 0.3 else Phrase([], [])
         stop = self.key()
         marked, before, after, helper = [], [], [], []
@@ -128,14 +141,15 @@ class _Teller:
         source += [*thing.source, *place.source, (STOP, stop)]
         target = [*subject.target, *adverb.target, *place.target, *thing.target, *marked, *before]
         target += [Put(verb.target, keys, auxiliary), *after, Put(STOP, (stop,))]
-        return _linked(source, target)
+        roles = {i: self.roles[key] for i, (_, key) in enumerate(source) if key in self.roles}
+        return RoledSentence(_linked(source, target), roles)
 
     def key(self) -> int:
         """A number for the next source word."""
         self.next += 1
         return self.next
 
-    def noun_phrase(self) -> Phrase:
+    def noun_phrase(self, of: str) -> Phrase:
         """Determiner, adjective, noun; in the target noun, adjective, determiner — and nothing for an indefinite article."""
         draw = self.draw
         noun, chance = self.words.nouns.pick(draw), draw.random()
@@ -149,11 +163,14 @@ class _Teller:
             number, there = self.words.numbers.pick(draw)
             source.append((number, self.key()))
             behind, many = [Put(there, (self.next,))], True
+        self.roles[self.next] = f"{of} determiner"
         if draw.random() < 0.35:
             quality, there = self.words.adjectives.pick(draw)
             source.append((quality, self.key()))
             behind.insert(0, Put(there + noun.ending, (self.next,)))
+            self.roles[self.next] = f"{of} adjective"
         source.append((noun.form + "s" * many, self.key()))
+        self.roles[self.next] = f"{of} noun"
         names = [Put(form, (self.next,)) for form in noun.target]
         names[-1] = names[-1]._replace(form=names[-1].form + "uz" * many)
         return Phrase(source, [*names, *behind])
@@ -161,13 +178,14 @@ class _Teller:
     def place(self) -> Phrase:
         """A preposition with its noun phrase; in the target it follows."""
         key = self.key()
-        inner = self.noun_phrase()
+        inner = self.noun_phrase("place")
         return Phrase([(WITH, key), *inner.source], [*inner.target, Put(WITH_THERE, (key,))])
 
     def adverb(self) -> Phrase:
         """One word for one word, first in the source."""
         form, there = self.words.adverbs.pick(self.draw)
         key = self.key()
+        self.roles[key] = "adverb"
         return Phrase([(form, key)], [Put(there, (key,))])
 
     def negation(self) -> Phrase:
@@ -193,6 +211,13 @@ def generated(seed: int = 0, train: int = SIZES[TRAIN], valid: int = SIZES["vali
     pairs = list(found.values())
     splits = {"valid": pairs[:valid], TEST: pairs[valid : valid + test], TRAIN: pairs[valid + test :]}
     return assemble("embedded", splits, (NOTE,))
+
+
+def sentences(seed: int = 0) -> Iterator[RoledSentence]:
+    """Sentences in both languages with the roles of their words, without end; a function of the seed."""
+    teller = _Teller(_Words(), Random(f"sentences {VERSION} {seed}"))
+    while True:
+        yield teller.sentence()
 
 
 def _linked(source: list[tuple[str, int]], target: Iterable[Put]) -> SentencePair:

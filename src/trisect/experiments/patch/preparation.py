@@ -20,6 +20,7 @@ from trisect.experiments.patch.settings import PatchSettings
 from trisect.measure.interchange import UNKNOWN
 from trisect.text.bindings import draw_bindings, usable_templates
 from trisect.text.pairs import ANSWERS, TextPair, bad_pair, given_pairs, read_pairs
+from trisect.text.translations import draw_translations
 
 TOGETHER = 64  # texts that are tokenized at once
 SIDES = ("source", "target")
@@ -116,16 +117,27 @@ def _open(settings: PatchSettings, subject: AnsweringSubject) -> tuple[str, tupl
         return "given pairs", given_pairs(settings.given), ()
     if settings.task == "recall":
         return "recall", *recall_pairs(settings.source.model, settings.count, settings.seed)
-    if subject.objective != "causal":
-        known = f"{subject.name} predicts {subject.objective}; the task is for models that go on with a text."
-        raise SpecError("The task 'bindings' was asked for.", known, "Give pairs of your own with --pairs.")
+    return settings.task, *_task_pairs(settings, subject)
+
+
+def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+    """The pairs of a task that are made for the model's own tokenizer, with a note."""
+    task, count, seed = settings.task, settings.count, settings.seed
+    wants, for_whom = {
+        "bindings": ("causal", "models that go on with a text"),
+        "translation": ("seq2seq", "encoder-decoders"),
+    }[str(task)]
+    if subject.objective != wants:
+        known = f"{subject.name} predicts {subject.objective}; the task is for {for_whom}."
+        raise SpecError(f"The task {task!r} was asked for.", known, "Give pairs of your own with --pairs.")
+    if task == "translation":
+        pairs = draw_translations(
+            lambda texts: [(one.source, one.target) for one in tokenize(subject, texts)], count, seed
+        )
+        return pairs, ("Sentences are of the embedded bitext's languages, whose links and roles are known.",)
     usable = usable_templates(lambda texts: [one.source for one in tokenize(subject, texts)])
     names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
-    return (
-        "bindings",
-        draw_bindings(usable, settings.count, settings.seed),
-        (f"Templates that the tokenizer can tell: {names}.",),
-    )
+    return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can tell: {names}.",)
 
 
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:

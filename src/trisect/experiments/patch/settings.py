@@ -12,7 +12,7 @@ from trisect.core.site import Site
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed
 
-TASKS = ("bindings", "recall")
+TASKS = ("bindings", "recall", "translation")
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
 
@@ -58,7 +58,8 @@ class PatchSettings:
         Annotated[
             str,
             Setting(
-                "Pairs that are made for the model: bindings (who has what), or recall (for a model of trisect recall).",
+                "Pairs that are made for the model: bindings (who has what), recall (for a model of trisect recall), or "
+                "translation (for a model of trisect translate-train and the embedded bitext).",
                 choices=TASKS,
                 metavar="TASK",
             ),

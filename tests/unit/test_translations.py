@@ -1,0 +1,86 @@
+"""Pairs of translation: which word is predicted when q, k or v is another sentence's, and what a tokenizer has to tell."""
+
+import pytest
+
+from trisect.core.errors import CorpusError
+from trisect.text.bindings import FROM_BASE, FROM_DONOR, NO_WORD
+from trisect.text.translations import Step, TranslatedText, draw_translations, predicted_words
+
+
+def word_ids(texts):
+    """Every word is one token, those of no language are one unknown token."""
+    number = lambda word: 0 if word == NO_WORD else hash_of(word)  # noqa: E731
+    return [both_sides([number(word) for word in side.split()] for side in text) for text in texts]
+
+
+def both_sides(sides):
+    source, target = sides
+    return source, target
+
+
+def hash_of(word):
+    return 1 + int.from_bytes(word.encode(), "big")
+
+
+def text(*said):
+    """(role, source word, target word) by source place; the target in the same order."""
+    roles, source, target = zip(*said, strict=True)
+    places = {role: i for i, role in enumerate(roles)}
+    return TranslatedText(source, target, places, dict(enumerate(target)), dict(enumerate(roles)))
+
+
+BASE = text(("adverb", "a", "A"), ("subject noun", "n", "N"), ("verb", "v", "V"), ("object noun", "m", "M"))
+DONOR = text(("subject noun", "s", "S"), ("verb", "w", "W"), ("object noun", "o", "O"), ("adverb", "b", "B"))
+
+
+def test_a_query_asks_a_role_a_key_says_its_place_and_a_value_what_is_there():
+    """The base asks its subject (place 1; the donor's place 0), the donor its verb (place 1; the base's place 2)."""
+    answers = predicted_words(Step(BASE, 1), Step(DONOR, 1))
+    one = {"base": "N", "q": "V", "k": "A", "v": "W", "donor": "W"}
+    assert answers == one | {"q+k": "N", "q+v": "O", "k+v": "S"}
+    turned = predicted_words(Step(DONOR, 1), Step(BASE, 1))
+    assert turned is not None
+    assert (turned["base"], turned["donor"]) == ("W", "N")
+
+
+def test_a_pair_whose_answers_are_not_all_different_is_none():
+    alike = text(("subject noun", "n", "N"), ("verb", "v", "V"), ("object noun", "m", "N"), ("adverb", "b", "N"))
+    assert predicted_words(Step(BASE, 1), Step(alike, 2)) is None
+    assert predicted_words(Step(BASE, 1), Step(BASE, 1)) is None
+
+
+def test_pairs_are_different_begun_as_far_and_a_function_of_the_seed():
+    pairs = draw_translations(word_ids, 60, 3)
+    assert pairs == draw_translations(word_ids, 60, 3) != draw_translations(word_ids, 60, 4)
+    assert len({(pair.base, pair.donor) for pair in pairs}) == 60
+    for pair in pairs:
+        for side in (0, 1):
+            assert len(pair.base[side].split()) == len(pair.donor[side].split())
+        assert len({pair.answers[name] for name in FROM_DONOR}) == len(FROM_DONOR)
+        assert pair.answers["donor"] != pair.answers["base"]
+        if set(FROM_BASE) <= set(pair.answers):
+            assert len({pair.answers[name] for name in FROM_BASE}) == len(FROM_BASE)
+    assert len({pair.kind for pair in pairs}) > 3
+
+
+def test_a_tokenizer_that_splits_words_is_refused_with_what_to_do():
+    def letters(texts):
+        return [both_sides([hash_of(letter) for letter in side] for side in text) for text in texts]
+
+    with pytest.raises(CorpusError) as raised:
+        draw_translations(letters, 5, 0)
+    assert "one token" in raised.value.known
+    assert "translate-train" in raised.value.todo
+
+
+def test_more_pairs_than_there_are_is_refused_with_how_many_were_found():
+    def few(texts):
+        """Only short words are whole, so that few sentences can be used."""
+        split = lambda word: [hash_of(word)] if len(word) < 6 else [hash_of(letter) for letter in word]  # noqa: E731
+        return [both_sides([i for word in side.split() for i in split(word)] for side in text) for text in texts]
+
+    with pytest.raises(CorpusError) as raised:
+        draw_translations(few, 30, 0)
+    assert raised.value.given.startswith("30 pairs")
+    assert raised.value.known.startswith("0 different ones")
+    assert "pieces" in raised.value.todo
