@@ -16,7 +16,7 @@ from trisect.text.pairs import ANSWERS, TextPair
 DRAWN = 4000  # sentences that pairs are made from
 TRIES = 20_000  # draws for each pair that is asked for
 AT_ONCE = 10_000  # draws at a time
-TokenIds = Callable[
+BothSides = Callable[
     [Sequence[tuple[str, str]]], Sequence[tuple[Sequence[int], Sequence[int]]]
 ]  # texts -> ids of both sides
 
@@ -32,14 +32,14 @@ class TranslatedText(NamedTuple):
     asked: Mapping[int, str]
 
 
-class Step(NamedTuple):
+class BegunTranslation(NamedTuple):
     """A text with the place in its target that is to be filled."""
 
     text: TranslatedText
     at: int
 
 
-def draw_translations(ids: TokenIds, count: int, seed: int) -> tuple[TextPair, ...]:
+def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, ...]:
     """So many pairs of sources as long as each other, with targets begun as far as each other, which ask different roles.
 
     A query asks a role, such as the object's noun; a key says at which place of the source that role stands; a value says
@@ -51,10 +51,10 @@ def draw_translations(ids: TokenIds, count: int, seed: int) -> tuple[TextPair, .
     known, usable = (_single(ids, drawn, side) for side in (0, 1))
     texts = [read_roles(one, usable) for one in drawn if known.issuperset(one.pair.source)]
     draw = np.random.default_rng([seed, 13])
-    by_shape: dict[tuple[int, int], list[Step]] = {}
+    by_shape: dict[tuple[int, int], list[BegunTranslation]] = {}
     for text in texts:
         for at in (at for at in text.asked if usable.issuperset(text.target[:at])):
-            by_shape.setdefault((len(text.source), at), []).append(Step(text, at))
+            by_shape.setdefault((len(text.source), at), []).append(BegunTranslation(text, at))
     shapes = [
         of for (_, at), of in sorted(by_shape.items()) if at and len({step.text.asked[step.at] for step in of}) > 1
     ]
@@ -75,7 +75,9 @@ def draw_translations(ids: TokenIds, count: int, seed: int) -> tuple[TextPair, .
     raise CorpusError(f"{count} pairs of translation were asked for.", so_far, todo)
 
 
-def _candidates(shapes: Sequence[Sequence[Step]], draw: np.random.Generator, count: int) -> Iterator[tuple[Step, Step]]:
+def _candidates(
+    shapes: Sequence[Sequence[BegunTranslation]], draw: np.random.Generator, count: int
+) -> Iterator[tuple[BegunTranslation, BegunTranslation]]:
     """Two steps of one shape that ask different roles, where the donor has the base's role at another place."""
     sizes = np.array([len(of) for of in shapes])
     for begin in range(0, count, AT_ONCE):
@@ -104,7 +106,7 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedTex
     return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, asked)
 
 
-def predicted_words(base: Step, donor: Step) -> Mapping[str, str] | None:
+def predicted_words(base: BegunTranslation, donor: BegunTranslation) -> Mapping[str, str] | None:
     """The answer for each way in which q, k and v can come from the donor; None unless the base's and those of q, k and v differ.
 
     Those of two components from the donor are left out unless they, too, differ from each other and from the donor's.
@@ -126,11 +128,11 @@ def _differ(answers: Mapping[str, str], names: Sequence[str]) -> bool:
     return set(names) <= set(answers) and len({answers[name] for name in names}) == len(names)
 
 
-def _begun(step: Step) -> tuple[str, str]:
+def _begun(step: BegunTranslation) -> tuple[str, str]:
     return " ".join(step.text.source), " ".join(step.text.target[: step.at])
 
 
-def _single(ids: TokenIds, drawn: Sequence[RoledSentence], side: int) -> frozenset[str]:
+def _single(ids: BothSides, drawn: Sequence[RoledSentence], side: int) -> frozenset[str]:
     """The words of one side that are one token of their own behind another word."""
     words = sorted({word for one in drawn for word in (one.pair.source, one.pair.target)[side]})
     asked = [words[0], *(f"{words[0]} {word}" for word in (*words, NO_WORD))]
