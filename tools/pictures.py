@@ -1,0 +1,131 @@
+"""Pictures of real pages: the README's animated explorer, and the gallery. python tools/pictures.py MODEL [NAME ...]"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+import trisect
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+TEXT = "The nurse gave the boy his coat, because he was cold."
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+WIDTH, HEIGHT, COLOURS = 900, 600, 128
+POINTER = """(() => {
+  const dot = document.createElement("div");
+  dot.style.cssText = "position:fixed;z-index:9;width:18px;height:18px;margin:-9px;border-radius:50%;pointer-events:none;"
+    + "background:rgba(220,30,60,.8);border:2px solid #fff;box-shadow:0 0 3px #000;left:-30px;top:-30px";
+  dot.id = "dot";
+  document.body.append(dot);
+  addEventListener("mousemove", (e) => { dot.style.left = e.clientX + "px"; dot.style.top = e.clientY + "px"; }, true);
+})()"""
+
+
+HIDE = "document.querySelector('#dot').style.left = '-30px'"
+
+
+class Frame(NamedTuple):
+    """One picture of the window, and for how many milliseconds it is shown."""
+
+    image: Image.Image
+    shown_ms: int
+
+
+def chromium() -> str:
+    """The browser on this machine's path."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        sys.exit("No Chromium is on the PATH. Pictures are taken in a browser. Install one: 'apt-get install chromium'.")
+    return found
+
+
+@contextmanager
+def opened(path: Path, width: int, height: int, place: str = "", scale: float = 1) -> Iterator[Page]:
+    """A page in a window of this size."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        size = {"width": width, "height": height}
+        page = browser.new_page(viewport=size, device_scale_factor=scale, reduced_motion="reduce")  # pyright: ignore[reportArgumentType]
+        page.goto(path.resolve().as_uri() + place)
+        yield page
+        browser.close()
+
+
+def story(page: Page) -> Iterator[Frame]:
+    """What the animation shows: every head, one of them, what a token takes by weight and by norm, and its q and k."""
+
+    def frame(shown_ms: int) -> Frame:
+        page.wait_for_timeout(200)
+        return Frame(Image.open(io.BytesIO(page.screenshot())).convert("RGB"), shown_ms)
+
+    def scroll_to(selector: str, margin: int = 75) -> None:
+        top = page.locator(selector).first.evaluate("e => e.getBoundingClientRect().top + scrollY")
+        page.evaluate(f"scrollTo(0, {top - margin})")
+
+    page.wait_for_selector("[data-ready]")
+    page.evaluate(POINTER)
+    ring = page.locator(".x-grid .x-chosen").first.bounding_box()
+    assert ring is not None
+    x, y = ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2
+    page.evaluate("location.hash = '#attn@1.h3'")
+    yield frame(1600)
+    for step in (3, 2, 1, 0):
+        page.mouse.move(x - 35 * step, y + 12 * step)
+        yield frame(180 if step else 500)
+    page.mouse.click(x, y)
+    scroll_to(".x-open")
+    page.evaluate(HIDE)
+    yield frame(2400)
+    scroll_to("h3:text('Token by token')")
+    over = page.locator("canvas.x-over").first.bounding_box()
+    assert over is not None
+    left, top, right = over["x"], over["y"], over["x"] + over["width"]
+
+    def at(y: float, x: float, side: str) -> str:
+        """The token that the cell at a place of the window reads (q) or that is read there (k)."""
+        page.mouse.move(x, y)
+        page.wait_for_timeout(40)
+        return page.locator(f".x-spot .x-{side}").first.inner_text()
+
+    row = 8 + next(y for y in range(int(top) + 60, HEIGHT) if at(y, right - 60, "q") == "he")
+    columns = {}
+    for x in range(int(left) + 60, int(right), 3):
+        columns.setdefault(at(row, x, "k"), x + 8)
+    for word in ("[CLS]", "the", "nurse", "boy", "cold", "the"):
+        page.mouse.move(columns[word], row)
+        yield frame(700)
+    page.mouse.click(columns["the"], row)
+    page.evaluate(HIDE)
+    scroll_to("h2:text('What makes')")
+    yield frame(3000)
+
+
+def animate(model: trisect.Subject) -> None:
+    """docs/pictures/explorer.gif."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = trisect.explore_page(model, TEXT, out=Path(folder) / "page.html").report
+        with opened(made, WIDTH, HEIGHT, "#attn@3.h8") as page:
+            frames = list(story(page))
+    strip = Image.new("RGB", (WIDTH, HEIGHT * len(frames)))
+    for n, one in enumerate(frames):
+        strip.paste(one.image, (0, n * HEIGHT))
+    palette = strip.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, kmeans=1)
+    flat = [one.image.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
+    target = PICTURES / "explorer.gif"
+    times = [one.shown_ms for one in frames]
+    flat[0].save(target, save_all=True, append_images=flat[1:], duration=times, loop=0, optimize=False)
+    print(f"{target.relative_to(ROOT)}: {len(frames)} frames, {target.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    animate(trisect.load(sys.argv[1]))
