@@ -9,12 +9,22 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 import trisect
+from trisect.core.subject import Subject
+from trisect.experiments.ablate.settings import ABLATE
+from trisect.experiments.align.settings import ALIGN
+from trisect.experiments.norms.settings import NORMS
+from trisect.experiments.patch.settings import PATCH
+from trisect.experiments.profile.settings import PROFILE
+from trisect.experiments.recall.settings import RECALL
+from trisect.experiments.similarity.settings import SIMILARITY
+from trisect.lab.driver import render
+from trisect.lab.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -45,7 +55,9 @@ def chromium() -> str:
     """The browser on this machine's path."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
-        sys.exit("No Chromium is on the PATH. Pictures are taken in a browser. Install one: 'apt-get install chromium'.")
+        sys.exit(
+            "No Chromium is on the PATH. Pictures are taken in a browser. Install one: 'apt-get install chromium'."
+        )
     return found
 
 
@@ -110,7 +122,7 @@ def story(page: Page) -> Iterator[Frame]:
     yield frame(3000)
 
 
-def animate(model: trisect.Subject) -> None:
+def animate(model: Subject) -> None:
     """docs/pictures/explorer.gif."""
     with tempfile.TemporaryDirectory() as folder:
         made = trisect.explore_page(model, TEXT, out=Path(folder) / "page.html").report
@@ -127,5 +139,67 @@ def animate(model: trisect.Subject) -> None:
     print(f"{target.relative_to(ROOT)}: {len(frames)} frames, {target.stat().st_size:,} bytes")
 
 
+class Shown(NamedTuple):
+    """A page of the gallery: its folder of results ('' is made from MODEL), its experiment, and which figure is its small picture."""
+
+    name: str
+    folder: str
+    experiment: Experiment[Any, Any] | None = None
+    figure: int = 0
+
+
+GALLERY = (
+    Shown("roles", "roles"),
+    Shown("norms", "minilm/norms-ud", NORMS),
+    Shown("similarity", "minilm/similarity-ud", SIMILARITY),
+    Shown("profile", "profile/ud", PROFILE),
+    Shown("ablate", "minilm/ablate-heads-ud", ABLATE),
+    Shown("patch", "interchange/bindings", PATCH),
+    Shown("recall", "recall/birth-places", RECALL),
+    Shown("align", "alignment", ALIGN),
+    Shown("theory", "", figure=2),
+)
+GALLERY_WIDTH, SMALL_WIDTH, TALL, ABOVE = 900, 360, 900, 330
+
+
+def page_of(one: Shown, folder: Path) -> Path:
+    """The page, made again from the tables that are kept."""
+    if not one.folder:
+        return trisect.theory_page(out=folder / one.name, quiet=True).report
+    kept = ROOT / "results" / one.folder
+    if one.experiment is None:
+        return kept / "report.html"
+    shutil.copytree(kept, folder / one.name)
+    return render(one.experiment, folder / one.name).report
+
+
+def kept_small(image: Image.Image, width: int, target: Path) -> None:
+    """Write a picture of this width, in few colours."""
+    smaller = image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
+    smaller.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, kmeans=1).save(target, optimize=True)
+    print(f"{target.relative_to(ROOT)}: {smaller.width} x {smaller.height}, {target.stat().st_size:,} bytes")
+
+
+def picture(one: Shown) -> None:
+    """docs/pictures/gallery/NAME.png, what is around a figure, and docs/pictures/small/NAME.png, one figure of it."""
+    for place in ("gallery", "small"):
+        (PICTURES / place).mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, opened(page_of(one, Path(folder)), 1100, TALL) as page:
+        page.wait_for_timeout(800)
+        drawn = page.locator("main svg:visible, main canvas:visible")
+        sizes = [(n, box) for n in range(drawn.count()) if (box := drawn.nth(n).bounding_box())]
+        number, box = [(n, box) for n, box in sizes if box["width"] > 200 and box["height"] > 150][one.figure]
+        shot = drawn.nth(number).screenshot()
+        kept_small(Image.open(io.BytesIO(shot)).convert("RGB"), SMALL_WIDTH, PICTURES / "small" / f"{one.name}.png")
+        page.evaluate(f"scrollTo(0, {box['y'] - ABOVE})")
+        seen = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        kept_small(seen, GALLERY_WIDTH, PICTURES / "gallery" / f"{one.name}.png")
+
+
 if __name__ == "__main__":
-    animate(trisect.load(sys.argv[1]))
+    wanted = sys.argv[2:]
+    if not wanted or "explorer" in wanted:
+        animate(trisect.load(sys.argv[1]))
+    for each in GALLERY:
+        if not wanted or each.name in wanted:
+            picture(each)

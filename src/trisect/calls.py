@@ -45,7 +45,7 @@ def prove(
     inputs: Mapping[str, Any] | None = None,
     revision: str | None = None,
     dtype: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     device_map: str | None = None,
     pickle: bool = False,
     remote_code: bool = False,
@@ -141,7 +141,7 @@ def annotate(
     """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
 
     `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
-    null is pos and dep, and tag and ent where the pipeline sets them. Goes on where it stopped when called again.
+    null is pos and dep, and tag and ent where the pipeline sets them. Call it again to resume.
     Needs the extra `trisect[annotate]`.
     """
     from trisect.text.annotate import annotate as label

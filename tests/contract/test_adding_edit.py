@@ -87,7 +87,7 @@ def test_a_new_edit_is_one_file_and_its_place_in_the_tuple(tmp_path):
     (tmp_path / "asked.json").write_text(json.dumps({**plain(asked), "edits": EDITS}))
     refused = call(base, "plan", str(tmp_path / "asked.json"))
     assert refused.returncode == 2
-    assert "'damp' is not an edit." in refused.stderr
+    assert "Unknown edit 'damp'." in refused.stderr
     assert not refused.stdout
 
     (base / "trisect/lm/edits/damp.py").write_text(DAMP)

@@ -349,7 +349,7 @@ def test_a_pipeline_without_parts_of_speech(source, tmp_path):
             r"'ner' is not a column that spaCy gives.\n  Columns are pos, tag, dep, ent.\n  Ask for some",
         ),
         ({"columns": ()}, r"No columns were asked for"),
-        ({"reader": "html"}, r"'html' is not a reader"),
+        ({"reader": "html"}, r"Unknown reader 'html'"),
     ],
 )
 def test_settings_that_make_no_sense(source, tmp_path, given, message):

@@ -99,7 +99,7 @@ def test_explore(place, tmp_path):
         (("rewind", "{}/steps", "--initial", "step9", "--final", "step2", "--text", "w1 w2"), "step9"),
         (("explore", "{}/masked", "a", "b", "c"), "3 texts were given."),
         (("norms", "{}/masked", "--text", "w1", "--corpus", "{}/texts"), "--corpus and --text were both given."),
-        (("norms", "{}/masked", "--corpus", "{}/texts", "--split", "tset"), "'tset' is no split."),
+        (("norms", "{}/masked", "--corpus", "{}/texts", "--split", "tset"), "Unknown split 'tset'; did you mean 'test'?"),
         (("check", "{}/texts"), "{}/texts is no model's folder."),
     ],
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_reader_may_be_named_and_a_change_of_the_text_changes_the_corpus(tmp_p
     folder = parquet(tmp_path / "set", LINES)
     assert find_source(f"hf:{folder}", "plain").kind is PLAIN
     assert open_corpus(f"hf:{folder}", "plain").fingerprint == open_corpus(f"hf:{folder}").fingerprint
-    with pytest.raises(CorpusError, match=r"'html' is not a reader"):
+    with pytest.raises(CorpusError, match=r"Unknown reader 'html'"):
         open_corpus(f"hf:{folder}", "html")
     changed = parquet(tmp_path / "changed", LINES | {"test": [" b d \n"]})
     assert open_corpus(f"hf:{changed}").fingerprint != open_corpus(f"hf:{folder}").fingerprint

@@ -185,7 +185,7 @@ def test_what_a_run_that_diverged_lacks_is_not_logged(out, received):
 def test_refusals_come_before_anything_is_made(tmp_path, monkeypatch):
     with pytest.raises(SpecError) as caught:
         run(tmp_path / "study", "mlflow")
-    assert caught.value.given == "'mlflow' is not a tracker."
+    assert caught.value.given == "Unknown tracker 'mlflow'."
     assert caught.value.known == "Trackers are wandb, trackio, tensorboard."
     assert caught.value.todo == "Use one of them."
     find = importlib.util.find_spec

@@ -140,9 +140,9 @@ def test_options_that_could_not_be_heeded_are_refused(tmp_path):
     for words, said in (
         (("--text", "a", "--split", "train"), "--split and --text"),
         (("--text", "a", "--reader", "plain"), "--reader and --text"),
-        (("--corpus", "embedded", "--reader", "nosuch"), "'nosuch' is not a reader"),
+        (("--corpus", "embedded", "--reader", "nosuch"), "Unknown reader 'nosuch'"),
         (("--corpus", "embedded", "--reader", "plain"), "The reader 'plain' was named for 'embedded'"),
-        (("--text", "a", "--split", "nosuch"), "'nosuch' is no split"),
+        (("--text", "a", "--split", "nosuch"), "Unknown split 'nosuch'"),
     ):
         result = call("ablate", "no/model", *words)
         assert result.exit_code == 2

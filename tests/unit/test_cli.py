@@ -2,12 +2,15 @@
 
 import json
 import re
+import webbrowser
 
 import pytest
 from click.testing import CliRunner
 from tests import tiny
 
 from trisect.cli import main
+from trisect.cli.group import SECTIONS
+from trisect.core.errors import unknown
 from trisect.core.spec import plain
 from trisect.papers import SOURCES
 
@@ -24,7 +27,7 @@ def _elsewhere(tmp_path, monkeypatch):
 BAD = [
     (
         ("study", "quik"),
-        "'quik' is neither a preset nor a JSON file",
+        "Unknown preset or file 'quik'; did you mean 'quick'?",
         "Presets are quick, wikitext2-small, paper, all-layers, beyond",
     ),
     (("study", "quick", "--device", "tpu"), "device is 'tpu'", "There is auto, cpu and cuda"),
@@ -35,7 +38,7 @@ BAD = [
         "on GPUs only",
     ),
     (("study", "quick", "--seeds", "0"), "seeds is 0", "1 or more"),
-    (("study", "quick", "--seeds", "-2"), "seeds is -2", "1 or more"),
+    (("study", "quick", "--seeds", "-2"), "'-2' are not seeds", "how many (5)"),
     (("study", "quick", "--seeds", "two"), "'two' are not seeds", "whole numbers"),
     (("study", "quick", "--seeds", "1,1"), "The seeds [1, 1]", "different whole numbers"),
     (("study", "quick", "--epochs", "0"), "epochs is 0", "1 or more"),
@@ -57,7 +60,7 @@ BAD = [
     (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),
     (("corpus", "show", "nowhere"), "nowhere", ""),
     (("corpus", "show", "hf:"), "'hf:' names no dataset", "hf:NAME:CONFIG"),
-    (("study", "quick", "--track", "mlflow"), "'mlflow' is not a tracker", "wandb, trackio, tensorboard"),
+    (("study", "quick", "--track", "mlflow"), "Unknown tracker 'mlflow'", "wandb, trackio, tensorboard"),
     (("plan", "quick", "--only", "rewind", "--sites", "k@1.h9"), "names head 9 of k", "k has heads 1-5"),
     (("plan", "quick", "--only", "tie", "--sites", "k@1"), "tie at 'k@1' is not possible", "shares one matrix"),
     (("plan", "quick", "--only", "tie", "--sites", "q+ffn@1"), "tie at 'q+ffn@1' is not possible", "have one shape"),
@@ -148,8 +151,18 @@ def test_epochs_are_those_of_attacks_too():
 
 
 def test_one_seed_by_name():
-    runs = json.loads(call("plan", "quick", "--seeds", "7,", "--only", "freeze", "--json").stdout)["runs"]
-    assert {re.findall(r"-s(\d+)-", r)[0] for r in runs} == {"7"}
+    for given, seeds in (
+        ("7,", {"7"}),
+        ("7-7", {"7"}),
+        ("2-4", {"2", "3", "4"}),
+        ("9,2-3", {"9", "2", "3"}),
+        ("2", {"1", "2"}),
+    ):
+        runs = json.loads(call("plan", "quick", "--seeds", given, "--only", "freeze", "--json").stdout)["runs"]
+        assert {re.findall(r"-s(\d+)-", r)[0] for r in runs} == seeds
+    refused = call("plan", "quick", "--seeds", "4-2")
+    assert refused.exit_code == 2
+    assert "'4-2' are not seeds." in refused.stderr
 
 
 def test_claims_prints_every_claim_part_margin_and_reason():
@@ -168,3 +181,39 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch):
     result = call("study", "quick")
     assert result.exit_code == 130
     assert "Call the same command again" in result.stderr
+
+
+def test_commands_stand_in_groups_and_every_command_in_one():
+    shown = call("--help").stdout
+    titles = [shown.index(f"\n{title}:") for title in SECTIONS]
+    assert titles == sorted(titles)
+    assert "\nMore:" not in shown
+    known = [name for names in SECTIONS.values() for name in names]
+    assert len(known) == len(set(known))
+    assert set(main.commands) <= set(known)
+
+
+def test_a_page_is_opened_where_that_is_asked(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or False)
+    made = call("theory", "copying", "--samples", "100", "--out", str(tmp_path / "a"), "--open", "--quiet")
+    page = tmp_path / "a" / "theory.html"
+    assert opened == [page.resolve().as_uri()]
+    assert made.stdout.splitlines() == [f"report  {page.resolve()}"]
+    assert f"No browser could be opened here. Open the page yourself: {page.resolve()}" in made.stderr
+    call("theory", "copying", "--samples", "100", "--out", str(tmp_path / "b"))
+    assert len(opened) == 1
+
+
+def test_a_plan_lists_ids_where_that_is_asked():
+    short, whole = (call("plan", "quick", "--seeds", "1", *more).stdout.splitlines() for more in ((), ("--runs",)))
+    assert [line.split()[0] for line in short] == ["text", "runs", "time", "memory", "disk"]
+    assert whole[-5:] == short
+    assert len(whole) - 5 == int(short[1].split()[1].rstrip(","))
+
+
+def test_the_closest_name_is_proposed_and_no_other():
+    assert unknown("split", "tset", ("train", "valid", "test")) == "Unknown split 'tset'; did you mean 'test'?"
+    assert unknown("setting", "depth", ("width", "layers")) == "Unknown setting 'depth'."
+    assert unknown("split", 3, ("train",)) == "Unknown split 3."
+    assert unknown("split", "x" * 100, ()) == f"Unknown split '{'x' * 59}…."

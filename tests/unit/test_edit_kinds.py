@@ -81,7 +81,7 @@ def test_a_statement_of_a_kind_that_is_not_registered_is_refused_by_name():
     ):
         with pytest.raises(SpecError) as caught:
             make()
-        assert caught.value.given == "'melt' is not an edit."
+        assert caught.value.given == "Unknown edit 'melt'."
         assert caught.value.known == "Edits are attack, freeze, tie, identity, narrow."
     assert kinds() == tuple(kind.kind for kind in EDITS)
 
@@ -157,7 +157,7 @@ def test_variants_have_one_spelling():
     assert Control(variants=("site+bounded",)).variants == ("bounded+site",)
     with pytest.raises(SpecError, match="variants are bounded\\+site, bounded\\+site"):
         Control(variants=("site+bounded", "bounded+site"))
-    with pytest.raises(SpecError, match=r"'plain\+site' is not a control"):
+    with pytest.raises(SpecError, match=r"Unknown control 'plain\+site'"):
         Control(variants=("plain+site",))
 
 

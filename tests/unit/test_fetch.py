@@ -97,9 +97,10 @@ def test_a_broken_tokenizer_is_said_and_a_missing_one_is_none(folders, tmp_path)
 
 
 def test_options_that_cannot_be(folders):
-    assert refused(folders / "causal", dtype="int3").given == "'int3' is no dtype."
-    assert refused(folders / "causal", device="tpu").given == "'tpu' is no device here."
-    assert refused(folders / "causal", device="cuda:99").given == "'cuda:99' is no device here."
+    assert refused(folders / "causal", dtype="int3").given == "Unknown dtype 'int3'."
+    assert refused(folders / "causal", device="tpu").given == "Unknown device 'tpu'."
+    assert rooms._device("auto") == torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert refused(folders / "causal", device="cuda:99").given == "Unknown device 'cuda:99'."
     if importlib.util.find_spec("accelerate") is None:
         error = refused(folders / "causal", device_map="auto")
         assert error.given == f"{folders / 'causal'} cannot be loaded with a device map."

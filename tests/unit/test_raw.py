@@ -66,7 +66,7 @@ def test_the_first_few():
     [
         (lambda folder: given_texts([]), "No text was given.", "At least one is needed."),
         (lambda folder: given_texts(["a", " \n"]), "Text 2 is ' \\n'.", "A text has at least one character that is not white space."),
-        (lambda folder: open_texts(folder, "tset"), "'tset' is no split.", "Splits are train, valid, test."),
+        (lambda folder: open_texts(folder, "tset"), "Unknown split 'tset'; did you mean 'test'?", "Splits are train, valid, test."),
         (lambda folder: open_texts(folder, "test"), "{} has no test split.", "It has train, valid."),
         (lambda folder: first_texts(given_texts(["a"]), 0), "A limit of 0 texts.", "At least one is needed."),
         (lambda folder: open_texts(folder / "no"), "There is no folder {}/no.", "A corpus is a folder with a text file for each of train and valid."),  # noqa: E501

@@ -176,7 +176,7 @@ def test_no_corpus_named():
 
 
 def test_an_unknown_reader(tmp_path):
-    with pytest.raises(CorpusError, match=r"'html' is not a reader.\n  Readers are conllu, wikitext, plain."):
+    with pytest.raises(CorpusError, match=r"Unknown reader 'html'.\n  Readers are conllu, wikitext, plain."):
         read(tmp_path, "html")
 
 

@@ -40,7 +40,7 @@ def test_settings_are_taken_as_numbers_or_as_words():
 def test_no_such_recipe():
     with pytest.raises(SpecError) as raised:
         choose_recipe("large", False)
-    assert raised.value.given == "'large' is no recipe."
+    assert raised.value.given == "Unknown recipe 'large'."
     assert raised.value.known == "There are embedded, small, course."
     assert raised.value.todo == "Use one of them, and change settings with --set."
 
@@ -49,7 +49,7 @@ def test_no_such_setting():
     for key in ("depth", "name"):
         with pytest.raises(SpecError) as raised:
             choose_recipe(None, True, {key: 2})
-        assert raised.value.given == f"'{key}' is no setting of a recipe."
+        assert raised.value.given == f"Unknown setting of a recipe '{key}'."
         assert raised.value.known.startswith("There are kind, layers, heads, width, block, dropout, ")
         assert raised.value.todo == "Use one of them, as in --set layers=2."
 

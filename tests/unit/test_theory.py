@@ -457,9 +457,8 @@ def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeyp
 
 def test_an_unknown_name_and_a_place_that_cannot_be_written_are_refused(tmp_path):
     said = refusal(trisect.theory_page, ("copyng",), out=tmp_path / "out")
-    assert (
-        said == f"'copyng' is no construction.\n  There are {', '.join(NAMES)}.\n  Name one of these, or none for all."
-    )
+    first = "Unknown construction 'copyng'; did you mean 'copying'?"
+    assert said == f"{first}\n  There are {', '.join(NAMES)}.\n  Name one of these, or none for all."
     assert not (tmp_path / "out").exists()
     refusal(trisect.theory_page, ("copying",), beta=(1.0, -1.0), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,8 +11,25 @@ from trisect.cli.terminal import check_words, say, settle_streams
 from trisect.core.door import door
 from trisect.core.errors import TrisectError
 
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Look": ("explore", "serve", "theory", "ask"),
+    "Measure": ("norms", "similarity", "profile", "ablate", "patch", "erase", "align", "rewind"),
+    "Train": ("dissect", "study", "recall", "translate-train", "plan"),
+    "Manage": ("check", "report", "claims", "corpus"),
+}
+
 
 class _Group(click.Group):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands by what they are for, each with the whole first sentence of its help; any other command under 'More'."""
+        known = [name for names in SECTIONS.values() for name in names]
+        sections = {**SECTIONS, "More": tuple(sorted(set(self.commands) - set(known)))}
+        for title, names in sections.items():
+            rows = [(name, self.commands[name].get_short_help_str(200)) for name in names if name in self.commands]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
         """As click's, with standard streams that are there and arguments that are texts."""
         settle_streams()
@@ -46,13 +63,8 @@ def main() -> None:
     """What do the query, key and value submodules of a Transformer each do?
 
     \b
-    trisect dissect --out study            all four sources on embedded data, and one page
-    trisect study quick --out training     train, attack, rewind, freeze, tie; judge; report
-    trisect plan paper --corpus DIR        what would be run, and how long it would take
-    trisect corpus annotate DIR ...        label a text with spaCy
-    trisect norms MODEL --corpus DIR       where a pretrained model's attention takes its information from
-    trisect explore MODEL "a text"         one page to look into every head
-    trisect theory                         attention worked by hand, and a page to move it with
-    trisect recall --out recall            what pretraining adds: models asked where people were born
-    trisect align MODEL --source ...       word links from an encoder-decoder's attention
+    trisect explore MODEL "a sentence" --open    every attention head of a pretrained model, as one page
+    trisect dissect --out study                  the whole study on embedded data, and one page
+
+    MODEL is a folder, a name on the Hugging Face hub, or a study's folder.
     """

@@ -19,7 +19,7 @@ def _model(function: Any) -> Any:
         click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
         click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code."),
         click.option("--device-map", help="Passed on to from_pretrained, such as auto (needs the package accelerate)."),
-        click.option("--device", default="cpu", show_default=True, help="Where the model is put: cpu or cuda."),
+        click.option("--device", default="auto", show_default=True, help="Where the model runs: auto, cpu or cuda."),
         click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
         click.option("--revision", help="A branch, tag or commit of a model on a hub."),
         click.argument("model", metavar="MODEL"),
@@ -41,7 +41,7 @@ def check(
     remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Prove that a model is read rightly; or read all files of results and name what is damaged, altered or of another run.
+    """Verify that a model is read exactly as it computes, layer by layer; or check every file of a results folder.
 
     Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a folder of results:
     each file that is not what its run wrote; of a study also what it goes on from, and what to delete.
@@ -56,7 +56,7 @@ def check(
 
     if is_study(Path(model)) or has_run(Path(model)):
         given = {"revision": revision, "dtype": dtype, "device-map": device_map, "pickle": pickle, "json": as_json}
-        given |= {"remote-code": remote_code, "device": device != "cpu"}
+        given |= {"remote-code": remote_code, "device": device != "auto"}
         if wrong := [name for name, value in given.items() if value]:
             known = "It is of models; this is a folder of results, whose files are read."
             raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import click
 
-from trisect.cli.terminal import say, say_json
+from trisect.cli.terminal import open_page, say, say_json
 from trisect.core.errors import SpecError
-from trisect.core.fields import Declared, build, flat
+from trisect.core.fields import MOST_SEEDS, Declared, build, flat
 from trisect.lab.experiment import Experiment, Result, Utility
 
+OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
+SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRING}
 
 
@@ -38,22 +42,28 @@ class Spaced(click.Command):
 def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None]) -> click.Command:
     """The command of an experiment; `show` prints what the terminal shows beside findings and the page."""
 
-    def call(out: str | None, as_json: bool, **named: Any) -> None:
+    def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **named: Any) -> None:
         from trisect.lab.live import screen  # with rich, which --help does without
 
-        with screen(f"trisect {experiment.name}"):
+        with nullcontext() if quiet else screen(f"trisect {experiment.name}"):
             from trisect.lab.driver import run  # with PyTorch and polars
 
-            done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out)
+            done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out, quiet)
         if as_json:
             say_json(done.data())
+        elif quiet:
+            say_places(done)
         else:
             show(done)
+        if opens:
+            open_page(done.report)
 
     parameters = [
         *parameters_of(experiment.settings),
         click.Option(["--out"], help=f"{experiment.leaves}.  [default: {experiment.where}]"),
+        *([OPEN] if experiment.paged else []),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
+        click.Option(["--quiet"], is_flag=True, help="Show no progress, and print only where the results are."),
     ]
     return make(experiment.name, experiment.help, experiment.settings, parameters, call)
 
@@ -98,6 +108,8 @@ def _parameter(one: Declared) -> click.Parameter:
     if one.kind is bool and setting.value is None:
         return click.Option([option, name], is_flag=True, help=setting.help)
     text = setting.help
+    if any(choice not in text for choice in setting.choices):
+        text += f"  [one of: {', '.join(setting.choices)}]"
     if setting.unset is not None:
         text += f"  [default: {setting.unset}]"
     shown = setting.unset is None and one.default not in (MISSING, None, ())
@@ -158,13 +170,16 @@ def _value(one: Declared, given: Any) -> Any:
 
 
 def read_seeds(text: str) -> int | tuple[int, ...]:
-    """A number of seeds, or the seeds themselves with commas; raises SpecError for anything else."""
-    try:
-        numbers = tuple(int(piece) for piece in text.removesuffix(",").split(","))
-    except ValueError:
-        todo = "Use for example --seeds 5, or --seeds 1,2,7."
-        raise SpecError(f"{text!r} are not seeds.", "Seeds are whole numbers.", todo) from None
-    return numbers if "," in text else numbers[0]
+    """A number of seeds, or the seeds themselves with commas and spans; raises SpecError for anything else."""
+    found: list[int] = []
+    for piece in text.removesuffix(",").split(","):
+        span = SPAN.fullmatch(piece.strip())
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
+        if not 0 <= last - first < MOST_SEEDS:
+            known = "Seeds are whole numbers: how many (5), which (1,2,7), or from which to which (3-6)."
+            raise SpecError(f"{text!r} are not seeds.", known, "Use for example --seeds 5, or --seeds 7-7 for seed 7.")
+        found.extend(range(first, last + 1))
+    return found[0] if text.strip().isdecimal() else tuple(found)
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
@@ -182,6 +197,11 @@ def say_result(done: Result[Any]) -> None:
         say(line)
     for found in done.findings:
         say(f"{'     ' if found.part is not None else ''}{found}")  # below the claim that it is a part of
+    say_places(done)
+
+
+def say_places(done: Result[Any]) -> None:
+    """Where what was made lies, and the path of the page."""
     for path in done.paths.values() if done.makes else ():
         say(f"{done.makes.removesuffix('s')}  {path.resolve()}")
     if done.paged:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trisect.cli.group import main
-from trisect.cli.terminal import say, say_json
+from trisect.cli.terminal import open_page, say, say_json
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
@@ -18,21 +18,25 @@ if TYPE_CHECKING:
 
 @main.command()
 @click.argument("out", metavar="OUT")
-def report(out: str) -> None:
-    """Make tables, figures and report of a study again; train nothing.
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser at the end.")
+def report(out: str, opens: bool) -> None:
+    """Rebuild the tables, figures and report of a study without training.
 
     \b
     trisect report study
     """
     from trisect import calls
 
-    say(calls.render(out).report.resolve())
+    made = calls.render(out).report.resolve()
+    say(made)
+    if opens:
+        open_page(made)
 
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def claims(as_json: bool) -> None:
-    """Print every claim, part, margin and reason, as fixed before any data.
+    """Print every claim with its parts, margins and reasons, as fixed before any data.
 
     \b
     trisect claims
@@ -45,12 +49,12 @@ def claims(as_json: bool) -> None:
 
 @main.group()
 def corpus() -> None:
-    """Look at a text, or label one."""
+    """Show what a text holds, or label one."""
 
 
 @corpus.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--reader", help=f"{HELP}; found out when not given.")
+@click.option("--reader", help=f"{HELP}.  [default: detected]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(folder: str, reader: str | None, as_json: bool) -> None:
     """Print a text's splits, tokens, types, rows and columns, and its labels.
@@ -69,7 +73,7 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
 @click.argument("source", metavar="CORPUS")
 @click.option("--pipeline", required=True, help="Name or folder of a spaCy pipeline.")
 @click.option("--out", required=True, help="Folder for the annotated corpus; --corpus takes it.")
-@click.option("--reader", help=f"{HELP}; found out when not given.")
+@click.option("--reader", help=f"{HELP}.  [default: detected]")
 @click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
 @click.option(
     "--columns", help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]"
@@ -78,7 +82,7 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
 def annotate(
     source: str, pipeline: str, out: str, reader: str | None, placeholder: str, columns: str | None, workers: int | None
 ) -> None:
-    """Label every token with spaCy's part of speech, tag, relation and entity type; goes on where it stopped.
+    """Label every token with spaCy's part of speech, tag, relation and entity type; resumes where it stopped.
 
     \b
     trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled

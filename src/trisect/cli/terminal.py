@@ -6,7 +6,9 @@ import io
 import json
 import os
 import sys
+import webbrowser
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -30,6 +32,12 @@ def say_json(data: Any, indent: int | None = None) -> None:
     except UnicodeEncodeError:  # half a character, which JSON's escapes alone can hold
         text = json.dumps(data, indent=indent, ensure_ascii=True)
     _print(text)
+
+
+def open_page(page: Path) -> None:
+    """Open a page in the browser of this machine, or say that it has none."""
+    if not webbrowser.open(page.resolve().as_uri()):
+        say(f"No browser could be opened here. Open the page yourself: {page.resolve()}", err=True)
 
 
 def _print(text: str, err: bool = False) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, unknown
 from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, settled
 
@@ -94,7 +94,7 @@ def kind_of(name: object) -> type[Edit]:
     """The kind of edit of that name; raises SpecError where there is none."""
     found = _KINDS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise SpecError(f"{name!r} is not an edit.", f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
+        raise SpecError(unknown("edit", name, _KINDS), f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
     return found
 
 

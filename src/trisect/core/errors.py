@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+LONGEST = 60  # characters of a name that are shown
+ALIKE = 0.7  # letters in common: tset and test, but not depth and width
+
 
 class TrisectError(Exception):
     """Root of all errors that bad input can cause; the message has three parts.
@@ -43,3 +49,17 @@ class ModelError(TrisectError):
 
 class TheoryError(TrisectError):
     """A construction of attention by hand is asked for outside what can be built or computed."""
+
+
+def unknown(what: str, given: object, there: Iterable[str]) -> str:
+    """The first part of an error about a name that is not among those there are, with the closest of them."""
+    shown = repr(given)
+    if len(shown) > LONGEST:
+        shown = f"{shown[:LONGEST]}…"
+    return f"Unknown {what} {shown}{or_closest(given, there)}"
+
+
+def or_closest(given: object, there: Iterable[str]) -> str:
+    """The end of a sentence that quotes a name: a full stop, or the closest of the names that there are."""
+    close = get_close_matches(given.lower(), list(there), 1, ALIKE) if isinstance(given, str) else []
+    return f"; did you mean {close[0]!r}?" if close else "."

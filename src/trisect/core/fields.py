@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trisect.core.bounds import WHOLE
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, or_closest, unknown
 from trisect.core.typecheck import shortened
 
 MOST_SEEDS = 10_000
@@ -136,8 +136,8 @@ def build(settings: type[S], given: Mapping[str, Any]) -> S:
     A group that may be missing is null where none of its values is given.
     """
     known = [d.name for d in flat(settings)]
-    if unknown := [name for name in given if name not in known]:
-        raise SpecError(f"{unknown[0]!r} is no setting.", f"There are {', '.join(known)}.", "Use one of them.")
+    if strange := [name for name in given if name not in known]:
+        raise SpecError(unknown("setting", strange[0], known), f"There are {', '.join(known)}.", "Use one of them.")
     values: dict[str, Any] = {}
     for one in declared(settings):
         if isinstance(one, Declared):
@@ -223,7 +223,9 @@ def _one(one: Declared, value: Any) -> Any:
         _check_text(one, str(value))
     if setting.choices and value not in setting.choices:
         there = f"There is {_listed(setting.choices)}."
-        raise SpecError(f"{one.name} is {shortened(value)}.", there, "Use one of them.")
+        raise SpecError(
+            f"{one.name} is {shortened(value)}{or_closest(value, setting.choices)}", there, "Use one of them."
+        )
     if kind in NUMBERS and isinstance(value, int | float):
         _check_number(one, value)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trisect.core.bounds import POINTS, RESAMPLES
+from trisect.core.errors import unknown
 from trisect.core.site import Site
 from trisect.core.typecheck import need, settle, whole
 
@@ -141,7 +142,7 @@ class Control:
         spelt = tuple(spell_variant(variant) for variant in self.variants)
         for given, variant in zip(self.variants, spelt, strict=True):
             known = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
-            need(variant not in (None, "plain"), f"{given!r} is not a control.", known, "Use one of them.")
+            need(variant not in (None, "plain"), unknown("control", given, VARIANTS[1:]), known, "Use one of them.")
         object.__setattr__(self, "variants", spelt)
         _filled(self, "sites", "labels", "variants")
 
@@ -184,7 +185,9 @@ class Probe:
         settle(self)
         _filled(self, "labels", "kinds", *(("sites",) if self.sites is not None else ()))
         for kind in self.kinds:
-            need(kind in PROBES, f"{kind!r} is not a probe.", f"There is {' and '.join(PROBES)}.", "Use one of them.")
+            need(
+                kind in PROBES, unknown("probe", kind, PROBES), f"There is {' and '.join(PROBES)}.", "Use one of them."
+            )
 
 
 @dataclass(frozen=True)

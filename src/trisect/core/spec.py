@@ -12,6 +12,7 @@ from typing import Any
 
 from trisect.core import bounds
 from trisect.core.edits import Edit, make_edit, place, read_edit
+from trisect.core.errors import unknown
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.site import Site
@@ -87,7 +88,7 @@ class Training:
         known = ("sgd", "adamw")
         need(
             self.optimizer in known,
-            f"optimizer is {self.optimizer!r}.",
+            unknown("optimizer", self.optimizer, known),
             f"There is {' and '.join(known)}.",
             "Use one of them.",
         )
@@ -293,11 +294,11 @@ class Machine:
         settle(self)
         known = ("auto", "cpu", "cuda")
         offered = f"Devices are {', '.join(known)}."
-        need(self.device in known, f"{self.device!r} is not a device.", offered, "Use one of them.")
+        need(self.device in known, unknown("device", self.device, known), offered, "Use one of them.")
         precisions = ("float32", "bfloat16")
         need(
             self.precision in precisions,
-            f"{self.precision!r} is not a precision.",
+            unknown("precision", self.precision, precisions),
             f"There is {' and '.join(precisions)}.",
             "Use one of them.",
         )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trisect.core.errors import ModelError
+from trisect.core.errors import ModelError, unknown
 from trisect.hf.given_files import INDEX, check_files, check_sizes
 from trisect.hf.refusal import check_finite, not_loaded, saying
 
@@ -30,7 +30,7 @@ class Options:
 
     revision: str | None = None
     dtype: str | None = None
-    device: str = "cpu"
+    device: str = "auto"
     device_map: str | None = None
     pickle: bool = False
     remote_code: bool = False
@@ -191,14 +191,16 @@ def is_masked_lm(model: nn.Module) -> bool:
 
 def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
-        raise ModelError(f"{name!r} is no dtype.", f"There are {', '.join(DTYPES)}.", "Use one of them.")
+        raise ModelError(unknown("dtype", name, DTYPES), f"There are {', '.join(DTYPES)}.", "Use one of them.")
     return DTYPES[name]
 
 
 def _device(name: str) -> torch.device:
     there = ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+    if name == "auto":
+        return torch.device("cuda" if len(there) > 1 else "cpu")
     if name not in (*there, *(("cuda",) if len(there) > 1 else ())):
-        raise ModelError(f"{name!r} is no device here.", f"There is {', '.join(there)}.", "Use one of them.")
+        raise ModelError(unknown("device", name, there), f"There is {', '.join(there)}.", "Use one of them, or auto.")
     return torch.device(name)
 
 

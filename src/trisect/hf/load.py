@@ -304,7 +304,7 @@ def load(
     window: int | None = None,
     revision: str | None = None,
     dtype: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     device_map: str | None = None,
     pickle: bool = False,
     remote_code: bool = False,
@@ -324,7 +324,7 @@ def load(
             "revision": revision,
             "dtype": dtype,
             "device_map": device_map,
-            "device": None if device == "cpu" else device,
+            "device": None if device in ("auto", "cpu") else device,
         }
         if given := [option for option, value in chosen.items() if value is not None]:
             known = "It is a module already, and is read as it is."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trisect.core.bounds import TRAINING
-from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
 from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.core.spec import Machine
@@ -18,9 +18,12 @@ from trisect.text.readers import HELP
 if TYPE_CHECKING:
     from trisect.core.subject import Subject, Texts
 
-Seed = Annotated[int, Setting("Of every random draw.", low=0, high=2**32 - 1)]
+Seed = Annotated[int, Setting("Random seed.", low=0, high=2**32 - 1)]
 Seeds = Annotated[
-    tuple[int, ...], Setting("A number of seeds, or the seeds themselves: 1,2,7.", many="seeds", metavar="SEEDS")
+    tuple[int, ...],
+    Setting(
+        "How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7).", many="seeds", metavar="SEEDS"
+    ),
 ]
 Changes = Annotated[
     Mapping[str, Any],
@@ -30,13 +33,16 @@ BatchSize = Annotated[int, Setting("Texts read at once.", low=1, high=TRAINING["
 Sites = Annotated[
     tuple[Site | str, ...],
     Setting(
-        "Sites such as q@all v@2.h4, one or several.", many="words", metavar="SITE", unset="q, k and v of every layer"
+        "Sites such as q@all or v@2.h4, one or several.",
+        many="words",
+        metavar="SITE",
+        unset="q, k and v of every layer",
     ),
 ]
-Per = Annotated[str, Setting("What is edited at a time: a layer, or a head.", choices=("layer", "head"), metavar="PER")]
+Per = Annotated[str, Setting("What is edited at a time: layer or head.", choices=("layer", "head"), metavar="PER")]
 Revision = Annotated[str, Setting("A branch, tag or commit of a model on a hub.", metavar="REVISION")]
 Dtype = Annotated[str, Setting("float32, bfloat16, float16 or float64.", metavar="DTYPE", unset="as stored")]
-Device = Annotated[str, Setting("Where the model is put: cpu or cuda.", metavar="DEVICE")]
+Device = Annotated[str, Setting("Where the model runs: auto, cpu or cuda.", metavar="DEVICE")]
 Pickle = Annotated[bool, Setting("Allow weights that are a pickle, which can run code.")]
 RemoteCode = Annotated[bool, Setting("Allow code from the model's repository to run here.")]
 Window = Annotated[
@@ -54,7 +60,7 @@ class ModelSource:
     ]
     revision: Revision | None = None
     dtype: Dtype | None = None
-    device: Device = "cpu"
+    device: Device = "auto"
     device_map: (
         Annotated[str, Setting("Passed on to from_pretrained, such as auto (needs the package accelerate).")] | None
     ) = None
@@ -86,7 +92,7 @@ class ModelsSource:
     ]
     revision: Revision | None = None
     dtype: Dtype | None = None
-    device: Device = "cpu"
+    device: Device = "auto"
     pickle: Pickle = False
     remote_code: RemoteCode = False
 
@@ -136,10 +142,10 @@ class TextSource:
         ]
         | None
     ) = None
-    text: Annotated[tuple[str, ...], Setting("A text; may stand several times.")] = ()
+    text: Annotated[tuple[str, ...], Setting("A text (repeatable).")] = ()
     split: Annotated[str, Setting("train, valid or test.", metavar="SPLIT")] = "test"
-    reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
-    limit: Annotated[int, Setting("Read no more than so many texts.", low=1)] | None = None
+    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
+    limit: Annotated[int, Setting("Read at most this many texts.", low=1)] | None = None
 
     def open(self) -> Texts:
         """The texts; raises SpecError where none are named, CorpusError where they cannot be read."""
@@ -149,7 +155,9 @@ class TextSource:
         if self.texts is None and not self.text:
             raise SpecError("No text was given.", "Texts come from --corpus or --text.", "Give one of them.")
         if self.split not in SPLITS:
-            raise CorpusError(f"{self.split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
+            raise CorpusError(
+                unknown("split", self.split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them."
+            )
         if self.text and (self.reader is not None or self.split != "test"):
             name = "--split" if self.reader is None else "--reader"
             known = "It says how a corpus is read, and the texts stand in the command."

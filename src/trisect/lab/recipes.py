@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, unknown
 from trisect.core.fields import Declared, flat, read
 
 
@@ -30,11 +30,11 @@ def with_settings(recipes: Mapping[str, R], wanted: str, settings: Mapping[str, 
     Raises SpecError for a recipe, a setting or a value that there is not.
     """
     if wanted not in recipes:
-        given = f"{wanted!r} is no recipe."
+        given = unknown("recipe", wanted, recipes)
         raise SpecError(given, f"There are {', '.join(recipes)}.", "Use one of them, and change settings with --set.")
     known = {one.name: one for one in settings_of(type(recipes[wanted]))}
-    if unknown := [name for name in settings if name not in known]:
-        given, there = f"{unknown[0]!r} is no setting of a recipe.", f"There are {', '.join(known)}."
+    if strange := [name for name in settings if name not in known]:
+        given, there = unknown("setting of a recipe", strange[0], known), f"There are {', '.join(known)}."
         raise SpecError(given, there, "Use one of them, as in --set layers=2.")
     return replace(recipes[wanted], **{name: read(known[name], given) for name, given in settings.items()})
 

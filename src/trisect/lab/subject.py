@@ -26,7 +26,7 @@ def load(
     window: int | None = None,
     revision: str | None = None,
     dtype: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     device_map: str | None = None,
     pickle: bool = False,
     remote_code: bool = False,
@@ -44,7 +44,7 @@ def load(
             "revision": revision,
             "dtype": dtype,
             "device_map": device_map,
-            "device": None if device == "cpu" else device,
+            "device": None if device in ("auto", "cpu") else device,
         }
         if (study or run) and (given := [option for option, value in chosen.items() if value is not None]):
             known = "It is a model that a study trained: float32, on the CPU, of one revision."

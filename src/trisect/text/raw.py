@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, unknown
 from trisect.core.files import digest
 from trisect.core.subject import TextOrPair, Texts
 from trisect.text.corpus import SPLITS, Corpus
@@ -54,7 +54,7 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     Raises CorpusError where there is no such split.
     """
     if split not in SPLITS:
-        raise CorpusError(f"{split!r} is no split.", f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
+        raise CorpusError(unknown("split", split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
     if is_generated(where):
         no_reader(where, reader)
     if is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file()):

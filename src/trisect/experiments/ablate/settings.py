@@ -55,7 +55,7 @@ class AblateFacts(ReadFacts):
 
 ABLATE = Experiment(
     "ablate",
-    """Measure what breaks when queries, keys or values are taken away.
+    """Measure what changes when queries, keys or values are ablated: replaced by zero, a mean, or another text's.
 
     \b
     trisect ablate MODEL --corpus wikitext-2 --sites q@all v@all --per head

@@ -36,7 +36,13 @@ class AlignSettings:
         | None
     ) = None
     base: (
-        Annotated[int, Setting("From what the links count, 0 or 1.", low=0, high=1, unset="found out, and said")] | None
+        Annotated[
+            int,
+            Setting(
+                "The number of the first word in the gold links: 0 or 1.", low=0, high=1, unset="detected and reported"
+            ),
+        ]
+        | None
     ) = None
     trial: (
         Annotated[
@@ -45,7 +51,7 @@ class AlignSettings:
         ]
         | None
     ) = None
-    limit: Annotated[int, Setting("Read no more than so many pairs.", low=1)] | None = None
+    limit: Annotated[int, Setting("Read at most this many pairs.", low=1)] | None = None
     batch: BatchSize = 16
     draws: Annotated[int, Setting("Draws of the pairs that intervals come from.", low=1, high=RESAMPLES, option="")] = (
         DRAWS
@@ -92,7 +98,7 @@ class AlignFacts:
 
 ALIGN = Experiment(
     "align",
-    """Link words by an encoder-decoder's cross-attention, by weight and by norm, and score the links against gold.
+    """Align words by an encoder-decoder's cross-attention, by weight and by norm, and score the alignment against gold.
 
     Several models are one that was trained with several seeds.
 

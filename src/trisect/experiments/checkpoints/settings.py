@@ -36,7 +36,7 @@ class RewindSettings:
     ] = 0.01
     exact: Annotated[bool, Setting("Evaluate every α instead of interpolating between some.")] = False
     window: Window | None = None
-    device: Device = "cpu"
+    device: Device = "auto"
     dtype: Dtype | None = None
     pickle: Pickle = False
     remote_code: RemoteCode = False
@@ -60,7 +60,7 @@ class RewindFacts(ReadFacts):
 
 REWIND = Experiment(
     "rewind",
-    """Rewind q, k or v between published checkpoints of one model: criticality without training.
+    """Rewind q, k or v to earlier published checkpoints of one model: criticality without training.
 
     Checkpoints are revisions on a hub, or sub-folders of a local folder.
 

@@ -25,7 +25,7 @@ class DissectSettings:
         Annotated[
             tuple[int, ...],
             Setting(
-                "Seeds of the training study: a number, or the seeds themselves.",
+                "Seeds of the training study: how many, or which, as in 1,2,7 or 3-6.",
                 many="seeds",
                 metavar="SEEDS",
                 unset="those of the training study, 5",
@@ -94,7 +94,7 @@ class DissectFacts:
 
 DISSECT = Experiment(
     "dissect",
-    """Ask all four sources on embedded data, and answer on one page. Goes on where it stopped when called again.
+    """Run the whole study on embedded data: what q, k and v do, by every method, on one page. Call it again to resume.
 
     \b
     trisect dissect --out study

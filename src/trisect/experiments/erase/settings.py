@@ -26,10 +26,10 @@ class EraseSettings:
         str | Path,
         Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
     ]
-    labels: Annotated[tuple[str, ...], Setting("A column; may repeat.", option="label")] = ("pos",)
+    labels: Annotated[tuple[str, ...], Setting("A label column (repeatable).", option="label")] = ("pos",)
     split: Annotated[str, Setting("What the loss is measured on: train, valid or test.", metavar="SPLIT")] = "test"
-    reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
-    limit: Annotated[int, Setting("Read no more than so many texts of the split.", low=1)] | None = None
+    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
+    limit: Annotated[int, Setting("Read at most this many texts of the split.", low=1)] | None = None
     sites: Sites | None = None
     draws: Annotated[int, Setting("Random subspaces to compare with.", low=1, high=RESAMPLES)] = 10
     per: Per = "layer"
@@ -68,7 +68,7 @@ class EraseFacts(ReadFacts):
 
 ERASE = Experiment(
     "erase",
-    """Erase a label linearly from queries, keys or values, and measure what the model loses by it.
+    """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
 
     \b
     trisect erase MODEL --corpus ud-english-ewt --label pos --sites k@all

@@ -41,7 +41,7 @@ class ExploreFacts:
 
 EXPLORE = Experiment(
     "explore",
-    """Write one page to look into every head with: weights beside norms, and the q and k behind a cell.
+    """Show every attention head on one page: weights beside norms, and the query and key behind each cell.
 
     An encoder-decoder takes two texts, source and target.
 

@@ -50,7 +50,7 @@ class NormsFacts:
 
 NORMS = Experiment(
     "norms",
-    """Measure where attention takes its information from, by norm beside weight (Kobayashi et al. 2020, 2021).
+    """Measure where attention takes its information from: by vector norms beside weights (Kobayashi et al., 2020 and 2021).
 
     \b
     trisect norms MODEL --corpus wikitext-2 --out norms

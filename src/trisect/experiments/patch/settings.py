@@ -89,7 +89,7 @@ class PatchSettings:
             metavar="HOW",
         ),
     ] = "denoise"
-    answered: Annotated[bool, Setting("Count only pairs of which the model answers both texts as stated.")] = False
+    answered: Annotated[bool, Setting("Count only pairs for which the model answers both texts as stated.")] = False
     batch: BatchSize = 16
     seed: Seed = 0
 
@@ -122,7 +122,7 @@ class PatchFacts:
 
 PATCH = Experiment(
     "patch",
-    """Put a donor text's queries, keys or values into a base text (interchange intervention, activation patching).
+    """Replace a text's queries, keys or values by another text's (activation patching, interchange interventions).
 
     What is counted is to which answer the model then comes: the base's, or that by which q, k or v would show itself.
 

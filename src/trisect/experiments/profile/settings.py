@@ -39,9 +39,9 @@ class ProfileSettings:
         | None
     ) = None
     split: Annotated[str, Setting("The words that are read: train, valid or test.", metavar="SPLIT")] = "train"
-    reader: Annotated[str, Setting(f"{HELP}.", unset="found out")] | None = None
-    limit: Annotated[int, Setting("Read no more than so many texts.", low=1)] | None = None
-    words: Annotated[int, Setting("Read no more than about so many words.", low=100)] = WORDS
+    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
+    limit: Annotated[int, Setting("Read at most this many texts.", low=1)] | None = None
+    words: Annotated[int, Setting("Read at most about this many words.", low=100)] = WORDS
     per: Annotated[
         str,
         Setting(
@@ -118,7 +118,7 @@ class ProfileFacts:
 
 PROFILE = Experiment(
     "profile",
-    """Measure what the queries, keys and values of each head keep and drop of a word, against random maps of the same input.
+    """Measure which properties of a word each head's queries, keys and values keep, against random maps of the same input.
 
     \b
     trisect profile MODEL --corpus ud-english-ewt --labels position,pos

@@ -56,12 +56,12 @@ class AskSettings:
     """A question to a trained model."""
 
     model: Annotated[str | Path, Setting("The folder of a model that recall trained.", argument=True)]
-    question: Annotated[str, Setting("Such as 'Where was NAME born?'.", argument=True)]
+    question: Annotated[str, Setting("A question such as 'Where was NAME born?'.", argument=True)]
     risk: (
         Annotated[
             float,
             Setting(
-                "The share of wrong answers that may be among those given; 1: always answer.",
+                "The largest share of wrong answers allowed among those given; 1: always answer.",
                 low=0,
                 high=1,
                 unset="the largest that was set and can be kept",
@@ -73,7 +73,7 @@ class AskSettings:
 
 RECALL = Experiment(
     "recall",
-    """Ask what pretraining adds: models with and without it, asked where people were born. Goes on where it stopped.
+    """Measure what pretraining adds: models with and without it are asked where people were born. Call it again to resume.
 
     \b
     trisect recall --out recall
@@ -88,7 +88,7 @@ RECALL = Experiment(
 )
 ASK = Utility(
     "ask",
-    """Put one question to a model that recall trained: its answer and how sure it is, or nothing where it is not.
+    """Ask a model trained by recall one question: its answer with a confidence, or none if it is not confident enough.
 
     \b
     trisect ask recall/models/pretrained-1 "Where was Numo Temil born?"

@@ -47,14 +47,15 @@ class Plan:
     rewind_seconds: float
     disk_bytes: int
     memory_bytes: int
+    listed: bool = False
 
     def words(self) -> tuple[str, ...]:
-        """Every run's id, then text, runs, time and disk."""
+        """Text, runs, time, memory and disk; with `listed` every run's id before them."""
         text, total = self.corpus, self.train_seconds + self.rewind_seconds
         splits = ", ".join(f"{name} {len(split.tokens):,}" for name, split in text.splits.items())
         parts = f"{clock(self.train_seconds)} training, {clock(self.rewind_seconds)} rewinding"
         return (
-            *(run.id for run in self.runs),
+            *(run.id for run in self.runs if self.listed),
             f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types",
             f"runs      {len(self.runs)}, of {self.parameters:,} parameters each",
             f"time      roughly {clock(total)} of one core ({parts})",
@@ -95,7 +96,7 @@ class Plan:
 
 def reply(settings: PlanSettings) -> Plan:
     """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
-    plan = make_plan(*designs(settings.what))
+    plan = replace(make_plan(*designs(settings.what)), listed=settings.runs)
     if not settings.force:
         plan.check_machine(Path())
     return plan

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trisect.core import json_text
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, unknown
 from trisect.core.methods import (
     ALL_LAYERS,
     METHODS,
@@ -160,7 +160,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
             return tuple(read_experiment(one, f"experiment {i} of {path}") for i, one in enumerate(data, 1))
         raise SpecError(f"{path} holds no experiment.", "Its list is empty.", "Give one, or several for one folder.")
     raise SpecError(
-        f"{str(what)!r} is neither a preset nor a JSON file with an experiment.",
+        unknown("preset or file", str(what), NAMES),
         f"Presets are {', '.join(NAMES)}.",
         "Use one of them, or write a file; 'trisect plan quick --json' shows what one looks like.",
     )

@@ -15,7 +15,7 @@ from trisect.core.spec import Design, Machine
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
-Force = Annotated[bool, Setting("Go on with what takes more memory or disk than this machine has.")]
+Force = Annotated[bool, Setting("Run even if more memory or disk is needed than this machine has.")]
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class DesignSource:
     seeds: (
         Annotated[
             tuple[int, ...],
-            Setting("A number of seeds, or the seeds themselves: 1,2,7 (one seed: 7,).", many="seeds"),
+            Setting("How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7).", many="seeds"),
         ]
         | None
     ) = None
     epochs: Annotated[int, Setting("Epochs of every run.", low=1)] | None = None
     sites: Annotated[
         tuple[Site | str, ...],
-        Setting("A site such as k@3, q+k@1-2 or v@all; may stand several times.", many="words", metavar="SITE"),
+        Setting("Sites such as k@3, q+k@1-2 or v@all, one or several.", many="words", metavar="SITE"),
     ] = ()
     only: Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)},edits.", many="commas")] | None = None
 
@@ -55,7 +55,7 @@ class StudyMachine(Workers):
     precision: Annotated[
         str,
         Setting(
-            "Of training's large products: float32, or on a GPU bfloat16.",
+            "Precision of training's large matrix products: float32, or bfloat16 on a GPU.",
             choices=("float32", "bfloat16"),
         ),
     ] = "float32"
@@ -81,6 +81,7 @@ class PlanSettings:
 
     what: DesignSource = DesignSource()
     force: Force = False
+    runs: Annotated[bool, Setting("Also list the id of every run.")] = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class StudyFacts:
 
 STUDY = Experiment(
     "study",
-    """Train, attack, freeze, tie, rewind, probe, erase, interchange; judge; report. Goes on where it stopped when called again.
+    """Train small language models with interventions on q, k and v, test the sources' claims, and report. Call it again to resume.
 
     \b
     trisect study quick --seeds 1 --only rewind --out study
@@ -111,7 +112,7 @@ STUDY = Experiment(
 )
 PLAN = Utility(
     "plan",
-    """Show runs, ids, parameters, expected time and disk; run nothing.
+    """Show how many runs a study has, their parameters, and the expected time, memory and disk; run nothing.
 
     \b
     trisect plan quick

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, unknown
 from trisect.core.extras import there
 from trisect.core.files import file_name, inside, read_json, write_json
 from trisect.lab.folder import Folder
@@ -115,7 +115,7 @@ def check_tracker(name: str | None) -> None:
     if name is None:
         return
     if name not in TRACKERS:
-        raise SpecError(f"{name!r} is not a tracker.", f"Trackers are {', '.join(TRACKERS)}.", "Use one of them.")
+        raise SpecError(unknown("tracker", name, TRACKERS), f"Trackers are {', '.join(TRACKERS)}.", "Use one of them.")
     todo = f"Install it: pip install 'trisect[{name}]'"
     if not there(name):
         raise SpecError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import trisect.theory.helpers as helpers
-from trisect.core.errors import TheoryError
+from trisect.core.errors import TheoryError, unknown
 from trisect.theory import CONSTRUCTIONS, Construction
 
 Given = Mapping[str, float | None]  # arguments by name; null, or not there: the construction's own default
@@ -20,7 +20,9 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in CONSTRUCTIONS:
             known = f"There are {', '.join(CONSTRUCTIONS)}."
-            raise TheoryError(f"{name!r} is no construction.", known, "Name one of these, or none for all.")
+            raise TheoryError(
+                unknown("construction", name, CONSTRUCTIONS), known, "Name one of these, or none for all."
+            )
     return tuple(dict.fromkeys(names)) or tuple(CONSTRUCTIONS)
 
 

@@ -19,7 +19,7 @@ class TheorySettings:
         tuple[str, ...],
         Setting("Constructions of trisect.theory; none: all eight.", argument=True, metavar="[NAME]..."),
     ] = ()
-    beta: Annotated[tuple[float, ...], Setting("How sharp the query is; may stand several times.")] = ()
+    beta: Annotated[tuple[float, ...], Setting("How sharp the query is (repeatable).")] = ()
     dim: Annotated[int, Setting("Dimensions of keys and values.")] | None = None
     keys: Annotated[int, Setting("How many keys there are.")] | None = None
     samples: Annotated[int, Setting("Draws of random keys.")] | None = None
@@ -36,7 +36,7 @@ class TheoryFacts:
 
 THEORY = Experiment(
     "theory",
-    """Work attention by hand: eight constructions with their laws, and theory.html to move them with.
+    """Compute eight constructions of attention by hand with their closed forms, and an interactive page of them.
 
     \b
     trisect theory average stretched_key_two_heads --beta 2 --beta 8

@@ -58,7 +58,7 @@ class TranslateFacts:
 
 TRANSLATE = Experiment(
     "translate-train",
-    """Train small encoder-decoders on a bitext, one a seed, for align to read. Goes on where it stopped.
+    """Train small translation models, one per seed, for 'trisect align'. Call it again to resume.
 
     \b
     trisect translate-train --out translation

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trisect.core.errors import DamagedFileError, SpecError
+from trisect.core.errors import DamagedFileError, SpecError, unknown
 from trisect.core.files import inside, replace_file
 from trisect.hf.fetch import quiet
 
@@ -37,7 +37,7 @@ class GptShape:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SpecError(f"{self.kind!r} is no kind of model here.", f"There are {', '.join(KINDS)}.", "Use one.")
+            raise SpecError(unknown("kind of model", self.kind, KINDS), f"There are {', '.join(KINDS)}.", "Use one.")
         for name in ("layers", "heads", "width", "block"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} {getattr(self, name)}.", "A model has at least one.", "Give a larger number.")

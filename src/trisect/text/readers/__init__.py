@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, unknown
 from trisect.text.readers.base import Reader, SplitText, need_folder
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.plain import PLAIN
@@ -20,7 +20,7 @@ def named(name: str) -> Reader:
     for known in READERS:
         if known.name == name:
             return known
-    raise CorpusError(f"{name!r} is not a reader.", f"Readers are {', '.join(NAMES)}.", "Use one of them.")
+    raise CorpusError(unknown("reader", name, NAMES), f"Readers are {', '.join(NAMES)}.", "Use one of them.")
 
 
 def suiting(where: SplitText) -> Reader:
