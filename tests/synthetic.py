@@ -316,6 +316,8 @@ def _add_probes(
                 table.add(fixed | {"measure": f"probe_{kind}_bits"}, [bits])
                 table.add(fixed | {"measure": f"probe_{kind}_accuracy"}, [0.3 + 0.4 * bits])
                 table.add(fixed | {"measure": f"probe_{kind}_selectivity"}, [0.2 * bits])
+                by_chance = planted.get(f"control-bits-{slug}-{site}", 1.0)
+                table.add(fixed | {"measure": f"probe_{kind}_control_bits"}, [by_chance])
             table.add(fixed | {"measure": "probe_majority"}, [0.3])
 
 

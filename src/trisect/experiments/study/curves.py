@@ -31,6 +31,7 @@ class Curves(NamedTuple):
     edited: tuple[Series, ...]
     baseline: CurveLine | None
     axis: SharedAxis
+    collapsed: frozenset[str] = frozenset()  # sites where every run collapsed: drawn grey
 
 
 def depth_share(rows: StudyRows) -> Callable[[str], float]:
@@ -53,13 +54,13 @@ def arranged(rows: StudyRows, curves: Curves, meet: bool = False) -> tuple[Figur
     def by_layer(site: str) -> CurveLine:
         here = place(site)
         shape = palette.layer_shape(deep.index(here.layers))
-        return CurveLine(
-            _layer(site), palette.layer_colour(share(site)), () if here.single else (8, 2), of(site), shape
-        )
+        colour = palette.BASELINE if site in curves.collapsed else palette.layer_colour(share(site))
+        return CurveLine(_layer(site), colour, () if here.single else (8, 2), of(site), shape)
 
     def by_component(site: str) -> CurveLine:
         look = palette.mark(place(site).group)
-        return CurveLine(place(site).group, look.colour, (), of(site), look.shape)
+        colour = palette.BASELINE if site in curves.collapsed else look.colour
+        return CurveLine(place(site).group, colour, (), of(site), look.shape)
 
     def view(name: str, panels: Sequence[tuple[str, list[str]]], line: Callable[[str], CurveLine]) -> FigureView:
         lines = [(title, [line(site) for site in mine]) for title, mine in panels]
@@ -91,7 +92,11 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     values = [p.value for points in (*kept, base) for p in points]
     axis = around(values, LOSS, most=max(start) if start else math.inf)
     other = CurveLine("baseline", palette.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
-    return [(points, Curves(tuple(of_runs(points, measure)), other, axis)) for points in kept]
+    return [(ps, Curves(tuple(of_runs(ps, measure)), other, axis, _collapsed(rows, ps))) for ps in kept]
+
+
+def _collapsed(rows: StudyRows, points: Sequence[Point]) -> frozenset[str]:
+    return frozenset({p.site for p in points} - {p.site for p in points if p.run not in rows.collapsed})
 
 
 def _caption(rows: StudyRows, edit: str, split: str, label: str | None, points: Sequence[Point], curves: Curves) -> str:
@@ -103,6 +108,9 @@ def _caption(rows: StudyRows, edit: str, split: str, label: str | None, points: 
     tail = f" Against the baseline, at the last epoch: {study_words.extremes(effects, 'nats')}" if effects else ""
     tail += f" {study_words.seeds(rows)}, {words.several(len(runs), 'run')} at {words.several(len({s for s, _ in runs}), 'site')}"
     tail += f"; {len(gone)} diverged{LOST}" if gone else "."
+    if fell := len({p.run for p in points} & rows.collapsed):
+        tail += f" {words.several(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
+        tail += "; sites where all did are grey." if curves.collapsed else "."
     lost = {s.seed for s in base if s.diverged}
     tail += f" The baseline diverged in {words.several(len(lost), 'seed')}." if lost else ""
     return tail + (CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else "")

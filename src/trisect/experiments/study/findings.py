@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trisect.core.finding import Finding
-from trisect.experiments.study import answer, controls, removal, telling, tying
+from trisect.experiments.study import answer, controls, dose, removal, telling, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.provenance import verdict_findings
@@ -17,6 +17,7 @@ def found(rows: StudyRows) -> tuple[Finding, ...]:
         *telling.findings(rows),
         *study_words.findings(rows),
         *controls.findings(rows),
+        *dose.findings(rows),
         *removal.findings(rows),
         *tying.findings(rows),
     )

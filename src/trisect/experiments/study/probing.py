@@ -62,7 +62,8 @@ def probe(
     `final` are a run's weights without a member axis. Probes are fitted to whole windows spread over train, stopped by
     the last fifth of them, and scored on rows drawn from validation, `tokens` being about how many of each; tokens
     without a label are left out. Selectivity is the accuracy less that on control labels, which every word type drew
-    by chance (Hewitt & Liang 2019, section 2); it is left out where there are no such labels. Raises CorpusError.
+    by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are left out where there are no
+    such labels. Raises CorpusError.
     """
     whole = {n: v[None] for n, v in final.items()}
     pieces = read_pieces(corpus, training, label, seed, tokens, final["decoder.bias"].device)
@@ -140,7 +141,8 @@ def _rows(
     own = found(train.y, test.y)
     values = {"accuracy": own.accuracy, "bits": own.bits}
     if train.control is not None and test.control is not None:
-        values["selectivity"] = own.accuracy - found(train.control, test.control).accuracy
+        by_chance = found(train.control, test.control)
+        values |= {"selectivity": own.accuracy - by_chance.accuracy, "control_bits": by_chance.bits}
     return [
         SiteRow(str(site), f"probe_{kind}_{name}", None, "valid", float(value), len(test.y))
         for name, several in values.items()

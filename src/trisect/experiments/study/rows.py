@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from trisect.claims.evidence import later
+from trisect.claims.floors import LEARNED_NATS
 from trisect.core.tables import frame
 from trisect.report.points import Point, order
 
@@ -94,8 +96,22 @@ class StudyRows:
     @property
     def strengths(self) -> tuple[float, ...]:
         """The strengths of attack that were run, weakest first."""
-        found = self.runs.filter(PLAIN)["strength"].drop_nulls().unique().to_list()
-        return tuple(sorted(found))
+        return self.strengths_of("plain")
+
+    def strengths_of(self, variant: str) -> tuple[float, ...]:
+        """The strengths that one variant of attack was run with, weakest first."""
+        found = self.runs.filter((pl.col("edit") == "attack") & (pl.col("variant") == variant))["strength"]
+        return tuple(sorted(found.drop_nulls().unique().to_list()))
+
+    @cached_property
+    def collapsed(self) -> frozenset[str]:
+        """Attacked runs whose validation loss never falls clearly below the unigram loss: the attack stopped all learning."""
+        words = {p.seed: p.value for p in self.measure("unigram_loss_nats", "valid")}
+        test = (pl.col("edit") == "attack") & (pl.col("split") == "valid") & (pl.col("name") == "loss_nats")
+        least = self.metrics.filter(test).group_by("run", "seed").agg(pl.col("value").min())
+        return frozenset(
+            run for run, seed, value in least.iter_rows() if seed in words and value > words[seed] - LEARNED_NATS
+        )
 
     @property
     def strength(self) -> float | None:
@@ -104,8 +120,7 @@ class StudyRows:
 
     def _control_strength(self, variant: str) -> float | None:
         """The strength of a control: that of the attacks that are shown, if it was run with it, else its first."""
-        found = self.runs.filter((pl.col("edit") == "attack") & (pl.col("variant") == variant))["strength"]
-        known = sorted(found.drop_nulls().unique().to_list())
+        known = self.strengths_of(variant)
         return self.strength if self.strength in known else next(iter(known), None)
 
     def chosen(self, edit: str, label: str | None, strength: float | None = None, variant: str = "plain") -> pl.Expr:

@@ -1,0 +1,123 @@
+"""Attacks by dose: what they cost beside the bits that they remove, and beside their control at equal bits (science A4, r2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from trisect.core.finding import Finding
+from trisect.experiments.study import words as study_words
+from trisect.experiments.study.removal import baselines
+from trisect.experiments.study.rows import StudyRows
+from trisect.report import format as words
+from trisect.report.axes import around
+from trisect.report.chart_data import Measure
+from trisect.report.panels import ZERO, Figure, site_panel
+from trisect.report.parts import component_key, cut, with_means
+from trisect.report.points import Point
+
+BITS = "probe_linear_bits"
+CONTROL_BITS = "probe_linear_control_bits"
+HALF = 0.5  # of the bits that the baseline has: where attacks are compared that have no control
+
+
+class Dose(NamedTuple):
+    """One run under attack: the bits that a fresh probe no longer finds at its site, and the rise of the validation loss."""
+
+    bits: float
+    nats: float
+
+
+Curves = Mapping[tuple[str, int], Sequence[Dose]]  # site and seed -> doses, fewest bits first
+
+
+def doses(rows: StudyRows, label: str, variant: str = "plain") -> Curves:
+    """Every strength of one kind of attack by site and seed; collapsed and diverged runs and what removed nothing are left out.
+
+    The bits are those of the label that was attacked: of a control, of the label that each word type drew by chance.
+    """
+    measure = CONTROL_BITS if "control" in variant.split("+") else BITS
+    before = {(p.site, p.seed): p.value for p in rows.measure(measure, "valid", label, baselines(rows))}
+    after = {(p.site, p.run): p.value for p in rows.measure(measure, "valid", label)}
+    found: dict[tuple[str, int], list[Dose]] = {}
+    for strength in rows.strengths_of(variant):
+        for point in rows.effects("attack", "valid", label, strength, variant=variant):
+            key, left = (point.site, point.seed), after.get((point.site, point.run))
+            if left is None or key not in before or point.diverged or point.run in rows.collapsed:
+                continue
+            if before[key] - left > 0:
+                found.setdefault(key, []).append(Dose(before[key] - left, point.value))
+    return {key: sorted(of) for key, of in found.items()}
+
+
+def cost_at(curve: Sequence[Dose], bits: float) -> float | None:
+    """The rise of the loss where so many bits are removed: linear between doses, from nothing at 0; null beyond the last."""
+    last = Dose(0.0, 0.0)
+    for dose in curve:
+        if dose.bits >= bits:
+            share = (bits - last.bits) / (dose.bits - last.bits) if dose.bits > last.bits else 1.0
+            return last.nats + share * (dose.nats - last.nats)
+        last = dose
+    return None
+
+
+def against_control(rows: StudyRows, label: str, variant: str = "plain") -> list[Point]:
+    """Attack minus control labels at equal bits removed, by site and seed: at the most bits that both of them remove."""
+    return _compared(doses(rows, label, variant), doses(rows, label, _controlled(variant)))
+
+
+def at_half(rows: StudyRows, label: str, variant: str = "plain") -> list[Point]:
+    """The rise of the loss where half of the bits that the baseline has at the site are removed."""
+    before = {(p.site, p.seed): p.value for p in rows.measure(BITS, "valid", label, baselines(rows))}
+    found = {key: cost_at(curve, HALF * before[key]) for key, curve in doses(rows, label, variant).items()}
+    return [Point(site, seed, cost) for (site, seed), cost in sorted(found.items()) if cost is not None]
+
+
+def _controlled(variant: str) -> str:
+    return "control" if variant == "plain" else f"control+{variant}"
+
+
+def _compared(attack: Curves, control: Curves) -> list[Point]:
+    found = []
+    for key in sorted(set(attack) & set(control)):
+        bits = min(attack[key][-1].bits, control[key][-1].bits)
+        own, other = (cost_at(of[key], bits) for of in (attack, control))
+        if own is not None and other is not None:
+            found.append(Point(*key, own - other))
+    return found
+
+
+def figures(rows: StudyRows) -> Iterable[Figure]:
+    """For each label that was attacked and probed: the cost of half its bits, and attack minus control at equal bits."""
+    for label in rows.labels:
+        panels = {"Half of the bits removed": at_half(rows, label), "Attack minus control": against_control(rows, label)}
+        found = {title: points for title, points in panels.items() if points}
+        if not found:
+            continue
+        noun, measured = study_words.label_name(label), "change of the validation loss"
+        axes = {t: around([p.value for p in with_means(ps)], "nats, valid", zero=True, bend=True) for t, ps in found.items()}
+        drawn = tuple(
+            site_panel(t, ps, axes[t], (ZERO,), Measure(f"{t}: {measured}", "nats", True)) for t, ps in found.items()
+        )
+        caption = (
+            f"Attacks on {noun} compared at equal bits removed, not at equal λ. Bits are what a fresh linear probe no longer finds at the "
+            "attacked site on held-out tokens; between the strengths that were run the loss is interpolated, from no change at 0 bits. "
+            "Half of the bits: of those that the baseline of the same seed has there. Attack minus control: the control removes as "
+            f"many bits of labels that each word type drew by chance. Collapsed runs are left out. {study_words.seeds(rows)}."
+            f"{cut((axes[t], ps) for t, ps in found.items())}"
+        )
+        every = [p for points in found.values() for p in points]
+        title = f"Attacks on {noun} at equal bits removed"
+        yield Figure(
+            f"attack-{words.slug(label)}-dose", "Beyond the paper", title, caption, drawn, component_key(every, ZERO)
+        )
+
+
+def findings(rows: StudyRows) -> Iterator[Finding]:
+    """For each label the attack less its control where both remove as much."""
+    for label in rows.labels:
+        if points := against_control(rows, label):
+            noun = study_words.label_name(label)
+            said = f"attack on {noun} minus its control labels, where both remove as many bits, change of the validation loss,"
+            what = "change of the validation loss, attack minus control labels at equal bits removed"
+            yield study_words.finding("dose", "Equal bits", said, points, "nats", what, label, ranks=False)

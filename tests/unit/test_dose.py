@@ -1,0 +1,71 @@
+"""Attacks by dose: the loss at equal bits removed, beside the control, and runs that are left out."""
+
+import json
+
+import polars as pl
+import pytest
+from tests.controlled import SEEDS, everywhere, made
+
+from trisect.experiments.study import dose
+from trisect.experiments.study.curves import attacks
+from trisect.experiments.study.dose import Dose, cost_at
+from trisect.experiments.study.rows import StudyRows
+from trisect.report import palette
+
+PLANTED = (
+    everywhere("attack-pos-k@1", -0.3, 0.3)
+    | everywhere("attack-control-pos-k@1", 0.0, 0.1)
+    | {"bits-attack-pos-k@1-k@1": 0.25, "control-bits-attack-control-pos-k@1-k@1": 0.5}
+)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return made(PLANTED, spread=0.0)
+
+
+@pytest.fixture(scope="module")
+def rows(study):
+    return StudyRows.of(*study)
+
+
+def test_between_doses_the_cost_is_linear_and_beyond_the_last_it_is_not_known():
+    curve = [Dose(0.2, 0.1), Dose(0.6, 0.5)]
+    assert cost_at(curve, 0.1) == pytest.approx(0.05)
+    assert cost_at(curve, 0.4) == pytest.approx(0.3)
+    assert cost_at(curve, 0.6) == pytest.approx(0.5)
+    assert cost_at(curve, 0.7) is None
+    assert cost_at([], 0.1) is None
+
+
+def test_attack_and_control_are_compared_where_both_remove_as_much(rows):
+    """The attack takes 0.75 bits for 0.3 nats, the control 0.5 for 0.1: at 0.5 bits 0.2 against 0.1."""
+    found = dose.against_control(rows, "pos")
+    assert {(p.site, p.seed) for p in found} == {("k@1", seed) for seed in SEEDS}
+    assert [p.value for p in found] == pytest.approx([0.1] * len(SEEDS))
+    assert [p.value for p in dose.at_half(rows, "pos")] == pytest.approx([0.2] * len(SEEDS))
+    (finding,) = dose.findings(rows)
+    assert finding.values[0].mean == pytest.approx(0.1)
+
+
+def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
+    tables, described = study
+    runs = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("variant") == "plain"))
+    lost = runs.filter(pl.col("site") == "k@1")["run"].to_list()
+    unigram = tables["sites"].filter((pl.col("measure") == "unigram_loss_nats") & (pl.col("split") == "valid"))["value"][0]
+    losses = pl.col("run").is_in(lost) & (pl.col("name") == "loss_nats")
+    stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
+    rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
+    assert rows.collapsed == frozenset(lost)
+    assert not dose.against_control(rows, "pos")
+    drawn = {figure.name: figure for figure in attacks(rows)}["fig04-attack-pos-valid"]
+    assert f"{len(lost)} runs collapsed" in drawn.caption
+    grey = {panel.title: greys(panel.chart) for panel in drawn.panels}
+    assert grey == {title: 1 + (title == "k: keys") for title in grey}  # the baseline, and layer 1's keys
+    assert "k: keys" in grey
+
+
+def greys(chart):
+    """How many curves of a panel are grey."""
+    (main,) = (layer for layer in chart.layer if layer.name == "main")
+    return len({row["line"] for row in json.loads(main.data.values) if row["colour"] == palette.BASELINE})
