@@ -39,7 +39,13 @@ from trisect.report.sheet import html as sheet_html
 from trisect.report.survival import spelt, survivals, tallied, tally, whole
 from trisect.stats.compare import compare
 
-NEW = ["controls-pos-valid", "controls-pos-train", "attack-pos-dose", "removed-pos-linear-bits", "removed-pos-linear-accuracy"]
+NEW = [
+    "controls-pos-valid",
+    "controls-pos-train",
+    "attack-pos-dose",
+    "removed-pos-linear-bits",
+    "removed-pos-linear-accuracy",
+]
 PAPER = pl.col("edit").is_in(["none", "attack", "freeze"]) & (pl.col("variant").fill_null("plain") == "plain")
 NEW += ["removed-pos-elsewhere", "erasure-pos", "tying"]
 PLANTED = (

@@ -52,7 +52,9 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     tables, described = study
     runs = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("variant") == "plain"))
     lost = runs.filter(pl.col("site") == "k@1")["run"].to_list()
-    unigram = tables["sites"].filter((pl.col("measure") == "unigram_loss_nats") & (pl.col("split") == "valid"))["value"][0]
+    unigram = tables["sites"].filter((pl.col("measure") == "unigram_loss_nats") & (pl.col("split") == "valid"))[
+        "value"
+    ][0]
     losses = pl.col("run").is_in(lost) & (pl.col("name") == "loss_nats")
     stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)

@@ -38,7 +38,9 @@ def relabelled(keep):
 
 def test_a_run_has_a_row_for_every_site_and_measure_on_the_same_tokens():
     rows = probed(kinds=("linear", "mlp"))
-    names = {f"probe_{kind}_{m}" for kind in ("linear", "mlp") for m in ("accuracy", "bits", "selectivity", "control_bits")}
+    names = {
+        f"probe_{kind}_{m}" for kind in ("linear", "mlp") for m in ("accuracy", "bits", "selectivity", "control_bits")
+    }
     assert {r.measure for r in rows} == names | {"probe_majority"}
     assert len(rows) == len(SITES) * 9
     assert {r.site for r in rows} == {str(s) for s in SITES}

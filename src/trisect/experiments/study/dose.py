@@ -28,10 +28,10 @@ class Dose(NamedTuple):
     nats: float
 
 
-Curves = Mapping[tuple[str, int], Sequence[Dose]]  # site and seed -> doses, fewest bits first
+DoseCurves = Mapping[tuple[str, int], Sequence[Dose]]  # site and seed -> doses, fewest bits first
 
 
-def doses(rows: StudyRows, label: str, variant: str = "plain") -> Curves:
+def doses(rows: StudyRows, label: str, variant: str = "plain") -> DoseCurves:
     """Every strength of one kind of attack by site and seed; collapsed and diverged runs and what removed nothing are left out.
 
     The bits are those of the label that was attacked: of a control, of the label that each word type drew by chance.
@@ -77,7 +77,7 @@ def _controlled(variant: str) -> str:
     return "control" if variant == "plain" else f"control+{variant}"
 
 
-def _compared(attack: Curves, control: Curves) -> list[Point]:
+def _compared(attack: DoseCurves, control: DoseCurves) -> list[Point]:
     found = []
     for key in sorted(set(attack) & set(control)):
         bits = min(attack[key][-1].bits, control[key][-1].bits)
@@ -90,12 +90,17 @@ def _compared(attack: Curves, control: Curves) -> list[Point]:
 def figures(rows: StudyRows) -> Iterable[Figure]:
     """For each label that was attacked and probed: the cost of half its bits, and attack minus control at equal bits."""
     for label in rows.labels:
-        panels = {"Half of the bits removed": at_half(rows, label), "Attack minus control": against_control(rows, label)}
+        panels = {
+            "Half of the bits removed": at_half(rows, label),
+            "Attack minus control": against_control(rows, label),
+        }
         found = {title: points for title, points in panels.items() if points}
         if not found:
             continue
         noun, measured = study_words.label_name(label), "change of the validation loss"
-        axes = {t: around([p.value for p in with_means(ps)], "nats, valid", zero=True, bend=True) for t, ps in found.items()}
+        axes = {
+            t: around([p.value for p in with_means(ps)], "nats, valid", zero=True, bend=True) for t, ps in found.items()
+        }
         drawn = tuple(
             site_panel(t, ps, axes[t], (ZERO,), Measure(f"{t}: {measured}", "nats", True)) for t, ps in found.items()
         )
