@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from trisect.calls import check as check
     from trisect.calls import corpus as corpus
     from trisect.calls import explore as explore
+    from trisect.calls import intervene as intervene
     from trisect.calls import list_claims as list_claims
     from trisect.calls import load as load
     from trisect.calls import prove as prove
     from trisect.calls import render as render
+    from trisect.calls import serve as serve
     from trisect.calls import texts as texts
     from trisect.core.edits import Edit as Edit
     from trisect.core.errors import TrisectError as TrisectError
@@ -53,10 +55,12 @@ _HOME = {
             "check",
             "corpus",
             "explore",
+            "intervene",
             "list_claims",
             "load",
             "prove",
             "render",
+            "serve",
             "texts",
         ),
         "calls",

@@ -19,6 +19,8 @@ from trisect.text.sources import open_corpus
 if TYPE_CHECKING:
     from trisect.claims import ListedPart
     from trisect.hf.proof import Proof
+    from trisect.measure.intervention import Intervention
+    from trisect.server.run import Served
 
 
 @door()
@@ -78,6 +80,59 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> Any:
         )
     subject = load(reading) if not hasattr(reading, "trace") else reading
     return show(subject.read(text), row)
+
+
+@door()
+def intervene(
+    model: Any,
+    text: TextOrPair,
+    switches: Mapping[str, str],
+    second: TextOrPair | None = None,
+    place: int | None = None,
+) -> Intervention:
+    """What a model's outputs are for a text with q, k or v of some sites switched, beside what they are without.
+
+    `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'mean' (over this text's positions, per head) or
+    'second': what the text `second` has at the same positions. Predictions are of position `place`, from 0: the mask's or
+    the last one where null.
+    """
+    from trisect.measure.intervention import intervene as switch
+
+    return switch(model if hasattr(model, "outputs") else load(model), text, switches, second, place)
+
+
+@door()
+def serve(
+    model: Any,
+    text: str | Sequence[str] = (),
+    second: str | Sequence[str] = (),
+    host: str = "127.0.0.1",
+    port: int = 0,
+    open: bool = False,
+    wait: bool = True,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> Served:
+    """A page on this machine to type at: switch q, k or v of any site of a model, and see what changes.
+
+    `model` is what `trisect.load` takes or returns; `text` and `second` stand in the page at first. Prints the address and
+    returns when interrupted; where `wait` is false, returns at once, and `stop()` of what is returned ends it. Needs the
+    extra `trisect[serve]`.
+    """
+    from trisect.server.run import open_page, start
+
+    named = {"revision": revision, "dtype": dtype, "device": device, "device_map": device_map}
+    served = start(model, text, second, host, port, **named, pickle=pickle, remote_code=remote_code)
+    if open:
+        open_page(served.address)
+    if wait:
+        print(served.address, flush=True)
+        served.wait()
+    return served
 
 
 @door()

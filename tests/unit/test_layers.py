@@ -13,7 +13,7 @@ LAYER = {
     "stats": 1,
     **dict.fromkeys(("lab", "engine", "report", "claims", "papers", "text", "lm", "hf", "measure", "theory"), 2),
     "experiments": 3,
-    **dict.fromkeys(("cli", "api", "calls", ""), 4),  # the Python API and the command line
+    **dict.fromkeys(("cli", "server", "api", "calls", ""), 4),  # the Python API, the command line, the served page
 }
 READS_OTHERS = "dissect"  # the one experiment that reads what the others found
 

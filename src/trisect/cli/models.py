@@ -13,7 +13,7 @@ from trisect.cli.terminal import say, say_json
 from trisect.core.errors import SpecError
 
 
-def _model(function: Any) -> Any:
+def model_options(function: Any) -> Any:
     """The argument MODEL, and how it is fetched."""
     for option in (
         click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
@@ -29,7 +29,7 @@ def _model(function: Any) -> Any:
 
 
 @main.command()
-@_model
+@model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
 def check(
     model: str,

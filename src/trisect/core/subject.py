@@ -216,6 +216,10 @@ class AnsweringSubject(Subject, Protocol):
         """The text of a token, by its id."""
         ...
 
+    def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
+        """Read one batch; with writers, what attention does once they have replaced q, k, v at their addresses."""
+        ...
+
     def outputs(
         self,
         batch: Batch,

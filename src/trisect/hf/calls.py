@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from trisect.core.subject import Writer
+from trisect.core.trace import Address
 
 
 class Call(NamedTuple):
@@ -45,6 +46,16 @@ class Edits(NamedTuple):
 
 
 NOTHING = Edits()
+
+
+def edits_at(
+    addresses: Sequence[Address],
+    write: Mapping[Address, Writer] | None = None,
+    hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+) -> Edits:
+    """Edits by the order of calls; `addresses` are those of the calls in their order."""
+    order = {address: i for i, address in enumerate(addresses)}
+    return Edits({order[a]: w for a, w in (write or {}).items()}, {order[a]: w for a, w in (hold or {}).items()})
 
 
 class Calls(list[Call]):

@@ -19,7 +19,7 @@ from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
-from trisect.hf.calls import Call, Calls, Edits, outline, sparing
+from trisect.hf.calls import Call, Calls, Edits, edits_at, outline, sparing
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import first_tensor, row_scores
@@ -41,6 +41,9 @@ class Seen(NamedTuple):
     projections: Projections
     call: Call
     block: ResidualBlock | None
+
+
+Take = Callable[[Seen], object]
 
 
 class State(NamedTuple):
@@ -131,7 +134,7 @@ class Pretrained:
         """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
         return self._batch_of(inputs, self._look(inputs, lambda _: None))
 
-    def _look(self, inputs: Inputs, take: Callable[[Seen], object]) -> Sequence[Call]:
+    def _look(self, inputs: Inputs, take: Take) -> Sequence[Call]:
         """The calls of one pass over inputs of the model's own, each given away as it is made."""
         _check_tensors(inputs)
         try:
@@ -168,10 +171,10 @@ class Pretrained:
         return self.trace(made[0])
 
     @torch.no_grad()
-    def trace(self, batch: Batch) -> Reading:
-        """Read one batch: a Trace per layer and stack, on the CPU. Raises ModelError where the layers' laws do not hold in it."""
+    def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
+        """Read one batch: a Trace per layer and stack, on the CPU. Raises ModelError where its laws do not hold; not with writers."""
         seen: list[Seen] = []
-        self._walk(batch.inputs, seen.append)
+        self._walk(batch.inputs, seen.append, write=write)
         return self._reading(batch, seen)
 
     @torch.no_grad()
@@ -182,10 +185,12 @@ class Pretrained:
         """
         self._walk(batch.inputs, lambda seen: see(_trace(batch, *seen)))
 
-    def _walk(self, inputs: Inputs, take: Callable[[Seen], object], pattern: bool = False) -> Sequence[Call]:
+    def _walk(
+        self, inputs: Inputs, take: Take, pattern: bool = False, write: Mapping[Address, Writer] | None = None
+    ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met, and its laws are looked at."""
         _check_state(self.name, self.state, self.model)
-        found = self.proof.found
+        found, laws = self.proof.found, () if write else self._laws()
 
         def meet(call: Call) -> Call:
             own = found[call.order] if call.order < len(found) else None
@@ -198,9 +203,9 @@ class Pretrained:
         with (
             torch.no_grad(),
             watch(self.model, self.proof.around()) as blocks,
-            checking(self.model, self.name, self._laws(), self.addresses, _past(inputs)) as checker,
+            checking(self.model, self.name, laws, self.addresses, _past(inputs)) as checker,
         ):
-            return self._run(inputs, Edits(), meet)[0]
+            return self._run(inputs, edits_at(self.addresses, write), meet)[0]
 
     def _laws(self) -> tuple[CallLaws | None, ...]:
         return tuple(found.laws if found.valid else None for found in self.proof.found)
@@ -229,9 +234,7 @@ class Pretrained:
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
     ) -> Any:
         """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
-        order = {address: i for i, address in enumerate(self.addresses)}
-        edits = Edits({order[a]: w for a, w in (write or {}).items()}, {order[a]: w for a, w in (hold or {}).items()})
-        return self._run(inputs, edits)[1]
+        return self._run(inputs, edits_at(self.addresses, write, hold))[1]
 
     @property
     def mask(self) -> str | None:

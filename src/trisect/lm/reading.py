@@ -137,10 +137,10 @@ class OwnModel:
             see(trace)
 
     @torch.no_grad()
-    def trace(self, batch: Batch) -> Reading:
-        """Read one batch: a Trace per layer."""
+    def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
+        """Read one batch: a Trace per layer, with what writers put in place of q, k and v."""
         real, traces, seen = batch.source.real, [], []
-        self._pass(batch.inputs["ids"], {}, {}, seen)
+        self._pass(batch.inputs["ids"], write or {}, {}, seen)
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
             block = ResidualBlock(
                 "post",

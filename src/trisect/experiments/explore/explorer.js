@@ -93,7 +93,7 @@ class Explorer {
 
   // To the head that was opened, where it is out of sight.
   reveal() {
-    if (this.opened.getBoundingClientRect().top > 0.6 * innerHeight) this.opened.scrollIntoView();
+    if (!this.options.still && this.opened.getBoundingClientRect().top > 0.6 * innerHeight) this.opened.scrollIntoView();
   }
 
   // Opens a head (from 0; -1 is the layer as a whole). What is asked for later wins.

@@ -13,6 +13,7 @@ function build(app) {
     event.stopPropagation();
   });
   const scale = segmented("Scale", [[true, "One scale", "All heads share one scale"], [false, "Own scales", "Each head has its own"]], true, (value) => app.rescale(value));
+  app.scaleSwitch = scale;
   const names = { plain: "All layers", enc: "Encoder", dec: "Decoder", cross: "Cross" };
   const heads = button("All heads", "Back to all heads", () => app.root.scrollIntoView());
   app.stackSwitch = app.stacks.length > 1 ? segmented("Stack", app.stacks.map((stack) => [stack, names[stack]]), app.stack, (stack) => app.choose(stack)) : null;

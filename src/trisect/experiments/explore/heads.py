@@ -50,7 +50,7 @@ def shares(layer: Layer, keys: Words) -> dict[str, Any]:
 
     Each share is of the sum over all cells; [H][5], those of norms null without norms. `apart` [H] is the mean over
     queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
-    in common.
+    in common, null where all norms are 0.
     """
     by_weight = _shared(layer.weights, layer, keys)
     if layer.norms is None:
@@ -59,12 +59,15 @@ def shares(layer: Layer, keys: Words) -> dict[str, Any]:
     rows = norms / np.maximum(norms.sum(axis=2, keepdims=True), 1e-30)
     own = layer.weights / np.maximum(layer.weights.sum(axis=2, keepdims=True), 1e-30)
     apart = np.abs(rows - own).sum(axis=2).mean(axis=1) / 2
-    return {"weights": by_weight, "norms": _shared(norms, layer, keys), "apart": [round(float(a), 4) for a in apart]}
+    carries = [bool(own.any()) for own in norms]  # a head whose values were taken away has no view by norm
+    said = [round(float(a), 4) if some else None for a, some in zip(apart, carries, strict=True)]
+    return {"weights": by_weight, "norms": _shared(norms, layer, keys), "apart": said}
 
 
 def _shared(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
     special = np.array(keys.special, dtype=bool)
-    whole = np.maximum(maps.sum(axis=(1, 2)), 1e-30)
+    sums = maps.sum(axis=(1, 2))
+    whole = np.maximum(sums, 1e-30)
     parts = [maps[:, :, special].sum(axis=(1, 2))]
     for offset in (0, -1, 1):
         if crosses(layer.stack):
@@ -74,5 +77,5 @@ def _shared(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
         plain = ~(special[: line.shape[1]] if offset <= 0 else special[offset : offset + line.shape[1]])
         parts.append((line * plain).sum(axis=1))
     found = np.stack(parts, axis=1) / whole[:, None]
-    rest = np.maximum(1 - found.sum(axis=1, keepdims=True), 0)
+    rest = np.where(sums[:, None] > 0, np.maximum(1 - found.sum(axis=1, keepdims=True), 0), 0)
     return [[round(float(x), 4) for x in row] for row in np.concatenate([found, rest], axis=1)]

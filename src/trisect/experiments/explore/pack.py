@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ROOM = 20_800_000  # bytes: in base64 a third more, which with the script leaves the page below 28 MB
 FINE = 3_000_000  # numbers up to which each takes two bytes
 MOST = 250_000_000  # weights
+EFFORT = 6
 LADDER = (255, 180, 127, 90, 63, 53, 45, 31, 22, 15)
 NEAR = 1.05  # how far the guess of a size may be off
 
@@ -56,8 +57,8 @@ def vectors(values: np.ndarray, bits: int) -> Vectors:
     return Vectors(np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps)
 
 
-def pack(picture: ExplorerPicture, room: int = ROOM) -> Packed:
-    """The picture in at most `room` bytes, in the finest steps that fit.
+def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Packed:
+    """The picture in at most `room` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
 
     Raises CorpusError where the text is too long for any page, or is empty.
     """
@@ -69,16 +70,16 @@ def pack(picture: ExplorerPicture, room: int = ROOM) -> Packed:
         tokens = max(layer.weights.shape[2] for layer in picture.layers)
         given = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
         raise CorpusError(given, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
-    front, rest = _front(picture), [np.concatenate([_vectors(layer, 8)]) for layer in picture.layers]
+    front, rest = _front(picture, effort), [np.concatenate([_vectors(layer, 8)]) for layer in picture.layers]
     numbers = count + sum(layer.q.size + layer.k.size for layer in picture.layers)
     if numbers <= FINE:
-        return _packed(picture, front, [_vectors(layer, 16) for layer in picture.layers], 65535)
+        return _packed(picture, front, [_vectors(layer, 16) for layer in picture.layers], 65535, effort)
     with ThreadPoolExecutor(2) as pool:
         taken = sum(map(len, pool.map(_deflate, rest))) + len(front[1])
     for levels in LADDER:
         if taken + _guess(picture, levels) > room * NEAR and levels != LADDER[-1]:
             continue
-        made = _packed(picture, front, rest, levels)
+        made = _packed(picture, front, rest, levels, effort)
         if sum(map(len, made.chunks)) <= room or levels == LADDER[-1]:
             return made
     raise AssertionError
@@ -95,18 +96,22 @@ def _guess(picture: ExplorerPicture, levels: int) -> float:
 
 
 def _packed(
-    picture: ExplorerPicture, front: tuple[dict[str, Any], bytes], rest: list[np.ndarray], levels: int
+    picture: ExplorerPicture,
+    front: tuple[dict[str, Any], bytes],
+    rest: list[np.ndarray],
+    levels: int,
+    effort: int,
 ) -> Packed:
     with ThreadPoolExecutor(2) as pool:
-        maps = list(pool.map(lambda layer: _deflate(_maps(layer, levels)), picture.layers))
-        qk = list(pool.map(_deflate, rest))
+        maps = list(pool.map(lambda layer: _deflate(_maps(layer, levels), effort), picture.layers))
+        qk = list(pool.map(lambda own: _deflate(own, effort), rest))
     manifest, small = front
     pairs = [chunk for pair in zip(maps, qk, strict=True) for chunk in pair]
     return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, (small, *pairs), levels)
 
 
-def _deflate(values: np.ndarray | bytes) -> bytes:
-    squeezer = zlib.compressobj(6, zlib.DEFLATED, -15)
+def _deflate(values: np.ndarray | bytes, effort: int = EFFORT) -> bytes:
+    squeezer = zlib.compressobj(effort, zlib.DEFLATED, -15)
     return squeezer.compress(values if isinstance(values, bytes) else values.tobytes()) + squeezer.flush()
 
 
@@ -128,7 +133,7 @@ def _vectors(layer: Layer, bits: int) -> np.ndarray:
     return _raw(q.steps.astype("<f4"), k.steps.astype("<f4"), q.ints, k.ints)
 
 
-def _front(picture: ExplorerPicture) -> tuple[dict[str, Any], bytes]:
+def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Any], bytes]:
     """The manifest, and the chunk of small pictures."""
     heads = sum(len(layer.weights) for layer in picture.layers)
     side = next((side for most, side in ((200, 64), (800, 40)) if heads <= most), 24)
@@ -146,7 +151,7 @@ def _front(picture: ExplorerPicture) -> tuple[dict[str, Any], bytes]:
         "notes": picture.notes,
         "facts": picture.facts,
     }
-    return manifest, _deflate(np.concatenate(small))
+    return manifest, _deflate(np.concatenate(small), effort)
 
 
 def _side(words: Words) -> dict[str, Any]:

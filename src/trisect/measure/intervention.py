@@ -1,0 +1,251 @@
+"""Switch q, k or v of sites to zero, their mean or a second text's, several at once, and compare a model's outputs for one text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from trisect.core.errors import CorpusError, SpecError
+from trisect.core.site import Site
+from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, TextOrPair, Writer
+from trisect.core.trace import Address, Reading, Side
+from trisect.measure.ablation import Means, put, zeros
+from trisect.measure.patching import put_at, record
+
+SwitchKind: TypeAlias = Literal["zero", "mean", "second"]
+KINDS = get_args(SwitchKind)
+SHOWN = 10  # predictions of each side that are listed
+
+
+class Prediction(NamedTuple):
+    """A token, and its probability at one position before and after the switches."""
+
+    token: str
+    number: int
+    before: float
+    after: float
+
+
+class Planned(NamedTuple):
+    """A switch resolved against a model: the site in its canonical spelling, what goes in there, and where."""
+
+    site: str
+    how: SwitchKind
+    targets: tuple[SiteTarget, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Intervention:
+    """A model's outputs for one text, before and after q, k or v of some sites were switched.
+
+    `before` and `after` [T V] are logits, or last hidden states where the model has no loss; `place` counts positions
+    from 0. `switches` are in the order in which they are applied: where two touch the same numbers, the later one stays.
+    """
+
+    model: str
+    switches: tuple[tuple[str, str], ...]
+    tokens: tuple[str, ...]
+    place: int
+    before: Float[Tensor, "T V"]
+    after: Float[Tensor, "T V"]
+    predicts: bool
+    name: Callable[[int], str]
+    notes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def moved(self) -> Float[Tensor, " T"]:
+        """How far each position's output moves: KL(before ‖ after) in nats of what it predicts, else |after - before| / |before|."""
+        if not self.predicts:
+            return (self.after - self.before).norm(dim=-1) / self.before.norm(dim=-1).clamp_min(1e-30)
+        first, then = (part.log_softmax(-1) for part in (self.before, self.after))
+        return (first.exp() * (first - then)).sum(-1).clamp_min(0)
+
+    def predictions(self, count: int = SHOWN) -> tuple[Prediction, ...]:
+        """The likeliest tokens at `place`, before or after, by their probability before; none where the model predicts nothing."""
+        if not self.predicts:
+            return ()
+        both = torch.stack([part[self.place].softmax(-1) for part in (self.before, self.after)])
+        numbers = both.topk(min(count, both.shape[1])).indices.flatten().unique()
+        order = sorted(numbers.tolist(), key=lambda n: (-float(both[0, n]), -float(both[1, n]), n))
+        return tuple(Prediction(self.name(n), n, float(both[0, n]), float(both[1, n])) for n in order)
+
+    def __str__(self) -> str:
+        """The predictions at `place`, or how far each token's output moves, as lines."""
+        said = ", ".join(f"{site} {how}" for site, how in self.switches) or "nothing switched"
+        lines = [f"{self.model}: {said}", *self.notes]
+        if self.predicts:
+            lines.append(
+                f"At token {self.place + 1}, {self.tokens[self.place]!r}: {float(self.moved[self.place]):.4g} nats"
+            )
+            lines += [f"  {p.token!r:<16} {p.before:8.4f} → {p.after:.4f}" for p in self.predictions()]
+        else:
+            lines += [
+                f"  {t!r:<16} moves by {100 * float(m):.3g} %" for t, m in zip(self.tokens, self.moved, strict=False)
+            ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedText:
+    """A text read by a model, ready to be switched again and again: what is common to all switches is computed once."""
+
+    subject: AnsweringSubject
+    batch: Batch
+    second: Batch | None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, subject: AnsweringSubject, text: TextOrPair, second: TextOrPair | None = None) -> PreparedText:
+        """The first window of a text and of a second one; raises ModelError for what cannot be read."""
+        batch, more = _first(subject, text)
+        other, _ = (None, False) if second is None else _first(subject, second)
+        notes = ("Of a text longer than the model's window the first window is read.",) if more else ()
+        if other is not None and (sizes := (_length(batch.source), _length(other.source)))[0] != sizes[1]:
+            few = min(sizes)
+            notes = (
+                *notes,
+                f"The texts have {sizes[0]} and {sizes[1]} tokens: the first {few} positions take the second's.",
+            )
+        return cls(subject, batch, other, notes)
+
+    @functools.cached_property
+    def before(self) -> Float[Tensor, "T V"]:
+        """The outputs without any switch."""
+        return _rows(self.subject.outputs(self.batch))
+
+    @property
+    def side(self) -> Side:
+        """The positions that outputs are of: the decoder's, where there is one."""
+        return self.batch.source if self.batch.target is None else self.batch.target
+
+    @property
+    def predicts(self) -> bool:
+        """Whether outputs are logits of tokens, one row for each position."""
+        return self.subject.objective != "output" and len(self.before) == len(self.side.tokens[0])
+
+    def place(self, asked: int | None = None) -> int:
+        """The position that predictions are shown of: the one asked for, else that of a mask, else the last.
+
+        Raises CorpusError for one that the text does not have.
+        """
+        tokens = self.side.tokens[0]
+        if asked is None:
+            return tokens.index(self.subject.mask) if self.subject.mask in tokens else len(tokens) - 1
+        if not 0 <= asked < len(tokens):
+            known = f"The text has {len(tokens)} tokens, counted from 0."
+            raise CorpusError(f"Place {asked} was asked for.", known, "Choose one of them.")
+        return asked
+
+    def plan(self, switches: Mapping[str, str]) -> tuple[Planned, ...]:
+        """Switches resolved against the model, in their order; raises SiteError, SpecError."""
+        return tuple(self._planned(site, how) for site, how in switches.items())
+
+    def _planned(self, site: str, how: str) -> Planned:
+        if how not in KINDS:
+            raise SpecError(f"{site} is switched to {how!r}.", f"There are {', '.join(KINDS)}.", "Use one of them.")
+        if how == "second" and self.second is None:
+            known = "It puts in what a second text has there, and no second text was given."
+            raise SpecError(f"{site} is switched to 'second'.", known, "Give a second text.")
+        parsed = Site.parse(site)
+        return Planned(str(parsed), cast(SwitchKind, how), self.subject.shape.resolve(parsed))
+
+    def writers(self, planned: tuple[Planned, ...]) -> dict[Address, Writer]:
+        """One writer for each address that switches touch."""
+        found: dict[Address, list[Writer]] = {}
+        for one in planned:
+            for address in dict.fromkeys(target.address for target in one.targets):
+                here = tuple(t for t in one.targets if t.address == address)
+                found.setdefault(address, []).append(self._writer(one.how, address, here))
+        return {address: functools.partial(_each, tuple(several)) for address, several in found.items()}
+
+    def _writer(self, how: SwitchKind, address: Address, targets: tuple[SiteTarget, ...]) -> Writer:
+        if how == "zero":
+            return put(targets, zeros())
+        if how == "mean":
+            means, own = Means(), self._own[address]
+            means.add(
+                own, _real(self.batch.queries(address.stack), own.q), _real(self.batch.keys(address.stack), own.k)
+            )
+            return put(targets, means.parts())
+        source = self._seconds[address]
+        sides = (self.batch.queries(address.stack), source.q), (self.batch.keys(address.stack), source.k)
+        return put_at(targets, source, *(_reached(mine, theirs.shape[2]) for mine, theirs in sides))
+
+    @functools.cached_property
+    def _own(self) -> Mapping[Address, Parts]:
+        return record(self.subject, self.batch, self.subject.shape.heads).parts
+
+    @functools.cached_property
+    def _seconds(self) -> Mapping[Address, Parts]:
+        assert self.second is not None
+        return record(self.subject, self.second, self.subject.shape.heads).parts
+
+    def switched(self, planned: tuple[Planned, ...], place: int | None = None) -> Intervention:
+        """The outputs with these switches beside those without."""
+        write = self.writers(planned)
+        after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
+        named = tuple((one.site, one.how) for one in planned)
+        tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
+        about = (self.place(place), self.before, after, self.predicts, self.subject.token, self.notes)
+        return Intervention(self.subject.name, named, tokens, *about)
+
+    def reading(self, planned: tuple[Planned, ...]) -> Reading:
+        """What attention does with these switches."""
+        return self.subject.trace(self.batch, self.writers(planned) or None)
+
+
+def intervene(
+    subject: AnsweringSubject,
+    text: TextOrPair,
+    switches: Mapping[str, str],
+    second: TextOrPair | None = None,
+    place: int | None = None,
+) -> Intervention:
+    """Switch q, k or v of sites in one pass over a text, and compare the outputs with those without.
+
+    `switches` says for each site 'zero', 'mean' (of this text's own positions, per head) or 'second': what the second text
+    has at the same positions (activation patching). `place` counts from 0; null is the mask, else the last position.
+    Raises SiteError, SpecError, CorpusError, ModelError.
+    """
+    ready = PreparedText.of(subject, text, second)
+    return ready.switched(ready.plan(switches), place)
+
+
+def _each(writers: tuple[Writer, ...], parts: Parts) -> Parts:
+    """One writer after another."""
+    return functools.reduce(lambda now, write: write(now), writers, parts)
+
+
+def _first(subject: AnsweringSubject, text: TextOrPair) -> tuple[Batch, bool]:
+    """The first window of a text, and whether there are more."""
+    made = subject.batches([text], size=1)
+    batch = next(iter(made), None)
+    if batch is None:
+        raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
+    return batch, next(iter(made), None) is not None
+
+
+def _length(side: Side) -> int:
+    return side.real.shape[1]
+
+
+def _reached(side: Side, length: int) -> Bool[Tensor, "1 T"]:
+    """Which positions lie within another text's length."""
+    return torch.arange(_length(side))[None] < length
+
+
+def _real(side: Side, part: Tensor) -> Bool[Tensor, "1 T"]:
+    """Which positions are real, for a layer that sees another number of them (pooled, or patched): all of them."""
+    same = side.real.shape[1] == part.shape[2]
+    return side.real if same else torch.ones(1, part.shape[2], dtype=torch.bool)
+
+
+def _rows(made: Tensor) -> Float[Tensor, "T V"]:
+    """One row for each position; an answer without positions is one row."""
+    return made[0].flatten(1).float() if made.dim() > 2 else made[:1].float()

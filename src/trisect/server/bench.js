@@ -1,0 +1,197 @@
+// Bench: texts, switches, what changes, and every head below; `ask(state, has)` answers, over HTTP or from a kernel.
+const EXAMPLE = "The cat sat on the mat because it was tired.";
+
+class Bench {
+  constructor(root, about, options) {
+    Object.assign(this, { root, about, options, has: "", view: null, asked: 0 });
+    const first = options.state || { ...blankState(about.paired), text: about.paired ? [about.example || EXAMPLE, about.example || EXAMPLE] : [about.example || EXAMPLE] };
+    this.time = new Timeline(first);
+    this.board = new Board(about, (switches) => this.set({ switches }), (...site) => this.open(...site));
+    this.outcome = new Outcome((place) => this.set({ place }));
+    this.build();
+    root.classList.add("explorer", "s-root");
+    this.write();
+    this.send();
+  }
+
+  build() {
+    const { about } = this;
+    const field = (label, key, n, hint) => {
+      const box = make("textarea", { rows: "2", maxlength: "2000", spellcheck: "false", placeholder: hint, "data-key": key, "data-n": n });
+      box.addEventListener("input", () => this.typed(key, n, box.value));
+      box.addEventListener("keydown", (event) => event.stopPropagation());
+      return make("label", { class: "s-field" }, make("span", {}, label), box);
+    };
+    const pair = (key, names, hint) => (about.paired ? names.map((name, n) => field(name, key, n, hint)) : [field(names[2], key, 0, hint)]);
+    this.fields = make("div", { class: "s-texts" },
+      ...pair("text", ["Source", "Target", about.mask ? `Text (${about.mask} is predicted)` : "Text"], "Type a sentence"),
+      ...pair("second", ["Second source", "Second target", "Second text, to patch from (optional)"], "A second sentence"));
+    const button = (text, title, act) => make("button", { type: "button", title, onclick: act }, text);
+    this.undo = button("↶ Undo", "Undo (Ctrl+Z outside a text)", () => this.travel(-1));
+    this.redo = button("↷ Redo", "Redo (Ctrl+Shift+Z)", () => this.travel(1));
+    this.status = make("span", { class: "x-quiet s-status", role: "status" });
+    const tools = [this.undo, this.redo];
+    if (this.options.link) tools.push(button("Copy link", "A link that holds texts, switches and position", () => this.copy(this.options.link(this.time.now), "The link")));
+    if (this.options.save) tools.push(button("Save as page", "One file to look into every head with, without this server", () => this.save()));
+    this.code = make("code");
+    this.python = make("details", { class: "s-python" }, make("summary", {}, "Python that does the same"),
+      make("pre", { tabindex: "0" }, this.code), button("Copy Python", "Copy it", () => this.copy(this.code.textContent, "The Python")));
+    this.error = make("div", { class: "s-error", role: "alert", hidden: true });
+    this.notes = make("ul", { class: "s-notes x-quiet" });
+    this.holder = make("div", { class: "s-explorer" });
+    this.shown = make("p", { class: "x-quiet s-shown-as" });
+    const shape = `${about.layers.length} ${about.layers.length === 1 ? "layer" : "layers"} × ${Math.max(...about.layers.map(({ heads }) => heads[0]))} heads`;
+    const header = make("header", { class: "s-header" }, make("p", { class: "x-kicker" }, `trisect serve · ${about.model} · ${shape}`), make("h1", {}, "Switch q, k or v, and see what changes"));
+    this.root.replaceChildren(header, this.fields, make("div", { class: "s-tools" }, ...tools, this.status), this.error,
+      make("div", { class: "s-work" }, this.board.element, this.outcome.element), this.notes, this.python, this.shown, this.holder);
+    (this.options.keys || this.root).addEventListener("keydown", (event) => {
+      if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
+      event.preventDefault();
+      this.travel(event.shiftKey ? 1 : -1);
+    });
+  }
+
+  typed(key, n, value) {
+    const own = [...this.time.now[key]];
+    own[n] = value;
+    this.time.push({ ...this.time.now, [key]: own, place: key === "text" ? null : this.time.now.place }, true);
+    this.send();
+  }
+
+  set(part) {
+    this.time.push({ ...this.time.now, ...part });
+    this.send();
+  }
+
+  travel(by) {
+    this.time.step(by);
+    this.write();
+    this.send();
+  }
+
+  jump(state) {
+    this.time.push(state);
+    this.write();
+    this.send();
+  }
+
+  // The state into the fields; not while one is typed in, which holds it already.
+  write() {
+    for (const box of this.fields.querySelectorAll("textarea")) {
+      const text = this.time.now[box.dataset.key][Number(box.dataset.n)] || "";
+      if (box.value !== text) box.value = text;
+    }
+  }
+
+  async send() {
+    const begun = performance.now();
+    const state = this.time.now;
+    const turn = ++this.asked;
+    this.undo.disabled = this.time.at === 0;
+    this.redo.disabled = this.time.at === this.time.states.length - 1;
+    this.board.update(state.switches, state.second.some((text) => text.trim()));
+    this.options.keep?.(state);
+    if (!state.text.every((text) => text.trim())) return this.refuse({ given: "Type a sentence.", known: "", todo: "" });
+    this.status.textContent = "…";
+    let made;
+    try {
+      made = await this.options.ask(state, this.has);
+    } catch (error) {
+      if (turn === this.asked) this.refuse({ given: "The model did not answer.", known: String(error.message || error), todo: "Is its program still running?" });
+      return undefined;
+    }
+    if (!made || turn !== this.asked) return undefined;
+    if (made.error) return this.refuse(made.error);
+    await this.show(made, turn);
+    if (turn !== this.asked) return undefined;
+    const took = performance.now() - begun;
+    this.status.textContent = `${Math.round(took)} ms`;
+    Object.assign(this.root.dataset, { ms: took.toFixed(1), state: JSON.stringify(state), ready: "" });
+    return undefined;
+  }
+
+  refuse({ given, known, todo }) {
+    this.error.hidden = false;
+    this.error.replaceChildren(...[given, known, todo].filter(Boolean).map((line) => make("p", {}, line)));
+    this.status.textContent = "";
+    this.root.dataset.state = JSON.stringify(this.time.now);
+  }
+
+  async show({ words, chunks }, turn) {
+    this.error.hidden = true;
+    this.outcome.update(words);
+    this.code.textContent = words.python;
+    this.shown.textContent = words.switches.length ? `Below, every head with ${words.switches.map(([site, how]) => `${site} switched to ${WORDS[how]}`).join(", ")}.` : "Below, every head with nothing switched.";
+    this.notes.replaceChildren(...[...words.notes, ...this.about.notes].map((note) => make("li", {}, note)));
+    if (words.picture === this.has || !words.manifest) return;
+    await this.draw(words, chunks, turn);
+  }
+
+  // Every head of this reading in the place of the one before, with the same head open and the same cell looked at.
+  async draw(words, chunks, turn) {
+    const old = this.view;
+    const host = make("div", { class: "s-fresh" });
+    this.holder.append(host);
+    const address = () => {
+      const n = this.spot ? words.manifest.layers.findIndex(({ stack, layer }) => stack === this.spot.stack && layer === this.spot.layer) : -1;
+      return n < 0 ? null : [n, this.spot.head === null ? -1 : this.spot.head - 1];
+    };
+    const view = mount(host, words.manifest, async (n) => chunks[n], { address, keep: () => this.opened(view), still: true, keys: this.options.keys });
+    await view.started;
+    if (turn !== this.asked) {
+      view.stop();
+      host.remove();
+      return;
+    }
+    if (old) {
+      const { pinned, shared } = old.app;
+      if (pinned.i < view.app.maps.T && pinned.j < view.app.maps.S && this.tokens === words.tokens.join(" ")) view.app.pin(pinned);
+      if (!shared) view.app.scaleSwitch.pick(false);
+      old.stop();
+      old.host.remove();
+    }
+    host.className = "s-shown explorer";
+    this.view = { ...view, host };
+    this.has = words.picture;
+    this.tokens = words.tokens.join(" ");
+    this.opened(view, !old);
+  }
+
+  // The head that is open: the board follows where somebody opened it, not where a new reading did.
+  opened(view, follow = true) {
+    if (view?.app !== this.view?.app) return;
+    const { app } = this.view;
+    const { stack, layer } = app.facts;
+    this.spot = { stack, layer, head: app.head < 0 ? null : app.head + 1 };
+    if (follow && !this.opening) this.board.show(stack, layer, this.spot.head);
+  }
+
+  async open(stack, layer, head) {
+    const app = this.view?.app;
+    if (!app) return;
+    const n = app.manifest.layers.findIndex((facts) => facts.stack === stack && facts.layer === layer);
+    if (n < 0) return;
+    this.opening = true;
+    if (app.stack !== stack) app.choose(stack);
+    await app.open(n, head === null ? -1 : head - 1);
+    this.opening = false;
+  }
+
+  async copy(text, what) {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.status.textContent = `${what} is copied.`;
+    } catch {
+      this.python.open = true;
+      this.status.textContent = `${what} could not be copied.`;
+    }
+  }
+
+  async save() {
+    const text = await this.options.save(this.time.now);
+    if (text === null) return;
+    const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "text/html" })), download: "trisect-explorer.html" });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  }
+}

@@ -1,0 +1,226 @@
+"""The served page in a browser: typed at and switched, it shows the numbers that Python finds; a page of elsewhere gets nothing."""
+
+import functools
+import http.server
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+from playwright.sync_api import Page
+from tests import tinyhf
+
+import trisect
+from trisect.hf.load import load
+from trisect.measure.intervention import intervene
+from trisect.server.run import Served, start
+from trisect.server.state import PageState
+
+pytestmark = pytest.mark.browser
+
+TEXT, SECOND = "w1 w2 w3 w4", "w9 w8 w7 w6"
+
+
+class Model:
+    """A model, its page, and what a tab says."""
+
+    def __init__(self, subject, served: Served) -> None:
+        self.subject, self.served = subject, served
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Iterator[Model]:
+    subject = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+    served = start(subject, TEXT)
+    yield Model(subject, served)
+    served.stop()
+    assert not served.thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Iterator[Model]:
+    subject = load(tinyhf.bert(head=False), tinyhf.tokenizer())
+    served = trisect.serve(subject, TEXT, SECOND, wait=False)
+    yield Model(subject, served)
+    served.stop()
+
+
+@pytest.fixture
+def visit(browser) -> Iterator[Callable[..., Page]]:
+    tabs, said = [], []
+
+    def visit_(model: Model, address: str = "", **rest) -> Page:
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True, **rest)
+        tab = context.new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.goto(address or model.served.address)
+        tabs.append(tab)
+        settled(tab)
+        return tab
+
+    yield visit_
+    for tab in tabs:
+        tab.context.close()
+    assert said == []
+
+
+def data(tab: Page) -> dict:
+    return tab.evaluate("() => ({...document.querySelector('#serve').dataset})")
+
+
+def settled(tab: Page, **wanted) -> dict:
+    """The page's state once it shows an answer to a state with these values."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        state = json.loads(data(tab).get("state", "{}"))
+        if state and all(state[name] == value for name, value in wanted.items()):
+            return state
+        time.sleep(0.02)
+    raise AssertionError(data(tab))
+
+
+def switch(tab: Page, component: str, how: str) -> None:
+    tab.get_by_role("group", name=f"Switch {component}").get_by_role("button", name=how, exact=True).click()
+
+
+def shown(tab: Page) -> list[tuple[str, float, float]]:
+    found = []
+    for row in tab.locator(".s-table tbody tr").all():
+        cells = (row.locator(f"[data-kind={kind}]").get_attribute("data-value") for kind in ("s-before", "s-after"))
+        before, after = (float(cell or "") for cell in cells)
+        found.append((row.locator("th").inner_text(), before, after))
+    return found
+
+
+def moved(tab: Page) -> list[float]:
+    return [float(one.get_attribute("data-moved") or "") for one in tab.locator(".s-strip [data-n]").all()]
+
+
+def test_typed_and_switched_it_shows_what_python_finds(gpt, visit):
+    tab = visit(gpt)
+    tab.get_by_label("Layer", exact=True).select_option("2")
+    tab.get_by_label("Head", exact=True).select_option("3")
+    switch(tab, "v", "zero")
+    settled(tab, switches=[["v@2.h3", "zero"]])
+    tab.get_by_label("Head", exact=True).select_option("all")
+    switch(tab, "q", "mean")
+    tab.get_by_label("Second text, to patch from (optional)").fill(SECOND)
+    tab.get_by_label("Layer", exact=True).select_option("all")
+    switch(tab, "k", "second")
+    field = tab.get_by_label("Text", exact=True)
+    field.press("End")
+    field.press_sequentially(" w5")
+    want = {"v@2.h3": "zero", "q@2": "mean", "k@all": "second"}
+    settled(tab, text=["w1 w2 w3 w4 w5"], switches=[list(pair) for pair in want.items()])
+    change = intervene(gpt.subject, "w1 w2 w3 w4 w5", want, SECOND)
+    expected = [(p.token, pytest.approx(p.before), pytest.approx(p.after)) for p in change.predictions()]
+    assert shown(tab) == expected
+    assert moved(tab) == pytest.approx(change.moved.tolist(), abs=1e-8)
+    tab.locator(".s-strip [data-n='1']").click()
+    settled(tab, place=1)
+    change = intervene(gpt.subject, "w1 w2 w3 w4 w5", want, SECOND, 1)
+    assert shown(tab) == [(p.token, pytest.approx(p.before), pytest.approx(p.after)) for p in change.predictions()]
+    code = tab.locator(".s-python code").text_content() or ""
+    stand = {"trisect": SimpleNamespace(intervene=intervene), "given": gpt.subject}
+    exec(code.replace("import trisect\n", "").replace("...", "given", 1), stand)
+    assert stand["change"].after.tolist() == change.after.tolist()
+
+
+def test_undo_redo_and_a_link_hold_the_whole_state(gpt, visit):
+    tab = visit(gpt)
+    site = tab.locator(".s-row .s-site").first.inner_text()
+    switch(tab, "q", "zero")
+    switched = settled(tab, switches=[[site, "zero"]])
+    tab.get_by_role("button", name="Undo").click()
+    settled(tab, switches=[])
+    assert max(moved(tab)) == 0
+    tab.keyboard.press("Control+Shift+Z")
+    settled(tab, switches=[[site, "zero"]])
+    there = moved(tab)
+    assert max(there) > 0
+    other = visit(gpt, tab.url)
+    assert settled(other, switches=[[site, "zero"]]) == switched
+    assert moved(other) == there
+
+
+def test_every_head_is_drawn_as_switched_and_saved_as_a_page(encoder, visit, tmp_path):
+    tab = visit(encoder)
+    tab.get_by_label("Layer", exact=True).select_option("1")
+    tab.get_by_label("Head", exact=True).select_option("2")
+    switch(tab, "v", "zero")
+    settled(tab, switches=[["v@1.h2", "zero"]])
+    change = intervene(encoder.subject, TEXT, {"v@1.h2": "zero"}, SECOND)
+    assert moved(tab) == pytest.approx(change.moved.tolist(), abs=1e-8)
+    assert tab.locator(".x-spot [data-kind=norms]").get_attribute("data-value") == "0"
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save as page").click()
+    path = tmp_path / "saved.html"
+    download.value.save_as(path)
+    assert "v@1.h2 to zero" in path.read_text(encoding="utf-8")
+    assert tab.locator("canvas").count() > 3
+
+
+def test_what_is_wrong_is_said_and_texts_are_never_markup(gpt, visit):
+    tab = visit(gpt)
+    field = tab.get_by_label("Text", exact=True)
+    field.fill("w1 <img src=x onerror=alert(1)> w2")
+    settled(tab, text=["w1 <img src=x onerror=alert(1)> w2"])
+    assert tab.locator("#serve img").count() == 0
+    field.fill(" ")
+    tab.locator(".s-error").wait_for()
+    assert tab.locator(".s-error").inner_text() == "Type a sentence."
+    field.fill(TEXT)
+    settled(tab, text=[TEXT])
+    assert tab.locator(".s-error").is_hidden()
+
+
+HOSTILE = """<!DOCTYPE html><title>elsewhere</title><script>
+async function attempt(name, work) {
+  try { return `${name}: ${await work()}`; } catch (error) { return `${name}: refused`; }
+}
+const state = {text: ["w1"], second: [], switches: [], place: null};
+const body = JSON.stringify({client: "x", sequence: 1, has: "", state});
+const json = {method: "POST", headers: {"Content-Type": "application/json"}, body};
+const frame = (address) => new Promise((done) => { const made = document.createElement("iframe"); made.src = address;
+  made.onload = () => { try { done(made.contentDocument?.querySelector("#serve") ? "open" : "shut"); } catch { done("shut"); } };
+  document.body.append(made); });
+const script = (address) => new Promise((done) => { const made = document.createElement("script"); made.src = address;
+  made.onload = () => done("loaded"); made.onerror = () => done("refused"); document.head.append(made); });
+const socket = (address) => new Promise((done) => { const made = new WebSocket(address.replace("http", "ws") + "answer");
+  made.onopen = () => done("open"); made.onerror = () => done("refused"); });
+window.tried = (address) => Promise.all([
+  attempt("read", async () => (await fetch(address + "about")).status),
+  attempt("opaque", async () => (await (await fetch(address + "about", {mode: "no-cors"})).text()).length),
+  attempt("simple", async () => (await fetch(address + "answer", {method: "POST", body})).status),
+  attempt("json", async () => (await fetch(address + "answer", json)).status),
+  attempt("frame", () => frame(address)), attempt("script", () => script(address + "serve.js")), attempt("socket", () => socket(address)),
+]);
+</script>"""
+
+
+def test_a_page_of_elsewhere_gets_nothing_even_with_the_token(gpt, browser, tmp_path):
+    (tmp_path / "index.html").write_text(HOSTILE)
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    tab = browser.new_context().new_page()
+    tab.goto(f"http://localhost:{server.server_port}/")
+    told = tab.evaluate("address => tried(address)", gpt.served.address.partition("#")[0])
+    tab.context.close()
+    server.shutdown()
+    server.server_close()
+    names = ("read", "opaque", "simple", "json")
+    assert told == [*(f"{name}: refused" for name in names), "frame: shut", "script: refused", "socket: refused"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):
+        pass
+
+
+def test_the_state_of_an_address_is_that_of_its_text(gpt):
+    assert gpt.served.address.count("#") == 1
+    assert PageState((TEXT,)).given == TEXT

@@ -1,0 +1,139 @@
+"""Switches: q, k or v of sites to zero, the mean or a second text's, composed in one pass, and what they are refused for."""
+
+import numpy as np
+import pytest
+import torch
+from tests import tinyhf
+
+import trisect
+from trisect.core.errors import CorpusError, SiteError, SpecError
+from trisect.core.trace import Address
+from trisect.hf.load import load
+from trisect.measure.ablation import Means
+from trisect.measure.intervention import PreparedText, intervene
+from trisect.measure.patching import record
+
+TEXT, SECOND = "w1 w2 w3 w4 w5", "w9 w8 w7 w6 w5"
+FIRST, LAST = Address("plain", 1), Address("plain", 2)
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return load(tinyhf.bert(head=False), tinyhf.tokenizer())
+
+
+def test_what_goes_in_is_zero_the_mean_or_the_second_texts(gpt):
+    ready = PreparedText.of(gpt, TEXT, SECOND)
+    assert ready.second is not None
+    own, other = (record(gpt, batch, (FIRST, LAST)).parts for batch in (ready.batch, ready.second))
+    read = ready.reading(ready.plan({"q@1.h2": "zero", "k@1": "second", "v@2.h1,3": "mean"}))
+    first, last = read.traces
+    assert not first.q[0, 1].any()
+    assert torch.equal(first.q[0, [0, 2, 3]], own[FIRST].q[0, [0, 2, 3]])
+    torch.testing.assert_close(first.k, other[FIRST].k)
+    mean = last.v[0, [0, 2]]
+    assert torch.equal(mean, mean[:, :1].expand_as(mean))
+    assert mean.abs().max() > 0.01
+    assert not torch.equal(last.v[0, 1], last.v[0, 1, :1].expand_as(last.v[0, 1]))
+    torch.testing.assert_close(first.weights, torch.softmax(_scores(first), -1))
+
+
+def _scores(trace):
+    scores = trace.q @ trace.k.transpose(-1, -2) * trace.scale
+    return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+
+
+def test_the_mean_is_of_this_text_as_it_is_without_switches(gpt):
+    ready = PreparedText.of(gpt, TEXT)
+    means = Means()
+    real = ready.batch.source.real
+    means.add(record(gpt, ready.batch, (LAST,)).parts[LAST], real, real)
+    both = ready.reading(ready.plan({"v@1": "zero", "v@2": "mean"})).traces[1]
+    torch.testing.assert_close(both.v[0, :, 0], means.parts().v[0, :, 0].float())
+
+
+def test_a_later_switch_takes_the_place_of_an_earlier_one_where_both_are(gpt):
+    one = intervene(gpt, TEXT, {"v@all": "zero", "v@2": "second"}, SECOND)
+    other = intervene(gpt, TEXT, {"v@1": "zero", "v@2": "second"}, SECOND)
+    assert torch.equal(one.after, other.after)
+    turned = intervene(gpt, TEXT, {"v@2": "second", "v@all": "zero"}, SECOND)
+    assert not torch.equal(one.after, turned.after)
+    assert turned.switches == (("v@2", "second"), ("v@all", "zero"))
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_one_switch_changes_outputs_as_an_ablation_says(encoder, how, tmp_path):
+    done = trisect.ablate(encoder, [TEXT], sites=["v@2.h3"], how=how, out=tmp_path / "out", quiet=True)
+    change = intervene(encoder, TEXT, {"v@2.h3": how})
+    (value,) = done.tables["measures"]["value"].to_list()
+    assert float(change.moved.double().square().mean()) == pytest.approx(value, rel=1e-4)
+    assert value > 1e-6
+
+
+def test_the_whole_second_text_at_every_site_of_a_layer_above_the_embedding_moves_predictions_to_its_own(gpt):
+    """q, k and v of layer 1 come from the embeddings alone: what is left of the first text is the residual stream."""
+    change = intervene(gpt, TEXT, {"q+k+v@all": "second"}, SECOND)
+    assert float(change.moved[0]) > 0
+    same = intervene(gpt, TEXT, {"q+k+v@all": "second"}, TEXT)
+    torch.testing.assert_close(same.after, same.before)
+    assert float(same.moved.max()) < 1e-6
+
+
+def test_predictions_are_probabilities_and_the_likeliest_of_both_sides(gpt):
+    change = intervene(gpt, TEXT, {"v@1": "zero"}, place=2)
+    before, after = (part[2].double().softmax(-1).numpy() for part in (change.before, change.after))
+    found = change.predictions(5)
+    assert {p.number for p in found} == {*np.argsort(-before)[:5].tolist(), *np.argsort(-after)[:5].tolist()}
+    assert [p.before for p in found] == sorted((p.before for p in found), reverse=True)
+    for p in found:
+        assert p[2:] == pytest.approx((before[p.number], after[p.number]), rel=1e-4)
+        assert p.token == gpt.token(p.number)
+    assert float(change.moved[2]) == pytest.approx(float((before * np.log(before / after)).sum()), rel=1e-3)
+    assert intervene(gpt, TEXT, {}).place == 4
+    assert "nothing switched" in str(intervene(gpt, TEXT, {}))
+
+
+def test_a_masked_model_predicts_at_its_mask_and_an_encoder_nothing(encoder):
+    masked = load(tinyhf.bert(), tinyhf.tokenizer())
+    assert intervene(masked, "w1 [MASK] w2", {"v@1": "zero"}).place == 2
+    change = intervene(encoder, TEXT, {"v@1": "zero"})
+    assert change.predictions() == ()
+    assert change.moved.shape == (7,)
+    assert "'w1'" in str(change)
+
+
+def test_a_translator_takes_pairs_and_crosses(tmp_path):
+    model = load(tinyhf.bart(), tinyhf.tokenizer())
+    change = intervene(model, ("w1 w2", "w3 w4 w5"), {"cross.v@1": "second", "enc.q@2": "mean"}, ("w6 w7", "w8 w9 w1"))
+    assert len(change.moved) == 5
+    assert float(change.moved.max()) > 0
+
+
+def test_texts_of_other_lengths_meet_where_both_are(gpt):
+    change = intervene(gpt, TEXT, {"v@1": "second"}, "w9 w8")
+    assert change.notes == ("The texts have 5 and 2 tokens: the first 2 positions take the second's.",)
+    read = PreparedText.of(gpt, TEXT, "w9 w8")
+    own = PreparedText.of(gpt, TEXT).reading(()).traces[0]
+    mixed = read.reading(read.plan({"v@1": "second"})).traces[0]
+    assert torch.equal(mixed.v[0, :, 2:], own.v[0, :, 2:])
+    assert not torch.equal(mixed.v[0, :, :2], own.v[0, :, :2])
+
+
+@pytest.mark.parametrize(
+    ("switches", "second", "place", "kind", "words"),
+    [
+        ({"v@3": "zero"}, None, None, SiteError, "outside the model"),
+        ({"v@1": "away"}, None, None, SpecError, "switched to 'away'"),
+        ({"v@1": "second"}, None, None, SpecError, "no second text was given"),
+        ({}, None, 5, CorpusError, "Place 5 was asked for"),
+    ],
+)
+def test_what_cannot_be_switched_is_said(gpt, switches, second, place, kind, words):
+    with pytest.raises(kind, match=words) as error:
+        intervene(gpt, TEXT, switches, second, place)
+    assert error.value.todo

@@ -1,0 +1,256 @@
+"""The served page's protocol: states, questions that are superseded, who is answered, and the Python that does the same."""
+
+import asyncio
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+from tests import tinyhf
+
+from trisect.cli import main
+from trisect.core import extras
+from trisect.core.errors import SiteError, SpecError
+from trisect.hf.load import load
+from trisect.measure.intervention import intervene
+from trisect.server import run
+from trisect.server.answering import PageModel
+from trisect.server.app import make_app
+from trisect.server.guard import HEADERS
+from trisect.server.python import python
+from trisect.server.queue import ReadingQueue, SupersededError
+from trisect.server.state import BODY, CHARACTERS, SWITCHES, PageState, read_request, read_state
+
+HOST, TOKEN = "127.0.0.1:8017", "a-token"
+STATE = {"text": ["w1 w2 w3"], "second": [], "switches": [["v@1.h2", "zero"]], "place": None}
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def client(gpt):
+    app = make_app(PageModel(gpt, "'where'"), frozenset({HOST}), TOKEN)
+    with TestClient(app, base_url=f"http://{HOST}") as made:
+        yield made
+
+
+def asked(state=STATE, sequence=1, has="", client="a"):
+    return {"client": client, "sequence": sequence, "has": has, "state": state}
+
+
+def unpacked(content):
+    size = int.from_bytes(content[:4], "big")
+    words = json.loads(content[4 : 4 + size])
+    assert len(content) == 4 + size + sum(words.get("chunks", ()))
+    return words
+
+
+def test_an_answer_holds_what_python_finds(client, gpt):
+    reply = client.post(f"/{TOKEN}/answer", json=asked())
+    words = unpacked(reply.content)
+    change = intervene(gpt, "w1 w2 w3", {"v@1.h2": "zero"})
+    assert words["moved"] == pytest.approx(change.moved.tolist(), abs=1e-8)
+    assert [p[0] for p in words["predictions"]] == [p.token for p in change.predictions()]
+    assert [p[1:] for p in words["predictions"]] == [pytest.approx([p.before, p.after]) for p in change.predictions()]
+    assert words["switches"] == [["v@1.h2", "zero"]]
+    assert len(words["manifest"]["layers"]) == 2
+    again = unpacked(client.post(f"/{TOKEN}/answer", json=asked(sequence=2, has=words["picture"])).content)
+    assert "manifest" not in again
+    assert again["moved"] == words["moved"]
+
+
+def test_what_the_page_is_made_of(client):
+    about = client.get(f"/{TOKEN}/about").json()
+    assert about["layers"][0] == {"stack": "plain", "layer": 1, "heads": [4, 4]}
+    assert not about["paired"]
+    page = client.get(f"/{TOKEN}/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<script>" not in page.text
+    assert "style=" not in page.text
+    for name, kind in (("serve.js", "text/javascript"), ("serve.css", "text/css")):
+        assert client.get(f"/{TOKEN}/{name}").headers["content-type"].startswith(kind)
+    assert client.get(f"/{TOKEN}/other").status_code == 404
+    policy = page.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_the_offline_explorer_says_what_is_switched(client):
+    made = client.post(f"/{TOKEN}/offline", json=asked(sequence=3)).text
+    assert made.startswith("<!DOCTYPE html>")
+    assert "v@1.h2 to zero" in made
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", {}),
+        ("/about", {}),
+        ("/a-toke/about", {}),
+        (f"/{TOKEN}", {}),
+        (f"/{TOKEN}x/about", {}),
+        (f"/{TOKEN}/about", {"host": "evil.example:8017"}),
+        (f"/{TOKEN}/about", {"host": "127.0.0.1"}),
+        (f"/{TOKEN}/about", {"origin": "http://evil.example"}),
+        (f"/{TOKEN}/about", {"origin": "null"}),
+        (f"/{TOKEN}/about", {"origin": "http://127.0.0.1:8018"}),
+        (f"/{TOKEN}/about", {"origin": "https://127.0.0.1:8017"}),
+        (f"/{TOKEN}/about", {"sec-fetch-site": "cross-site"}),
+        (f"/{TOKEN}/", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}),
+        (
+            f"/{TOKEN}/about",
+            {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
+        ),
+    ],
+)
+def test_nobody_else_is_answered(client, path, headers):
+    for reply in (client.get(path, headers=headers), client.post(path, headers=headers, json=asked())):
+        assert reply.status_code == 403
+        assert "layers" not in reply.text
+        assert TOKEN not in reply.text
+        assert {name: reply.headers[name] for name in HEADERS} == dict(HEADERS)
+        assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+def test_a_preflight_and_a_web_socket_get_nothing(client):
+    asks = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    assert client.options(f"/{TOKEN}/answer", headers=asks).status_code == 403
+    assert client.options(f"/{TOKEN}/answer").status_code == 405
+    assert client.get(f"/{TOKEN}/answer").status_code == 405
+    from starlette.websockets import WebSocketDisconnect
+
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"/{TOKEN}/answer"):
+        pass
+
+
+def test_a_link_from_elsewhere_opens_the_page_and_nothing_but_the_page(client):
+    comes = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert client.get(f"/{TOKEN}/", headers=comes).status_code == 200
+    assert client.get(f"/{TOKEN}/about", headers=comes).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"text": ["w1 " * CHARACTERS]}, "characters"),
+        ({"text": []}, "text is"),
+        ({"text": ["a", "b", "c"]}, "text is"),
+        ({"text": [1]}, "text is"),
+        ({"text": "w1"}, "text is"),
+        ({"switches": [["v@1", "zero"]] * 2}, "switched twice"),
+        ({"switches": [[f"v@{n + 1}", "zero"] for n in range(SWITCHES + 1)]}, "switches were given"),
+        ({"switches": [["v@1", "away"]]}, "switched to 'away'"),
+        ({"switches": [["v@1-99999999", "zero"]]}, "A site is"),
+        ({"switches": [["v" * 1000, "zero"]]}, "A site is"),
+        ({"switches": [[1, 2]]}, "A switch is"),
+        ({"place": True}, "place is"),
+        ({"place": -1}, "place is"),
+        ({"more": 1}, "The state is"),
+    ],
+)
+def test_a_state_that_is_none_is_refused(change, words):
+    with pytest.raises(SpecError, match=words) as error:
+        read_state({**STATE, **change})
+    assert error.value.known
+    assert error.value.todo
+
+
+def test_a_misspelt_site_is_an_error_of_sites():
+    with pytest.raises(SiteError, match="not of that form"):
+        read_state({**STATE, "switches": [["v3", "zero"]]})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"\xff", b'{"client": NaN}', json.dumps(asked(sequence=-1)).encode(),
+     json.dumps(asked(client="x" * 65)).encode(), json.dumps(asked(sequence=2**60)).encode()],
+)  # fmt: skip
+def test_a_question_that_is_none_is_refused(body):
+    with pytest.raises(SpecError):
+        read_request(body)
+
+
+def test_errors_come_as_three_parts_and_sizes_are_bounded(client):
+    wrong = {**STATE, "switches": [["v@7", "zero"]]}
+    found = client.post(f"/{TOKEN}/answer", json=asked(wrong, sequence=4)).json()
+    assert "outside the model" in found["given"]
+    assert found["todo"] == "Choose a layer that attends."
+    large = client.post(f"/{TOKEN}/answer", content=b" " * (BODY + 1), headers={"content-type": "application/json"})
+    assert large.json()["given"] == "The request is too large."
+    plain = client.post(f"/{TOKEN}/answer", content=json.dumps(asked()), headers={"content-type": "text/plain"})
+    assert plain.json()["given"] == "The request is 'text/plain'."
+
+
+def test_text_stays_text_and_control_characters_are_signs(client):
+    nasty = {**STATE, "text": ["w1 <script>alert(1)</script> \x1b[2J"], "switches": []}
+    reply = client.post(f"/{TOKEN}/answer", json=asked(nasty, sequence=5))
+    assert reply.headers["content-type"] == "application/octet-stream"
+    assert "\x1b" not in json.dumps(unpacked(reply.content), ensure_ascii=False)
+
+
+def test_a_newer_question_ends_the_earlier_ones_of_its_page():
+    began, go = threading.Event(), threading.Event()
+    done = []
+
+    def slow(check):
+        began.set()
+        assert go.wait(10)
+        check()
+        done.append("slow")
+
+    async def ask():
+        line = ReadingQueue()
+        first = asyncio.create_task(line.run("a", 1, slow))
+        await asyncio.to_thread(began.wait, 10)
+        second = asyncio.create_task(line.run("a", 2, lambda check: done.append("second")))
+        other = asyncio.create_task(line.run("b", 1, lambda check: done.append("other")))
+        third = asyncio.create_task(line.run("a", 3, lambda check: done.append("third") or "answer"))
+        late = asyncio.create_task(line.run("a", 2, lambda check: done.append("late")))
+        await asyncio.sleep(0)
+        go.set()
+        found = await asyncio.gather(first, second, other, third, late, return_exceptions=True)
+        line.close()
+        return found
+
+    first, second, _, third, late = asyncio.run(ask())
+    assert [type(one) for one in (first, second, late)] == [SupersededError] * 3
+    assert third == "answer"
+    assert done == ["other", "third"]
+
+
+def test_the_python_is_what_was_done(gpt, capsys):
+    state = PageState(("w1 'w2' \\ w3",), ("w9 w8",), (("v@1.h2", "second"), ("q@all", "mean")), 1)
+    code = python("'where'", state)
+    names = {"loaded": [], "trisect": None}
+    stand = SimpleNamespace(load=lambda where: names["loaded"].append(where) or gpt, intervene=intervene)
+    exec(code.replace("import trisect\n", ""), space := {"trisect": stand})
+    assert names["loaded"] == ["where"]
+    answer = PageModel(gpt, "'where'").answer(state, "").words
+    assert answer["moved"] == pytest.approx(space["change"].moved.tolist(), abs=1e-8)
+    assert answer["python"] == code
+    assert "v@1.h2 second" in capsys.readouterr().out
+    assert "model = ..." in python("", state)
+
+
+def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(extras, "there", lambda package: False)
+    said = CliRunner().invoke(main, ["serve", "nowhere"])
+    assert said.exit_code == 2
+    assert "trisect serve needs the package starlette." in said.stderr
+    assert "pip install 'trisect[serve]'" in said.stderr
+
+
+def test_a_port_that_is_taken_and_a_text_that_is_too_long_are_refused_before_a_model_is_loaded():
+    with run._bound("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(SpecError, match="cannot be served at") as error:
+            run.start("nowhere", port=taken.getsockname()[1])
+    assert "a free one is chosen" in error.value.todo
+    with pytest.raises(SpecError, match="characters"):
+        run.start("nowhere", "x" * (CHARACTERS + 1))
