@@ -32,10 +32,12 @@ from trisect.calls import chart as chart
 from trisect.calls import check as check
 from trisect.calls import corpus as corpus
 from trisect.calls import explore as explore
+from trisect.calls import intervene as intervene
 from trisect.calls import list_claims as list_claims
 from trisect.calls import load as load
 from trisect.calls import prove as prove
 from trisect.calls import render as render
+from trisect.calls import serve as serve
 from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
 from trisect.experiments.patch.result import Patched
