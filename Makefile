@@ -1,9 +1,9 @@
-# make study: all four sources on embedded data · make test: everything · make check: the quick half, before each commit
+# make study: all four sources on embedded data · make test: everything but make test-ray · make check: the quick half, before each commit
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: study test check types quick docs bench notebook fix floors mutants clean
+.PHONY: study test test-ray check types quick docs bench notebook fix floors mutants clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -11,7 +11,7 @@ JOBS ?= 2
 	@touch $@
 
 .venv/ready: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,erase,hub,notebook,tensorboard,trackio,wandb,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,erase,hub,notebook,ray,tensorboard,trackio,wandb,test]'
 	@touch $@
 
 study: .venv/installed
@@ -20,6 +20,9 @@ study: .venv/installed
 test: .venv/ready
 	$(BIN)/ruff check src tests tools bench
 	$(BIN)/python -m pytest -n $(JOBS)
+
+test-ray: .venv/ready
+	$(BIN)/python -m pytest -m ray tests/contract
 
 check: .venv/ready
 	$(BIN)/ruff format --check src tests tools bench

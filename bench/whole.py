@@ -14,7 +14,7 @@ import polars as pl
 
 import trisect
 from trisect.core.files import read_json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 
 
 def parts(folder: Path) -> list[tuple[str, float, int]]:

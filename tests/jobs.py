@@ -32,6 +32,7 @@ class Walk:
     marks: str = ""
     dies_at: tuple[int, ...] = ()  # after which step its worker dies, the first time, the second ...
     ends: str = "well"
+    holds_at: int = 0  # the step after which it goes on saying how far it is, the first time
 
 
 @job
@@ -51,6 +52,8 @@ def walk(asked: Walk, desk: JobDesk) -> None:
         times = len((Path(asked.marks) / asked.name).read_text().splitlines()) if asked.dies_at else 0
         if asked.dies_at[times - 1 : times] == (at,):
             os.kill(os.getpid(), signal.SIGKILL)
+        if at == asked.holds_at and len((Path(asked.marks) / asked.name).read_text().splitlines()) == 1:
+            hold(asked, desk, at)
     if asked.ends == "refused":
         raise CorpusError(f"{state} is wrong.", "known", "todo")
     if asked.ends == "by a bug":
@@ -61,6 +64,13 @@ def walk(asked: Walk, desk: JobDesk) -> None:
         threading.Event().wait(300)
     state.unlink()
     write(desk.scratch / f"ends/{asked.name}.json", json.dumps(x))
+
+
+def hold(asked: Walk, desk: JobDesk, at: int) -> None:
+    for _ in range(3000):
+        desk.say(at / asked.steps, TEXT)
+        threading.Event().wait(0.1)
+    raise TimeoutError("nobody ended it")
 
 
 def read_start(path: Path) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trisect.calls import texts as texts
     from trisect.core.edits import Edit as Edit
     from trisect.core.errors import TrisectError as TrisectError
+    from trisect.core.machine import Machine as Machine
     from trisect.core.methods import Attack as Attack
     from trisect.core.methods import Control as Control
     from trisect.core.methods import Erase as Erase
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from trisect.core.methods import Tie as Tie
     from trisect.core.site import Site as Site
     from trisect.core.spec import Design as Design
-    from trisect.core.spec import Machine as Machine
     from trisect.core.spec import Model as Model
     from trisect.core.spec import Run as Run
     from trisect.core.spec import Text as Text
@@ -47,7 +47,8 @@ _HOME = {
     "TrisectError": "core.errors",
     "Site": "core.site",
     **dict.fromkeys(("Attack", "Control", "Erase", "Freeze", "Probe", "Rewind", "Tie"), "core.methods"),
-    **dict.fromkeys(("Design", "Machine", "Model", "Run", "Text", "Training"), "core.spec"),
+    "Machine": "core.machine",
+    **dict.fromkeys(("Design", "Model", "Run", "Text", "Training"), "core.spec"),
     **dict.fromkeys(
         (
             "annotate",

@@ -13,7 +13,7 @@ from trisect.core.spec import Design as Design
 from trisect.core.edits import Edit as Edit
 from trisect.core.methods import Erase as Erase
 from trisect.core.methods import Freeze as Freeze
-from trisect.core.spec import Machine as Machine
+from trisect.core.machine import Machine as Machine
 from trisect.core.spec import Model as Model
 from trisect.core.methods import Probe as Probe
 from trisect.core.trace import Reading as Reading
@@ -111,6 +111,11 @@ def dissect(
     seeds: int | Sequence[int] | None = None,
     device: str = 'auto',
     workers: int | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    per_gpu: int | None = None,
+    scratch: str | None = None,
+    losses: int = 3,
     model: Any = None,
     study: str | Path | Design = 'all-layers',
     roles: str | Path | Design = 'roles-quick',
@@ -248,6 +253,11 @@ def recall(
     examples: bool = True,
     device: str = 'auto',
     workers: int | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    per_gpu: int | None = None,
+    scratch: str | None = None,
+    losses: int = 3,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[RecallFacts]: ...
@@ -310,7 +320,13 @@ def study(
     only: str | Sequence[str] | None = None,
     device: str = 'auto',
     workers: int | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    per_gpu: int | None = None,
+    scratch: str | None = None,
+    losses: int = 3,
     precision: str = 'float32',
+    fleet: int | None = None,
     track: str | None = None,
     force: bool = False,
     out: str | Path | None = None,
@@ -339,6 +355,11 @@ def translate_train(
     settings: Mapping[str, Any] | None = None,
     device: str = 'auto',
     workers: int | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    per_gpu: int | None = None,
+    scratch: str | None = None,
+    losses: int = 3,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[TranslateFacts]: ...

@@ -19,11 +19,13 @@ from trisect.engine import processes
 from trisect.engine.drive import LOSSES, drive
 from trisect.engine.jobs import find_job, statement
 from trisect.engine.landing import land
+from trisect.engine.on_ray import RayPlace
 from trisect.engine.protocol import Done, Engine, Event, Job, Lost, Said
 from trisect.engine.start import open_engine
 from trisect.report.sheet import Sheet
 
 ROOT = Path(__file__).parents[2]
+ADDRESS = "TRISECT_TEST_RAY"  # in the environment: where the tests' cluster is
 
 
 @contextmanager
@@ -37,15 +39,20 @@ OPEN = {
     "here": lambda folder: open_engine(0, folder),
     "processes": lambda folder: open_engine(2, folder),
     "far": open_far,
+    "ray": lambda folder: open_engine(2, folder, RayPlace(os.environ[ADDRESS])),
 }
-ENGINES = pytest.mark.parametrize("name", list(OPEN))
-WITH_WORKERS = pytest.mark.parametrize("name", ["processes"])  # engines whose workers may die
+RAY = pytest.param("ray", marks=pytest.mark.ray)
+ENGINES = pytest.mark.parametrize("name", ["here", "processes", "far", RAY])
+WITH_WORKERS = pytest.mark.parametrize("name", ["processes", RAY])  # engines whose workers may die
+OWN_WORKERS = pytest.mark.parametrize("name", ["processes"])  # engines that start them
 
 
 @pytest.fixture(autouse=True)
-def _path(monkeypatch):
-    """Workers find the jobs of the tests."""
+def _path(monkeypatch, request):
+    """Workers find the jobs of the tests, and Ray a cluster."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    if request.node.get_closest_marker("ray"):
+        monkeypatch.setenv(ADDRESS, request.getfixturevalue("cluster").address)
 
 
 @pytest.fixture
@@ -101,7 +108,7 @@ def test_every_engine_gives_the_same_bits_and_leaves_nothing_else(name, home, tm
     }
     assert [files[f"ends/w{i}.json"].decode() for i in range(3)] == [ends(20 + i) for i in range(3)]
     assert {work for _, work, share, _ in shown if share == 1} == set(works)
-    assert {words for _, _, share, words in shown if share < 1} == {TEXT}
+    assert {words.partition(" on ")[0] for _, _, share, words in shown if share < 1} == {TEXT}
     assert {line for line, *_ in shown} <= set(range(engine.slots()))
     assert not (tmp_path / "scratch" / ("node" if name == "far" else "")).exists()
 
@@ -179,7 +186,7 @@ def test_a_lost_job_goes_on_from_its_checkpoint_to_the_same_bits(name, dies_at, 
     assert (home / "ends/w.json").read_text() == ends(9)
 
 
-@WITH_WORKERS
+@OWN_WORKERS
 def test_a_job_that_is_lost_again_and_again_is_named(name, home, tmp_path, monkeypatch):
     dying = "import sys; sys.stdin.readline(); print('out of memory, say', file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(processes, "COMMAND", ("-c", dying))
@@ -190,7 +197,7 @@ def test_a_job_that_is_lost_again_and_again_is_named(name, home, tmp_path, monke
     assert "--workers 1" in caught.value.todo
 
 
-@WITH_WORKERS
+@OWN_WORKERS
 @pytest.mark.parametrize("line", ["hello", "5"])
 def test_a_stray_line_between_the_events_ends_the_worker_and_hangs_nobody(name, line, home, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "COMMAND", ("-c", f"import sys; sys.stdin.readline(); print({line!r})"))
@@ -210,7 +217,7 @@ def test_closing_an_engine_ends_its_workers_and_removes_their_scratch(name, home
         wait_until(lambda: len(list(marks.iterdir())) == 2 and all(begun(marks, f"w{i}") for i in range(2)))
         team = [begun(marks, f"w{i}")[0][0] for i in range(2)]
         assert all(alive(process) for process in team)
-    assert not any(alive(process) for process in team)
+    wait_until(lambda: not any(alive(process) for process in team))
     assert not (tmp_path / "scratch").exists()
 
 

@@ -11,8 +11,8 @@ from tests import interchanged, tinyhf
 from tests.property.test_ablation_laws import BATCH, OWN, WORDS, lines
 
 import trisect
+from trisect.core.machine import Machine
 from trisect.core.site import Site
-from trisect.core.spec import Machine
 from trisect.core.subject import Parts
 from trisect.core.trace import Address
 from trisect.experiments.patch.positions import patched_sides

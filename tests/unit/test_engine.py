@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 from tests.jobs import Walk, read_start, walk
 
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.engine.here import Here
 from trisect.engine.jobs import JobDesk, statement
 from trisect.engine.processes import Processes

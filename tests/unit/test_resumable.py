@@ -19,7 +19,7 @@ from trisect.cli.options import command, parameters_of, parsed, say_result, util
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.fields import Setting, build, flat, read
 from trisect.core.finding import Finding
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.lab import driver
 from trisect.lab.driver import command_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Utility

@@ -1,10 +1,8 @@
-"""Design and Run: frozen, hashable statements of what is run; Machine: how, which is never part of an id."""
+"""Design and Run: frozen, hashable statements of what is run; how it is run (core.machine) is never part of an id."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -272,42 +270,6 @@ class Run:
         """Readable slug and eight hex digits of the hash of the whole statement, defaults included."""
         slug = self.edit.slug if self.edit else "baseline"
         return f"{slug}-s{self.seed}-{digest(canonical(plain(self)), 4)}"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
-
-    `workers` of 0 runs everything in this process; null chooses one one-thread worker a core (one in all on a GPU).
-    `precision` is of the factors in training's large products (bfloat16 on GPUs only), one for all of a study; evaluation
-    is in float32 always.
-    `track` names what finished runs are logged to besides: wandb, trackio or tensorboard.
-    """
-
-    device: str = "auto"
-    workers: int | None = None
-    quiet: bool = False
-    precision: str = "float32"
-    track: str | None = None
-
-    def __post_init__(self) -> None:
-        settle(self)
-        known = ("auto", "cpu", "cuda")
-        offered = f"Devices are {', '.join(known)}."
-        need(self.device in known, unknown("device", self.device, known), offered, "Use one of them.")
-        precisions = ("float32", "bfloat16")
-        need(
-            self.precision in precisions,
-            unknown("precision", self.precision, precisions),
-            f"There is {' and '.join(precisions)}.",
-            "Use one of them.",
-        )
-        if self.workers is not None:
-            whole(self.workers, "workers", 0)
-
-    def cores(self) -> int:
-        """How many processor cores this process may use."""
-        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def plain(value: Any) -> Any:

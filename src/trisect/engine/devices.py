@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from trisect.core.errors import SpecError
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 
 
 def choose_device(machine: Machine) -> str:
     """cpu or cuda; raises SpecError for cuda where there is none, and for narrow products without it."""
-    have = torch.cuda.is_available()
+    have = torch.cuda.is_available() or (machine.engine == "ray" and machine.device == "cuda")  # the nodes' then
     if machine.device == "cuda" and not have:
         raise SpecError(
             "The device 'cuda' was asked for.", "PyTorch finds no CUDA device here.", "Use --device cpu, or auto."

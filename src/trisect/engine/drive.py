@@ -11,7 +11,7 @@ from trisect.core.errors import StudyError
 from trisect.engine.jobs import JobFunction, statement
 from trisect.engine.protocol import Done, Engine, Event, Failed, Files, Job, Lost, Ref, Said
 
-LOSSES = 3  # times that one job may be lost with its worker
+LOSSES = 3  # times that one job is lost with its worker before it is given up
 PATIENCE = 1.0  # seconds that one call waits for events
 
 
@@ -59,16 +59,21 @@ class DrivenJob(Protocol):
 Show = Callable[[int, Any, float, str], None]  # of a progress line's number: the work, the share done, and a few words
 
 
-def drive(works: Iterable[DrivenJob], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
+def drive(
+    works: Iterable[DrivenJob],
+    engine: Engine,
+    show: Show = lambda line, work, share, words: None,
+    losses: int = LOSSES,
+) -> None:
     """Have every piece of work done, first ready, first given out; an iterable is read as slots become free.
 
-    Raises the first error that a job ended with, and StudyError for a piece of work that was lost LOSSES times; what has
+    Raises the first error that a job ended with, and StudyError for a piece of work that was lost `losses` times; what has
     landed by then stays.
     """
-    driver = _Driver(engine, show)
+    driver = _Driver(engine, show, losses)
     source, waiting = iter(works), list[DrivenJob]()
     while True:
-        while driver.free() > 0:
+        while driver.free() > 0 or not driver.open:  # where no node is there yet, one piece waits for it
             work = next((w for w in waiting if w.ready()), None)
             if work is not None:
                 waiting.remove(work)
@@ -78,7 +83,7 @@ def drive(works: Iterable[DrivenJob], engine: Engine, show: Show = lambda line, 
                 waiting.append(work)
                 continue
             driver.give(work)
-        if not driver.open and driver.free() > 0:
+        if not driver.open:
             assert not waiting, "work that waits for other work which is not there"
             return
         engine.events(PATIENCE, driver.handle)
@@ -87,14 +92,14 @@ def drive(works: Iterable[DrivenJob], engine: Engine, show: Show = lambda line, 
 class _Open(NamedTuple):
     work: DrivenJob
     line: int  # where its progress is shown
-    losses: int
+    losses: tuple[Lost, ...]
 
 
 class _Driver:
     """What is given out to an engine, and what is done about each of its events."""
 
-    def __init__(self, engine: Engine, show: Show) -> None:
-        self.engine, self.show = engine, show
+    def __init__(self, engine: Engine, show: Show, losses: int) -> None:
+        self.engine, self.show, self.losses = engine, show, losses
         self.open: dict[int, _Open] = {}
         self._numbers = 0
         self._put: dict[Path, Ref] = {}
@@ -102,7 +107,7 @@ class _Driver:
     def free(self) -> int:
         return self.engine.slots() - len(self.open)
 
-    def give(self, work: DrivenJob, losses: int = 0) -> None:
+    def give(self, work: DrivenJob, losses: tuple[Lost, ...] = ()) -> None:
         order = work.order()
         for path in order.needs.values():
             if path not in self._put:
@@ -118,11 +123,11 @@ class _Driver:
     def handle(self, event: Event) -> None:
         work, line, losses = self.open[event.job]
         match event.what:
-            case Said(share, words, files):
+            case Said(share, words, files, node):
                 if files:
                     work.land(files)
                 if share is not None:
-                    self.show(line, work, share, words)
+                    self.show(line, work, share, " on ".join(filter(None, (words, node))))
             case Done(files):
                 work.land(files)
                 del self.open[event.job]
@@ -132,16 +137,18 @@ class _Driver:
                 raise error
             case Lost() as lost:
                 del self.open[event.job]
-                if losses + 1 == LOSSES:
-                    raise _given_up(work, lost)
-                self.give(work, losses + 1)
+                if len(losses) + 1 >= self.losses:
+                    raise _given_up(work, (*losses, lost))
+                self.give(work, (*losses, lost))
             case _:
                 assert_never(event.what)
 
 
-def _given_up(work: DrivenJob, lost: Lost) -> StudyError:
+def _given_up(work: DrivenJob, losses: tuple[Lost, ...]) -> StudyError:
+    last, nodes = losses[-1], ", ".join(lost.node for lost in losses if lost.node)
+    advice = "Look at the memory and the logs of these machines" if nodes else "With --workers 1 it needs less memory"
     return StudyError(
-        f"{lost.words}, {LOSSES} times at '{work.title}'.",
-        f"Its last words: {lost.last}",
-        "Call the same command again: it goes on from what is kept. With --workers 1 it needs less memory.",
+        f"{last.words}, {len(losses)} times at '{work.title}'{f' (on {nodes})' if nodes else ''}.",
+        f"Its last words: {last.last}",
+        f"Call the same command again: it goes on from what is kept. {advice}.",
     )

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from trisect.core import errors
-from trisect.core.errors import StudyError, TrisectError
+from trisect.core.errors import StudyError
+from trisect.engine.failures import read_failure
 from trisect.engine.protocol import Done, Event, Failed, Files, Job, Lost, Ref, Said
 
 COMMAND = ("-P", "-W", "ignore", "-m", "trisect.engine.worker")  # what Python runs in each of them
@@ -84,11 +84,8 @@ class Processes:
 def _read(message: dict[str, Any]) -> Said | Done | Failed:
     if "done" in message:
         return Done(_files(message["done"]))
-    if "error" in message:
-        kind, *parts = message["error"]
-        return Failed(getattr(errors, kind, TrisectError)(*parts))
-    if "crash" in message:
-        return Failed(RuntimeError(message["crash"]))
+    if (failed := read_failure(message)) is not None:
+        return failed
     return Said(message["share"], message["words"], _files(message["files"]))
 
 

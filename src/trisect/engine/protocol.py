@@ -35,11 +35,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Said:
-    """A job is under way: the share of it that is done, a few words, and files that it sends home."""
+    """A job is under way: the share of it that is done, a few words, files that it sends home, and where there are several
+    machines the name of the one that it runs on.
+    """
 
     share: float | None = None
     words: str = ""
     files: Files = field(default_factory=dict)
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,13 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A job's worker is gone: how that shows, and its last words. It may be given out again."""
+    """A job's worker is gone: how that shows, its last words, and where there are several machines the name of its own. It
+    may be given out again.
+    """
 
     words: str
     last: str
+    node: str = ""
 
 
 class Event(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which engine runs an experiment's jobs: `here` or `processes`; an engine for several machines has its place beside them."""
+"""Which engine runs an experiment's jobs: `here`, `processes`, or `ray` for several machines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.engine.here import Here
+from trisect.engine.on_ray import RayEngine, RayPlace
 from trisect.engine.processes import Processes
 from trisect.engine.protocol import Engine
 
@@ -17,6 +18,8 @@ SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move h
 
 def crew(machine: Machine, device: str) -> int:
     """How many workers a machine is asked for: where it says nothing, one a core, or one in all for a GPU."""
+    if machine.engine == "here":
+        return 0
     return machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
 
 
@@ -25,11 +28,27 @@ def sweep(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def ray_place(machine: Machine, device: str) -> RayPlace:
+    """How a machine asks for Ray."""
+    return RayPlace(
+        machine.address,
+        machine.workers,
+        machine.cores() if machine.workers is None else min(machine.workers, machine.cores()),
+        device == "cuda",
+        machine.per_gpu or 1,
+        machine.scratch,
+    )
+
+
 @contextmanager
-def open_engine(workers: int, folder: Path) -> Iterator[Engine]:
-    """An engine while the context lasts, whose jobs work in `folder`, which is swept before; 0 workers are `here`."""
+def open_engine(workers: int, folder: Path, ray: RayPlace | None = None) -> Iterator[Engine]:
+    """An engine while the context lasts, whose jobs work in `folder`, which is swept before: Ray's where its place is
+    given, else processes; 0 workers are `here`.
+    """
     sweep(folder)
     engine: Engine = Processes(workers, folder) if workers else Here(folder)
+    if ray is not None:
+        engine = RayEngine(ray, folder)
     try:
         yield engine
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, Any
 
-from trisect.core.errors import TrisectError
+from trisect.engine.failures import failure
 from trisect.engine.jobs import Node
 from trisect.engine.protocol import Files, Job, Said
 
@@ -35,12 +35,8 @@ def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
 
         try:
             files = node.perform(job, refs, send)
-        except TrisectError as error:
-            write(error=[type(error).__name__, error.given, error.known, error.todo])
-        except Exception:
-            import traceback
-
-            write(crash=traceback.format_exc())
+        except Exception as error:
+            write(**failure(error))
         else:
             write(done=_paths(files))
 

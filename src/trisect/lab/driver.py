@@ -18,7 +18,7 @@ from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.fields import Declared, Group, declared
 from trisect.core.files import inside, read_json, write_json
 from trisect.core.finding import About, Json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from trisect.core.door import door
 from trisect.core.finding import About, Finding, Json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trisect.core.bounds import TRAINING
+from trisect.core.bounds import FLEET, TRAINING
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
 from trisect.core.fields import Setting
+from trisect.core.machine import Machine
 from trisect.core.site import Site
-from trisect.core.spec import Machine
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
 
@@ -192,6 +192,52 @@ class Workers:
         | None
     ) = None
 
+    engine: (
+        Annotated[
+            str,
+            Setting(
+                "here (this process), processes, or ray (several machines; needs trisect[ray]).",
+                choices=("here", "processes", "ray"),
+                metavar="ENGINE",
+                unset="processes, here with --workers 0",
+            ),
+        ]
+        | None
+    ) = None
+    address: (
+        Annotated[
+            str,
+            Setting(
+                "A Ray cluster that is there: auto, or HOST:PORT.",
+                metavar="ADDRESS",
+                unset="with --engine ray one of this machine alone",
+            ),
+        ]
+        | None
+    ) = None
+    per_gpu: (
+        Annotated[int, Setting("Jobs that share one GPU of a Ray cluster.", low=1, high=FLEET, unset="1")] | None
+    ) = None
+    scratch: (
+        Annotated[
+            str,
+            Setting(
+                "A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"
+            ),
+        ]
+        | None
+    ) = None
+    losses: Annotated[int, Setting("A job that is lost with its worker so many times is given up.", low=1)] = 3
+
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
-        return Machine(self.device, self.workers, quiet)
+        return Machine(
+            self.device,
+            self.workers,
+            quiet,
+            engine=self.engine,
+            address=self.address,
+            per_gpu=self.per_gpu,
+            scratch=self.scratch,
+            losses=self.losses,
+        )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.engine.drive import DrivenJob, drive
-from trisect.engine.start import SCRATCH, crew, open_engine, sweep
+from trisect.engine.start import SCRATCH, crew, open_engine, ray_place, sweep
 from trisect.lab.live import Timed, live
 
 
@@ -22,5 +22,6 @@ def run_jobs(works: Sequence[JobPiece], machine: Machine, device: str, folder: P
         sweep(folder / SCRATCH)
         return
     workers = min(crew(machine, device), len(works))
-    with live(works, workers, machine.quiet) as show, open_engine(workers, folder / SCRATCH) as engine:
-        drive(works, engine, show)
+    ray = ray_place(machine, device) if machine.engine == "ray" else None
+    with live(works, workers, machine.quiet) as show, open_engine(workers, folder / SCRATCH, ray) as engine:
+        drive(works, engine, show, machine.losses)

@@ -203,7 +203,8 @@ def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[Progress
             return
         whole, began = sum(t.seconds for t in tasks), time.monotonic()
         shares: dict[Timed, float] = {}
-        with shown.lines(("  tasks",), whole, hidden=max(1, workers)) as (total, *lines):
+        with shown.lines(("  tasks",), whole, hidden=max(1, workers)) as found:
+            total = found[0]
 
             def note(worker: int, task: Timed, share: float, words: str) -> None:
                 shares[task] = share
@@ -212,8 +213,10 @@ def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[Progress
                 words_left = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks, about {clock(left)} left"
                 shown.progress.update(total, completed=done, words=words_left)
                 title = Text(task.title).plain
+                while worker + 1 >= len(found):  # nodes may join
+                    found.append(shown.line("", 1.0, visible=False))
                 shown.progress.update(
-                    lines[worker], description=f"    {title}", completed=share, words=words, visible=True
+                    found[worker + 1], description=f"    {title}", completed=share, words=words, visible=True
                 )
                 shown.reached(done / whole if whole else 0.0)
 

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.extras import there
 from trisect.core.files import is_scratch, read_json, write_json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files

@@ -15,7 +15,7 @@ import polars as pl
 from trisect.core.errors import StudyError
 from trisect.core.files import canonical, digest, read_json, write_json
 from trisect.core.finding import Json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import Line, as_table
 from trisect.experiments.dissect.look import explored, tutorial

@@ -12,7 +12,7 @@ import polars as pl
 
 from trisect.core.errors import SpecError
 from trisect.core.files import read_json, read_json_list, write_json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.recall.answers import NEIGHBOURS, held_out

@@ -25,14 +25,16 @@ def join_ledger(
     corpus: str,
     device: str = "cpu",
     precision: str = "float32",
+    fleet: int | None = None,
 ) -> dict[str, Any]:
     """Add what experiments ask to the folder's ledger, new runs grouped into fleets, and write it before any work.
 
-    `corpus` is the fingerprint of their text as cut; `device` decides how large a new study's fleets are.
-    Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training or
-    precision.
+    `corpus` is the fingerprint of their text as cut; `fleet` says how many runs a new study trains side by side, where
+    it says nothing the `device` decides.
+    Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training,
+    precision or size of fleets.
     """
-    old, ledger = extended_ledger(folder, experiments, corpus, device, precision)
+    old, ledger = extended_ledger(folder, experiments, corpus, device, precision, fleet)
     if ledger != old or not folder.ledger.exists():
         write_json(folder.ledger, ledger)
     if _copied(folder) != ledger:
@@ -41,20 +43,31 @@ def join_ledger(
 
 
 def extended_ledger(
-    folder: Folder, experiments: Sequence[Design], corpus: str, device: str, precision: str
+    folder: Folder,
+    experiments: Sequence[Design],
+    corpus: str,
+    device: str,
+    precision: str,
+    fleet: int | None = None,
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The ledger as it lies there (null where there is none) and as `join_ledger` would write it; raises as that does."""
     there = folder.ledger.exists() or folder.copy.exists()
     if not there:
         folder.check_empty("study")
     old = folder.read_ledger() if there else None
-    new = {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": FLEET[device]}
+    new = {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": fleet or FLEET[device]}
     ledger = old or new | {"precision": precision}
     if (trained := _precision(ledger)) != precision:
         raise StudyError(
             f"{folder.path} belongs to a study trained with {trained} products.",
             f"Here {precision} ones are asked for, and the runs of a study are compared with one another.",
             f"Give --precision {trained}, or choose another folder with --out.",
+        )
+    if fleet not in (None, _size(ledger)):
+        raise StudyError(
+            f"{folder.path} belongs to a study with fleets of up to {_size(ledger)} runs.",
+            f"Here --fleet {fleet} is asked for; which runs are trained side by side decides a study's last bits.",
+            "Leave --fleet out, or choose another folder with --out.",
         )
     for experiment in experiments:
         ledger = _joined(folder, ledger, experiment, corpus)

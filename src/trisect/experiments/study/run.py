@@ -13,10 +13,10 @@ from typing import Any
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.finding import About
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
-from trisect.experiments.study.ledger import extended_ledger, join_ledger, repeating
+from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
@@ -63,7 +63,9 @@ class PreparedStudy:
         """Run all that is not done yet; raises StudyError where the folder cannot be written."""
         plan, device, machine, folder = self.plan, self.device, self.machine, Folder(bench.folder)
         began = time.monotonic()
-        ledger = join_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
+        ledger = join_ledger(
+            folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision, machine.fleet
+        )
         _note(folder, plan, device, ledger, 0.0)
         _keep_corpus(folder, plan)
         _sweep(folder, ledger)
@@ -102,7 +104,7 @@ def render_report(out: Path) -> Result[StudyFacts]:
 
 def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
     """Raise where the folder is not this study's, or what it goes on from is damaged."""
-    extended_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision)
+    extended_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision, machine.fleet)
     if (folder.path / "about.json").exists():
         read_about(folder)
     if machine.track is not None and (logged := log_path(folder, machine.track)).exists():
@@ -164,7 +166,8 @@ def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], secon
             "device": device,
             "precision": ledger["precision"],
             "command": f"trisect study {EXPERIMENT} --out again"
-            + (f" --precision {ledger['precision']}" if narrow else ""),
+            + (f" --precision {ledger['precision']}" if narrow else "")
+            + (f" --fleet {ledger['fleet']}" if ledger["fleet"] not in FLEET.values() else ""),
             "wall_seconds": before + seconds,
         },
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
+from trisect.core.bounds import FLEET
 from trisect.core.fields import Setting
 from trisect.core.finding import Json
+from trisect.core.machine import Machine
 from trisect.core.methods import METHODS
 from trisect.core.site import Site
-from trisect.core.spec import Design, Machine
+from trisect.core.spec import Design
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
@@ -59,12 +61,29 @@ class StudyMachine(Workers):
             choices=("float32", "bfloat16"),
         ),
     ] = "float32"
+    fleet: (
+        Annotated[
+            int,
+            Setting(
+                "Runs that a new study trains side by side in one job, for all its life.",
+                low=1,
+                high=FLEET,
+                unset="8, on a GPU 32",
+            ),
+        ]
+        | None
+    ) = None
     track: Annotated[str, Setting("Log finished runs to wandb, trackio or tensorboard as well.")] | None = None
     force: Force = False
 
+    @classmethod
+    def of(cls, workers: Workers) -> StudyMachine:
+        """The same workers, else as by default."""
+        return cls(**{one.name: getattr(workers, one.name) for one in fields(workers)})
+
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
-        return replace(super().machine(quiet), precision=self.precision, track=self.track)
+        return replace(super().machine(quiet), precision=self.precision, track=self.track, fleet=self.fleet)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trisect.claims import REVISION, claims_hash
 from trisect.core.files import digest, write_json
+from trisect.core.processor import processor
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
 from trisect.engine.jobs import JobDesk, job
@@ -98,9 +99,9 @@ def execute(asked: StudyJob, desk: JobDesk) -> None:
     """Do one task; its files lie in the scratch folder as they lie in the study's."""
     folder, corpus = Folder(desk.scratch), desk.read("corpus", Corpus.load)
     runs = [read_run(asked.statements[i]) for i in asked.runs]
-    with one_thread(), fast_products():
+    with one_thread(), fast_products() as products:
         if asked.kind == "train":
-            _train(asked, folder, runs, corpus, desk)
+            _train(asked, folder, runs, corpus, desk, products)
         else:
             began = time.monotonic()
             body = _evaluate(asked, folder, runs[0], corpus)
@@ -109,7 +110,7 @@ def execute(asked: StudyJob, desk: JobDesk) -> None:
             write_json(folder.evaluation(runs[0].id, asked.kind, asked.site, asked.label), body)
 
 
-def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, desk: JobDesk) -> None:
+def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, desk: JobDesk, products: str) -> None:
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
     parts = tuple(dict.fromkeys(("in", *parts_of([Site.parse(s) for s in asked.rewound], runs[0].model))))
     checkpoint, epoch = folder.checkpoint(fleet_name(asked.runs)), [0]
@@ -141,6 +142,8 @@ def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, des
             "revision": REVISION,
             "device": asked.device,
             "precision": asked.precision,
+            "products": products,
+            "processor": processor(),
             "recorded": outcome.recorded,
             "wall_seconds": outcome.wall_seconds,
             "metrics": outcome.rows,

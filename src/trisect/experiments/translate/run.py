@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.files import write_json
-from trisect.core.spec import Machine
+from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.translate.settings import (

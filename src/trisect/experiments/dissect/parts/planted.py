@@ -21,7 +21,7 @@ WHAT = (
 
 def begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
     """The study in the folder roles."""
-    machine = StudyMachine(asked.machine.device, asked.machine.workers)
+    machine = StudyMachine.of(asked.machine)
     return (DissectStep(STUDY, StudySettings(DesignSource(asked.roles), machine), "roles"),)
 
 

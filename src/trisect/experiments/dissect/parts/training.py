@@ -38,7 +38,7 @@ CLAIMS = {
 
 def begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
     """The study in the folder training."""
-    machine = StudyMachine(asked.machine.device, asked.machine.workers)
+    machine = StudyMachine.of(asked.machine)
     return (DissectStep(STUDY, StudySettings(DesignSource(asked.study, seeds=asked.seeds), machine), "training"),)
 
 

@@ -1,0 +1,79 @@
+"""Machine: how runs are run — device, workers, engine, precision; never part of what is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from trisect.core import bounds
+from trisect.core.errors import unknown
+from trisect.core.typecheck import need, settle, shortened, whole
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
+
+    `workers` of 0 runs everything in this process; null chooses one one-thread worker a core (one in all on a GPU).
+    `precision` is of the factors in training's large products (bfloat16 on GPUs only), one for all of a study; evaluation
+    is in float32 always.
+    `track` names what finished runs are logged to besides: wandb, trackio or tensorboard.
+    `engine` is here, processes or ray (null: by `workers`); `address` is of a Ray cluster that is there, `per_gpu` how many
+    jobs share one of its GPUs, `scratch` a folder or URL that all its nodes reach. `losses` is how often one job may be lost
+    with its worker, the last time included. `fleet` is how many runs a new study trains side by side in one job.
+    """
+
+    device: str = "auto"
+    workers: int | None = None
+    quiet: bool = False
+    precision: str = "float32"
+    track: str | None = None
+    engine: str | None = None
+    address: str | None = None
+    per_gpu: int | None = None
+    scratch: str | None = None
+    losses: int = 3
+    fleet: int | None = None
+
+    def __post_init__(self) -> None:
+        settle(self)
+        self._check_engine()
+        known = ("auto", "cpu", "cuda")
+        offered = f"Devices are {', '.join(known)}."
+        need(self.device in known, unknown("device", self.device, known), offered, "Use one of them.")
+        precisions = ("float32", "bfloat16")
+        need(
+            self.precision in precisions,
+            unknown("precision", self.precision, precisions),
+            f"There is {' and '.join(precisions)}.",
+            "Use one of them.",
+        )
+        if self.workers is not None:
+            whole(self.workers, "workers", 0)
+
+    def _check_engine(self) -> None:
+        whole(self.losses, "losses", 1)
+        for name in ("per_gpu", "fleet"):
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), name, 1, bounds.FLEET)
+        engines = ("here", "processes", "ray")
+        known = f"Engines are {', '.join(engines)}."
+        need(self.engine in (None, *engines), unknown("engine", self.engine, engines), known, "Use one of them.")
+        for name in ("address", "per_gpu", "scratch"):
+            given = f"--{name.replace('_', '-')} {getattr(self, name)} was given without --engine ray."
+            fits = getattr(self, name) is None or self.engine == "ray"
+            need(fits, given, "It says how a Ray cluster is used.", "Add --engine ray, or leave it out.")
+        if self.address is not None:
+            host, _, port = self.address.rpartition(":")
+            fits = self.address == "auto" or (bool(host) and port.isdigit())
+            known = "A cluster is 'auto', the one that runs on this machine, or HOST:PORT."
+            need(fits, f"{shortened(self.address)} is no address.", known, "Use for example --address auto.")
+        if self.engine is not None and self.workers is not None:
+            given = f"--engine {self.engine} and --workers {self.workers} were both given."
+            known = "The engine here has no workers, and the others have at least one."
+            need((self.engine == "here") == (self.workers == 0), given, known, "Leave one of them out.")
+
+    def cores(self) -> int:
+        """How many processor cores this process may use."""
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,0 +1,29 @@
+"""How a job's error travels: as JSON, never as a pickle."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from trisect.core import errors
+from trisect.core.errors import TrisectError
+from trisect.core.finding import Json
+from trisect.engine.protocol import Failed
+
+
+def failure(error: Exception) -> dict[str, Json]:
+    """A message about an error: the three parts of one of ours, else where it was raised."""
+    if isinstance(error, TrisectError):
+        return {"error": [type(error).__name__, error.given, error.known, error.todo]}
+    return {"crash": "".join(traceback.format_exception(error))}
+
+
+def read_failure(message: Mapping[str, Any]) -> Failed | None:
+    """The error that a message is about; null where it is about none."""
+    if "error" in message:
+        kind, *parts = message["error"]
+        return Failed(getattr(errors, kind, TrisectError)(*parts))
+    if "crash" in message:
+        return Failed(RuntimeError(message["crash"]))
+    return None

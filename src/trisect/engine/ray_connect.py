@@ -1,0 +1,102 @@
+"""Connecting to Ray: a cluster of this process alone on loopback, or one that is there and asks for a token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from trisect.core.errors import StudyError
+from trisect.core.extras import need_extra
+
+# before ray is imported: nothing is reported to anybody, and a cluster of one's own is reached from this machine alone
+ALWAYS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # of Ray's switches the one that keeps its ports on 127.0.0.1
+TOKEN = "RAY_AUTH_TOKEN"
+MODE = "RAY_AUTH_MODE"
+
+
+def check_address(address: str | None) -> None:
+    """Raise StudyError for a cluster that anybody who reaches its port could give code to run."""
+    if address is not None and os.environ.get(MODE) != "token":
+        raise StudyError(
+            f"--address {address} was given without a token.",
+            f"Whoever reaches a port of a Ray cluster can run code on all of it; {MODE} is {os.environ.get(MODE)!r}.",
+            f"Start every node, and this command, with {MODE}=token and one token (ray get-auth-token --generate), "
+            "behind a firewall: docs/how-to/ray.md.",
+        )
+
+
+@contextmanager
+def connected(address: str | None, cores: int, store_bytes: int | None = None) -> Iterator[None]:
+    """Ray, while the context lasts: at `address` ('auto' or HOST:PORT), else a cluster of `cores` cores of this machine.
+
+    Raises StudyError where it cannot be reached or started.
+    """
+    need_extra("ray", "ray", "--engine ray")
+    check_address(address)
+    own = {} if address is not None else LOOPBACK | {MODE: "token", TOKEN: secrets.token_hex(32)}
+    with _environment(ALWAYS | own), tempfile.TemporaryDirectory(prefix="trisect-ray-") as folder:
+        import ray
+        from ray.exceptions import RayError
+
+        if ray.is_initialized():
+            known = "A process is connected to one cluster at a time."
+            raise StudyError("This process is connected to Ray already.", known, "Call ray.shutdown() before.")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical", "configure_logging": True}
+        more: dict[str, Any] = {"address": address}
+        if address is None:
+            more = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+            more |= {"object_store_memory": store_bytes} if store_bytes is not None else {}
+        try:
+            ray.init(**quiet, **more)
+            if address is None:
+                _check_loopback(ray.nodes())
+            yield
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError, RayError) as error:
+            if isinstance(error, RuntimeError) and ray.is_initialized():
+                raise
+            raise _not_reached(address, error) from error
+        finally:
+            with suppress(Exception):
+                ray.shutdown()
+            shutil.rmtree(Path(folder), ignore_errors=True)
+
+
+def _check_loopback(nodes: list[dict[str, Any]]) -> None:
+    """Raise StudyError where Ray, imported before with other settings, is open to other machines."""
+    if places := [node["NodeManagerAddress"] for node in nodes if not node["NodeManagerAddress"].startswith("127.")]:
+        known = "Ray was imported before, with settings of its own."
+        raise StudyError(f"Ray opened ports at {places[0]}.", known, "Call trisect before ray is imported.")
+
+
+def _not_reached(address: str | None, error: Exception) -> StudyError:
+    words = str(error).strip().splitlines()
+    return StudyError(
+        f"Ray at {address} cannot be reached." if address else "Ray cannot be started.",
+        f"{type(error).__name__}: {words[0] if words else 'it gives no reason'}",
+        "Look whether 'ray status' works on this machine, with the same Ray, Python and token: docs/how-to/ray.md."
+        if address
+        else "Look for free memory and space for temporary files, or leave out --engine ray.",
+    )
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables while the context lasts; those that are set already stay as they are."""
+    fresh = {name: value for name, value in values.items() if name not in os.environ or name in (MODE, TOKEN)}
+    before = {name: os.environ.get(name) for name in fresh}
+    os.environ.update(fresh)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,161 @@
+"""The engine `ray` where nodes go, join late, are cut off or differ; the same bits as on one machine all the time."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from tests import tiny
+from tests.contract.test_engines import begun, ends, wait_until
+from tests.jobs import Walk, Walking, folder_of_files
+from tests.ray_cluster import PATHS, STORE
+
+import trisect
+from trisect.core.errors import StudyError
+from trisect.engine.drive import drive
+from trisect.engine.on_ray import RayPlace
+from trisect.engine.start import open_engine
+from trisect.experiments.study.work import StudyWork
+from trisect.report.sheet import Sheet
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "start.txt").write_text("0.123456789")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def marks(tmp_path):
+    (tmp_path / "marks").mkdir()
+    return tmp_path / "marks"
+
+
+@pytest.fixture
+def nodes(cluster):
+    """The cluster, which has its two nodes again afterwards."""
+    yield cluster
+    for number in range(2 - len(cluster.nodes)):
+        cluster.add(f"n{os.urandom(3).hex()}{number}")
+
+
+@pytest.mark.parametrize("how", ["kill", "cut"])
+def test_a_node_that_goes_in_the_middle_loses_nothing_that_landed(how, nodes, home, tmp_path, marks):
+    works, hit = [Walking(Walk("w", 9, str(marks), holds_at=4), home), Walking(Walk("other", 3), home)], []
+
+    def show(line, work, share, words):
+        if work is works[0] and share == 4 / 9 and not hit:
+            hit.append(nodes.name_of(begun(marks, "w")[0][0]))
+            getattr(nodes, how)(hit[0])
+
+    with open_engine(2, tmp_path / "scratch", RayPlace(nodes.address)) as engine:
+        drive(works, engine, show)
+    assert [at for _, at in begun(marks, "w")] == [0, 4]
+    assert (home / "ends/w.json").read_text() == ends(9)
+    if how == "cut":
+        nodes.kill(hit[0])
+
+
+def test_jobs_wait_where_all_nodes_are_gone_and_go_on_at_one_that_joins_late(nodes, home, tmp_path, marks):
+    works, hit = [Walking(Walk(f"w{i}", 5, str(marks), holds_at=2), home) for i in range(2)], []
+
+    def show(line, work, share, words):
+        if share == 2 / 5 and not hit and len(list(marks.iterdir())) == 2:
+            hit.extend(nodes.nodes)
+            for name in hit:
+                nodes.kill(name)
+            nodes.add("late")
+
+    with open_engine(2, tmp_path / "scratch", RayPlace(nodes.address)) as engine:
+        assert engine.slots() == 2
+        drive(works, engine, show)
+        assert engine.slots() == 1
+    for i in range(2):
+        [_, again] = begun(marks, f"w{i}")
+        assert (home / f"ends/w{i}.json").read_text() == ends(5)
+        assert again[1] in (1, 2)  # what had landed when the nodes went
+
+
+def test_a_job_that_is_lost_again_and_again_is_named_with_its_nodes(nodes, home, tmp_path, marks):
+    with pytest.raises(StudyError) as caught, open_engine(1, tmp_path / "s", RayPlace(nodes.address)) as engine:
+        drive([Walking(Walk("w", 9, str(marks), dies_at=(1, 2, 3)), home)], engine, losses=2)
+    assert "2 times at 'walk w' (on " in caught.value.given
+    assert [at for _, at in begun(marks, "w")] == [0, 1]
+    assert "goes on from what is kept" in caught.value.todo
+
+
+def test_a_node_with_other_code_is_refused_by_name_and_left_out_where_it_joins_late(nodes, home, tmp_path, marks):
+    other = tmp_path / "other"
+    shutil.copytree(Path(PATHS.partition(os.pathsep)[0]), other)
+    with (other / "trisect/engine/here.py").open("a") as file:
+        file.write("# changed\n")
+
+    with (
+        open_engine(1, tmp_path / "s", RayPlace(nodes.address)) as engine,
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        nodes.add("different", PYTHONPATH=os.pathsep.join([str(other), PATHS]))
+        wait_until(lambda: engine.events(0.1, lambda event: None) or said)
+        assert engine.slots() == 2
+    words = r"The node \S+ gets no jobs: it has code [0-9a-f]{8} \(here [0-9a-f]{8}\)\."
+    assert re.fullmatch(words, str(said[0].message))
+    with pytest.raises(StudyError) as refused, open_engine(1, tmp_path / "s", RayPlace(nodes.address)):
+        pass
+    assert re.fullmatch(r"1 of \d+ nodes differ from this machine\.", refused.value.given)
+    assert re.match(r"\S+ has code ", refused.value.known)
+    assert "leave these nodes out" in refused.value.todo
+    nodes.kill("different")
+
+
+def test_large_files_go_through_a_folder_that_all_reach_and_nothing_stays_there(nodes, home, tmp_path, monkeypatch):
+    monkeypatch.setattr("trisect.engine.parcels.LARGE", 1)  # of what the driver sends
+    (tmp_path / "shared").mkdir()
+    place = RayPlace(nodes.address, scratch=str(tmp_path / "shared"))
+    with open_engine(2, tmp_path / "scratch", place) as engine:
+        drive([Walking(Walk("w", 6), home)], engine)
+    assert (home / "ends/w.json").read_text() == ends(6)
+    assert not list((tmp_path / "shared").iterdir())
+
+
+def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
+    here = trisect.study(tiny.EXPERIMENT, out=tmp_path / "here", workers=0, quiet=True)
+    hit, original = [], StudyWork.land
+
+    def land(self, files):
+        original(self, files)
+        if not hit:
+            hit.append(next(iter(nodes.nodes)))
+            nodes.kill(hit[0])
+
+    monkeypatch.setattr(StudyWork, "land", land)
+    far = trisect.study(tiny.EXPERIMENT, out=tmp_path / "ray", engine="ray", address=nodes.address, quiet=True)
+    assert hit
+    for name, table in here.tables.items():
+        assert table.drop("wall_seconds", strict=False).equals(far.tables[name].drop("wall_seconds", strict=False))
+    assert not [p for p in folder_of_files(tmp_path / "ray") if p.startswith("fleets/")]
+
+
+def test_a_cluster_of_ones_own_listens_on_loopback_alone_and_says_nothing(home, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from tests.jobs import *; from trisect.engine.drive import drive\n"
+        "import psutil; from trisect.engine.start import open_engine; from trisect.engine.on_ray import RayPlace\n"
+        f"with open_engine(1, Path({str(tmp_path / 'scratch')!r}), RayPlace(store_bytes={STORE})) as engine:\n"
+        f"    drive([Walking(Walk('w', 3), Path({str(home)!r}))], engine)\n"
+        "    team = [psutil.Process(), *psutil.Process().children(recursive=True)]\n"
+        "    open_ = {c.laddr.ip.removeprefix('::ffff:') for p in team for c in p.net_connections() if c.status == 'LISTEN'}\n"
+        "print(open_)\n"
+    )
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": PATHS}
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "{'127.0.0.1'}\n"
+    assert (home / "ends/w.json").read_text() == ends(3)
