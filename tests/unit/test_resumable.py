@@ -21,7 +21,7 @@ from trisect.core.fields import Setting, build, flat, read
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
 from trisect.lab import driver
-from trisect.lab.driver import command_of
+from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Utility
 from trisect.lab.inputs import Seeds
 

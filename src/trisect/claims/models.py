@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -12,6 +12,7 @@ from trisect.claims.sampled import NOT_MEASURED
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.files import canonical
 from trisect.core.tables import frame
+from trisect.papers import FIRST_REVISION, SOURCES
 from trisect.stats.paired import Sample, summary, t_tested
 from trisect.stats.reach import seeds_needed
 
@@ -38,9 +39,44 @@ def judge_models(
     model); one that is missing was not measured. `barred` gives, for single statistics, the reason why no verdict may rest on
     them. With fewer than two models, or than a claim asks for, there is none. `about` stands in the column `runs`.
     """
-    tested = [
-        tuple(_test(part, claim, source, values, barred or {}) for part in claim.parts) for claim in source.claims
-    ]
+
+    def read(claim: Claim, part: Part) -> tuple[Sequence[float], str | None]:
+        assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
+        return values.get(part.effect.name, ()), (barred or {}).get(part.effect.name)
+
+    return frame("claims", _judged(source, read, about))
+
+
+def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object]) -> pl.DataFrame:
+    """The table `claims` of a recipe: what each of its models' own tables has as a part's effect, tested over the models.
+
+    Every source in `claims`, which are of one experiment, is a family as it is for one model. `about` stands in the column
+    `runs`; the column `over` says that `n` counts models.
+    """
+    rows: list[ClaimColumns] = []
+    for source in _sources(claims[0]):
+
+        def read(claim: Claim, part: Part, key: str = source.key) -> tuple[Sequence[float], str | None]:
+            mine = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
+            found = [value for one in claims for value in one.filter(*mine)["effect"].drop_nulls().to_list()]
+            return found, None
+
+        rows += [row | {"over": "model"} for row in _judged(source, read, about)]
+    return frame("claims", rows)
+
+
+def _sources(claims: pl.DataFrame) -> list[Source]:
+    """The sources whose claims a table holds, under the revision that it was judged by."""
+    found = claims.select("source", pl.col("revision").fill_null(1)).unique(maintain_order=True).rows()
+    return [s for key, revision in found for s in (*SOURCES, *FIRST_REVISION) if (s.key, s.revision) == (key, revision)]
+
+
+def _judged(
+    source: Source,
+    read: Callable[[Claim, Part], tuple[Sequence[float], str | None]],
+    about: Mapping[str, object],
+) -> list[ClaimColumns]:
+    tested = [tuple(_test(part, claim, source, *read(claim, part)) for part in claim.parts) for claim in source.claims]
     rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(
         source.claims, tested, decide(tested, NOT_MEASURED, revision=source.revision, beside=source.beside), strict=True
@@ -53,24 +89,18 @@ def judge_models(
         }
         rows.append({**named, "sentence": claim.sentence, **_whole(whole, source.family)})
         rows += [{**named, **test.row()} for test in parts]
-    return frame("claims", rows)
+    return rows
 
 
-def _test(
-    part: Part, claim: Claim, source: Source, values: Mapping[str, Sequence[float]], barred: Mapping[str, str]
-) -> ModelsPart:
-    assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
-    name = part.effect.name
-    sample = summary(values.get(name, ()))
-    reason = None
+def _test(part: Part, claim: Claim, source: Source, values: Sequence[float], barred: str | None) -> ModelsPart:
+    sample = summary(values)
+    reason = barred
     if not sample.n:
         reason = NOT_MEASURED
     elif sample.n == 1:
         reason = ONE_MODEL
     elif sample.n < claim.least_seeds:
         reason = f"{claim.least_seeds} models trained alike are asked for, {int(sample.n)} given"
-    elif name in barred:
-        reason = barred[name]
     tested = t_tested(sample, part.direction, part.bound, source.family, ONE_MODEL if sample.n == 1 else NO_SPREAD)
     return ModelsPart(part, tested, reason, sample)
 

@@ -101,7 +101,7 @@ def _parameter(one: Declared) -> click.Parameter:
     kind = TYPES.get(one.item, click.STRING)
     if setting.argument:
         shown = setting.metavar or (f"{name.upper()}..." if one.several else name.upper())
-        count = -1 if one.several else 1
+        count = -1 if one.several or setting.many == "models" else 1
         given = {} if one.several or one.default is MISSING else {"default": one.default}
         return click.Argument([name], metavar=shown, nargs=count, required=one.required, type=kind, **given)
     option = f"--{one.words}"

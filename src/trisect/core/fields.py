@@ -30,7 +30,8 @@ class Setting:
     Values lie from `low` to `high`, above `above` and below `below`, or are one of `choices`. `option` is its name on the
     command line where it is not the field's (empty: Python alone); an `argument` has none. Several values are given one by
     one ('repeat'), with spaces between ('words'), with commas ('commas'), as a number of seeds or the seeds themselves ('seeds'),
-    as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`).
+    as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument of 'models' is one
+    model, or a tuple of several.
     A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
     `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. One that
     is `placed` may be given by place in Python.
@@ -115,9 +116,16 @@ def _declared(settings: type[Any], name: str, hint: Any, default: Any) -> Declar
             break
     if isinstance(kind, type) and is_dataclass(kind):
         inner = tuple(d for d in declared(kind) if isinstance(d, Declared))
+        if setting is not None:  # what the settings say of their group's argument
+            inner = tuple(_respoken(d, setting) if d.setting.argument else d for d in inner)
         return Group(name, kind, optional, tuple(map(_open, inner)) if optional else inner)
     assert isinstance(setting, Setting), f"{settings.__name__}.{name} says nothing of itself"
     return Declared(name, kind, optional, setting, default)
+
+
+def _respoken(one: Declared, setting: Setting) -> Declared:
+    """A group's argument where settings ask for several of it."""
+    return one._replace(setting=replace(one.setting, many=setting.many, metavar=setting.metavar, help=setting.help))
 
 
 def _open(one: Declared) -> Declared:
@@ -144,12 +152,21 @@ def build(settings: type[S], given: Mapping[str, Any]) -> S:
             if one.name in given or one.required:
                 values[one.name] = _checked(one, given.get(one.name))
         else:
-            mine = {d.name: given[d.name] for d in one.fields if d.name in given}
+            mine = {d.name: _some_models(d, given[d.name]) for d in one.fields if d.name in given}
             if one.optional and all(_empty(value) for value in mine.values()):
                 values[one.name] = None
             else:
                 values[one.name] = build(one.kind, {k: v for k, v in mine.items() if v is not None})
     return settings(**values)
+
+
+def _some_models(one: Declared, value: Any) -> Any:
+    """One model as it is and several as a tuple, where a setting takes both."""
+    if one.setting.many != "models" or not isinstance(value, list | tuple):
+        return value
+    if not value:
+        raise SpecError("No model was given.", "At least one is read.", "Give a model.")
+    return value[0] if len(value) == 1 else tuple(value)
 
 
 def _empty(value: Any) -> bool:

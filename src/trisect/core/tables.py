@@ -137,6 +137,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "runs": TEXT,
         "revision": WHOLE,  # of the rules; null is 1
         "collapsed": WHOLE,  # runs of it whose attack stopped all learning
+        "over": TEXT,  # what n counts where it is not the source's own unit: model
     },
 }
 SCHEMAS["claims_revised"] = SCHEMAS["claims"]  # by today's rules, where the runs were made under earlier ones
@@ -144,7 +145,8 @@ SCHEMAS["claims_revised"] = SCHEMAS["claims"]  # by today's rules, where the run
 LATER = {
     "runs": ("variant", "revision"),
     "sites": ("label",),
-    "claims": ("revision", "collapsed"),
+    "claims": ("revision", "collapsed", "over"),
+    "claims_revised": ("over",),
 }  # columns that tables of earlier versions lack
 LATER_TABLES = ("controls", "claims_revised")  # tables that studies of earlier versions lack
 STUDY_TABLES = tuple(
@@ -186,7 +188,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, damaged or has other columns.
 
     A table of an earlier version carries no checksum and is taken as it is; columns that came later are null in it, and
-    a table that came later is empty.
+    a table that came later is empty. One of several models has a column `model` before its own.
     """
     path = folder / f"{name}.parquet"
     if name in LATER_TABLES and folder.is_dir() and not path.exists():
@@ -202,6 +204,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
         raise DamagedFileError(f"The table {path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if schema is None:
         return table
+    schema = {"model": TEXT, **schema} if "model" in table.columns else schema
     later = {column: kind for column, kind in schema.items() if column in LATER.get(name, ())}
     table = table.with_columns(pl.lit(None, kind).alias(c) for c, kind in later.items() if c not in table.columns)
     table = table.select(list(schema)) if set(table.columns) == set(schema) else table

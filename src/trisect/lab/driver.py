@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.fields import Declared, Group, declared
 from trisect.core.files import inside, read_json, write_json
 from trisect.core.finding import About, Json
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
+from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place, is_study
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
+from trisect.lab.units.names import several_models
+from trisect.lab.units.run import OverModels
 from trisect.lab.versions import versions
 from trisect.lab.whole_run import check_run, finish, has_run, land_run, landing, read_manifest, run_mark, staged
 from trisect.report.sheet import Document, Sheet, write_document, write_page
@@ -36,30 +37,37 @@ F = TypeVar("F")
 def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None, quiet: bool = False) -> Result[F]:
     """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
 
-    `out` is a folder, or the page of an experiment that leaves that alone; the experiment's own default where null. Raises
-    TrisectError before anything is written where settings or inputs are wrong.
+    Where the settings name several models it is run over them (`lab.units`). `out` is a folder, or the page of an experiment that
+    leaves that alone; the experiment's own default where null. Raises TrisectError before anything is written where settings
+    or inputs are wrong.
     """
+    models = several_models(settings)
+    over: Experiment[S, Any] = experiment if models is None else OverModels.of(experiment, models)
+    return _run(over, settings, out, quiet)
+
+
+def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quiet: bool) -> Result[F]:
     if out is not None:  # what can be known before a model is loaded
         check_place(out, experiment.single)
         if not experiment.resumable and not experiment.single:
             free_folder(experiment, Path(out))
-    (subjects, texts), machine, began = _inputs(settings), _machine(settings, quiet), time.monotonic()
+    (subjects, texts), machine, began = _inputs(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
     if experiment.single:
         bench = Bench(_parent(place), machine, subjects, texts)
         measured = experiment.measures().measure(settings, bench)  # a page is written at once
-        words = _command(experiment, settings, subjects, texts)
+        words = command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
     if work is None:
         with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
             measured = experiment.measures().measure(settings, Bench(stage, machine, subjects, texts))
-            words = _command(experiment, settings, subjects, texts)
+            words = command(experiment, settings, subjects, texts)
             return conclude(experiment, measured, place, words, time.monotonic() - began, stage)
     with Folder(place).locked(lambda: work.check(place), lambda: work.own(place)):
         finish(place)
         measured = work.measure(Bench(place, machine, subjects, texts))
-        words = measured.command or _command(experiment, settings, subjects, texts)
+        words = measured.command or command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
 
@@ -70,7 +78,7 @@ def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> 
 
 def _machine(settings: Any, quiet: bool) -> Machine:
     """The machine that the settings name."""
-    groups = (group for group in _groups(settings) if isinstance(group, Workers))
+    groups = (group for group in groups_of(settings) if isinstance(group, Workers))
     return next((group.machine(quiet) for group in groups), Machine(quiet=quiet))
 
 
@@ -139,16 +147,12 @@ def _begun_by(experiment: Experiment[Any, Any], folder: Path) -> str:
     return words[1] if len(words) > 1 else ""
 
 
-def _groups(settings: Any) -> Iterable[Any]:
-    """The groups of shared settings that are given."""
-    found = (getattr(settings, one.name) for one in declared(type(settings)) if isinstance(one, Group))
-    return (group for group in found if group is not None)
-
-
-def _inputs(settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
-    """The models and texts that the settings name, opened."""
-    groups = list(_groups(settings))
+def _inputs(experiment: Experiment[Any, Any], settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
+    """The models and texts that the settings name, opened; several models are opened later, one after the other."""
+    groups = list(groups_of(settings))
     texts = next((group.open() for group in groups if isinstance(group, TextSource)), None)
+    if isinstance(experiment, OverModels):
+        return (), texts
     subjects = [group.open() for group in groups if isinstance(group, ModelSource)]
     return (*subjects, *(one for group in groups if isinstance(group, ModelsSource) for one in group.open())), texts
 
@@ -164,6 +168,8 @@ def _place(
     if out is not None:
         return Path(out)
     model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
+    if isinstance(experiment, OverModels) and experiment.models is not None:
+        model = experiment.models.title
     model = model.strip("/").split("/")[-1]
     where = experiment.out or experiment.name
     if where.endswith("/{name}"):
@@ -273,56 +279,3 @@ def _plain(value: Any) -> Any:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
-
-
-def command_of(experiment: Experiment[S, Any], settings: S) -> str:
-    """The command that repeats a run of these settings, which name no model and no texts to be opened."""
-    return _command(experiment, settings, (), None)
-
-
-def _command(
-    experiment: Experiment[Any, Any], settings: Any, subjects: tuple[Subject, ...], texts: Texts | None
-) -> str:
-    """The command that repeats the run: inputs by their own words, then every setting that is not its default."""
-    words = ["trisect", experiment.name]
-    for one in declared(type(settings)):
-        value = getattr(settings, one.name)
-        if isinstance(one, Declared):
-            words += _option(one, value)
-        elif isinstance(value, ModelSource):
-            words += [word for subject in subjects for word in subject.options]
-        elif isinstance(value, ModelsSource):
-            words += [*(subject.options[0] for subject in subjects), *subjects[0].options[1:]]
-        elif isinstance(value, TextSource):
-            words += [] if texts is None else list(texts.options)
-        elif value is not None and not isinstance(value, Workers):
-            words += [word for inner in one.fields for word in _option(inner, getattr(value, inner.name))]
-    return shlex.join(words)
-
-
-def _option(one: Declared, value: Any) -> list[str]:
-    """One setting as words of a command line; none where it is the default, or where Python alone has it."""
-    if not one.words or value == one.default or value is None:
-        return []
-    name, setting = f"--{one.words}", one.setting
-    if setting.argument:
-        return [_word(one, item) for item in value] if one.several else [_word(one, value)]
-    if one.kind is bool:
-        return [name] if setting.value is None else [name, setting.value]
-    if setting.many == "pairs":
-        return [word for key, item in value.items() for word in (name, f"{key}={item}")]
-    if not one.several:
-        return [name, f"{value:g}" if isinstance(value, float) else _word(one, value)]
-    items = [_word(one, item) for item in value]
-    if setting.count is not None:
-        return [name, *items]
-    if setting.many in ("commas", "seeds"):
-        return [name, ",".join(items) + "," * (setting.many == "seeds" and len(items) == 1)]
-    return [name, " ".join(items)] if setting.many == "words" else [word for item in items for word in (name, item)]
-
-
-def _word(one: Declared, value: Any) -> str:
-    """A value as a word; of what lies on this machine no path: an argument's name in capitals, an option's own name."""
-    if Path not in (one.item, *get_args(one.item)) or not Path(value).exists():
-        return str(value)
-    return one.name.upper() if one.setting.argument else Path(value).resolve().name

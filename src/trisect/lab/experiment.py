@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trisect.core.door import door
 from trisect.core.finding import About, Finding, Json
@@ -163,6 +163,18 @@ class Shows(Protocol[F]):
         ...
 
 
+class LayerMeasure(NamedTuple):
+    """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
+
+    `component` is whose it is, where the rows themselves do not say.
+    """
+
+    measure: str
+    title: str
+    unit: str
+    component: str = ""
+
+
 @dataclass(frozen=True)
 class Experiment(Generic[S, F]):
     """One experiment as every interface knows it.
@@ -175,7 +187,7 @@ class Experiment(Generic[S, F]):
     one leaves one page and nothing else: `out` is then the page, or a folder to put it in. One
     that is not `paged` leaves no page. What a run returns is the class `result` of its module result, where it has one of its
     own; `makes` says in one word what its paths are where
-    the terminal shows them, such as models.
+    the terminal shows them, such as models. `by_layer` is what a page of several models draws layer by layer.
     """
 
     name: str
@@ -192,6 +204,7 @@ class Experiment(Generic[S, F]):
     paged: bool = True
     makes: str = ""
     result: str = ""
+    by_layer: tuple[LayerMeasure, ...] = ()
 
     @property
     def leaves(self) -> str:

@@ -78,6 +78,26 @@ class ModelSource:
         return {name: getattr(self, name) for name in names}
 
 
+Models = Annotated[
+    ModelSource,
+    Setting(
+        "One or several: a folder, a name on a hub, a study or a run of one, a revision as NAME@REVISION; in Python also loaded models.",
+        many="models",
+        metavar="MODEL...",
+    ),
+]
+UNITS = ("models", "revisions")
+Units = Annotated[
+    str,
+    Setting(
+        "What several models are: models of one recipe, over which means and claims are tested, or revisions of one model, in their order.",
+        choices=UNITS,
+        metavar="UNITS",
+        unset="revisions where all are of one model, else models",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class ModelsSource:
     """Models to be read beside each other, and how they are fetched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.door import door
 from trisect.core.errors import ModelError
@@ -16,6 +16,23 @@ from trisect.text.corpus import Corpus
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
+
+MODEL = "MODEL"  # on a command line, for what only its owner can name
+
+
+class NamedRevision(NamedTuple):
+    """A revision of a model, as NAME@REVISION names it: `base` is a name on a hub, or a folder of checkpoints."""
+
+    base: str
+    revision: str
+
+
+def at_revision(model: Any) -> NamedRevision | None:
+    """What NAME@REVISION names; null for anything else, such as a folder with that sign in its name."""
+    if not isinstance(model, str) or "@" not in model or Path(model).exists():
+        return None
+    base, _, revision = model.rpartition("@")
+    return NamedRevision(base, revision) if base and revision else None
 
 
 @door()
@@ -34,7 +51,8 @@ def load(
 ) -> Pretrained | OwnModel:
     """Load a model to be read: a folder, a name on a hub, or a module of Hugging Face's; or what a study of ours trained.
 
-    A study's folder gives the baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
+    NAME@REVISION is a revision of a model on a hub, or a subfolder of a folder of checkpoints. A study's folder gives the
+    baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
     pretrained models, see `trisect.hf.load.load`. Raises ModelError for what is not there or does not pass the proof.
     """
     if isinstance(model, (str, Path)):
@@ -57,12 +75,30 @@ def load(
 
     from trisect.hf.load import load as load_pretrained
 
+    if (found := at_revision(model)) is not None:
+        if revision is not None:
+            known = "It names a revision already."
+            raise ModelError(f"--revision {revision} was given for {model}.", known, "Leave one of them out.")
+        return _at(found, tokenizer, inputs, window, dtype, device, device_map, pickle, remote_code, proof)
     if not isinstance(model, (str, Path, Module)):
         known = "A model is a folder, a name on a hub, or a module of Hugging Face's."
         raise ModelError(f"{model!r} is no model.", known, "Give one of these.")
     return load_pretrained(
         model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
     )
+
+
+def _at(found: NamedRevision, tokenizer: Any, inputs: Any, window: int | None, *rest: Any) -> Pretrained:
+    """A revision of a model, with both in its name; `rest` are the other options of `load` in their order."""
+    from trisect.hf.checkpoints import locate
+    from trisect.hf.load import load as load_pretrained
+
+    place, name = locate(found.base, found.revision)
+    read = load_pretrained(place, tokenizer, inputs, window, name, *rest)
+    if not Path(found.base).is_dir():
+        return replace(read, name=f"{found.base}@{found.revision}")
+    called = f"{Path(found.base).resolve().name}@{found.revision}"
+    return replace(read, name=called, options=(f"{MODEL}@{found.revision}", *read.options[1:]))
 
 
 def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
@@ -83,12 +119,23 @@ def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
 
 def _baseline(folder: Folder) -> Run:
     """The first finished baseline of a study, by seed."""
+    return _baselines(folder)[0]
+
+
+def _baselines(folder: Folder) -> list[Run]:
+    """The finished baselines of a study, by seed; raises ModelError where there is none."""
     runs = [read_run(spec) for spec in folder.read_ledger()["runs"].values()]
     done = [run for run in runs if run.edit is None and folder.run(run.id).exists()]
     if not done:
         known = f"Of its {len(runs)} runs no baseline is finished."
         raise ModelError(f"{folder.path} has no trained model yet.", known, "Run 'trisect study' on it to the end.")
-    return min(done, key=lambda run: run.seed)
+    return sorted(done, key=lambda run: run.seed)
+
+
+def baselines(study: str | Path) -> tuple[Path, ...]:
+    """The folders of a study's finished baselines, by seed, as `load` takes them; raises ModelError where there is none."""
+    folder = Folder(Path(study))
+    return tuple(folder.run(run.id).parent for run in _baselines(folder))
 
 
 def read_epochs(model: OwnModel, where: str | Path) -> tuple[OwnModel, ...]:

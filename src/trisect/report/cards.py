@@ -124,7 +124,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
 
 def _facts(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     unit = f" {whole['unit']}" if whole["unit"] else ""
-    varies = unit_of(whole["source"], whole.get("revision"))
+    varies = whole.get("over") or unit_of(whole["source"], whole.get("revision"))
     return (
         (f"{varies.capitalize()}s (n)", count(whole["n"])),
         (f"{varies.capitalize()}s needed", _needed(whole, parts, varies)),
@@ -176,7 +176,7 @@ def _early(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
-    places = PLACES.get(unit_of(row["source"], row.get("revision")))
+    places = PLACES.get(row.get("over") or unit_of(row["source"], row.get("revision")))
     effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"

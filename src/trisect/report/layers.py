@@ -36,10 +36,17 @@ def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
     return around([*values, *kept], unit, zero=True)
 
 
-def layer_panel(title: str, bars: Sequence[Bar], axis: SharedAxis, zero: bool = True, across: str = "layer") -> Panel:
+def layer_panel(
+    title: str,
+    bars: Sequence[Bar],
+    axis: SharedAxis,
+    zero: bool = True,
+    across: str = "layer",
+    units: Sequence[Bar] = (),
+) -> Panel:
     """Every number with its 95 % interval; x is the layer, or what `across` names, colour and shape the component.
 
-    `zero` draws the line that stands for no change.
+    `zero` draws the line that stands for no change; `units` are what the numbers are means of, drawn small.
     """
     layers = list(dict.fromkeys(bar.layer for bar in bars))
     groups = component_groups(bars)
@@ -52,6 +59,9 @@ def layer_panel(title: str, bars: Sequence[Bar], axis: SharedAxis, zero: bool = 
     if zero:
         line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
         layered.append(line.encode(axis.axis("level")))
+    if units:
+        dots = chart_of("units", [bar._asdict() for bar in units]).mark_point(size=13, strokeWidth=1, filled=False)
+        layered.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
     if ranged := [bar._asdict() for bar in bars if bar.low is not None and bar.high is not None]:
         rules = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
         layered.append(rules.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
@@ -62,8 +72,10 @@ def layer_panel(title: str, bars: Sequence[Bar], axis: SharedAxis, zero: bool = 
 
 
 def component_groups(bars: Sequence[Bar]) -> list[str]:
-    """The groups of components, q, k and v first."""
-    return sorted({bar.group for bar in bars}, key=lambda g: order(f"{g}@1"))
+    """The groups of components, q, k and v first; what is no component comes last."""
+    named = {bar.group for bar in bars}
+    known = {group for group in named if group in palette.GROUPS or group in palette.BLOCKS}
+    return [*sorted(known, key=lambda g: order(f"{g}@1")), *sorted(named - known)]
 
 
 def component_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendEntry, ...]:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
-from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed, Sites, TextSource
+from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.inputs import BatchSize, Models, Per, Seed, Sites, TextSource, Units
 
 HOW = ("zero", "mean", "resample")
 
@@ -17,7 +17,7 @@ HOW = ("zero", "mean", "resample")
 class AblateSettings:
     """What replaces which parts of a model's queries, keys and values, over texts."""
 
-    source: ModelSource
+    source: Models
     read: TextSource
     sites: Sites | None = None
     how: Annotated[
@@ -39,6 +39,7 @@ class AblateSettings:
     ] = False
     batch: BatchSize = 8
     seed: Seed = 0
+    units: Units | None = None
 
 
 @dataclass(frozen=True)
@@ -65,4 +66,8 @@ ABLATE = Experiment(
     "trisect.experiments.ablate",
     out="ablate-{model}",
     record="ablation.json",
+    by_layer=(
+        LayerMeasure("loss_change_nats", "change of the loss", "nats"),
+        LayerMeasure("output_change", "change of the output", "share"),
+    ),
 )

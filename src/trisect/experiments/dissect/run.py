@@ -23,7 +23,7 @@ from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Results, first_of_each, trained_models
 from trisect.experiments.dissect.settings import DISSECT, DissectFacts, DissectSettings, PartFacts
 from trisect.lab import driver, live
-from trisect.lab.driver import command_of
+from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource

@@ -9,8 +9,8 @@ from typing import Annotated
 from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
-from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed, Sites
+from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.inputs import BatchSize, Models, Per, Seed, Sites, Units
 from trisect.text.readers import HELP
 
 WHOSE = ("own", "next")
@@ -21,7 +21,7 @@ FITTED = 20_000
 class EraseSettings:
     """Which labels of a text are taken out of which parts of a model's queries, keys and values."""
 
-    source: ModelSource
+    source: Models
     corpus: Annotated[
         str | Path,
         Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
@@ -50,6 +50,7 @@ class EraseSettings:
     ] = FITTED
     batch: BatchSize = 8
     seed: Seed = 0
+    units: Units | None = None
 
 
 @dataclass(frozen=True)
@@ -78,4 +79,8 @@ ERASE = Experiment(
     "trisect.experiments.erase",
     out="erase-{model}",
     record="erasure.json",
+    by_layer=(
+        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats"),
+        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share"),
+    ),
 )

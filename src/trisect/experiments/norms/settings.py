@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from trisect.core.fields import Setting
-from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, ModelSource, Seed, TextSource
+from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.inputs import BatchSize, Models, Seed, TextSource, Units
 
 BLOCKS = ("attention", "residual", "full")
 
@@ -16,7 +16,7 @@ BLOCKS = ("attention", "residual", "full")
 class NormsSettings:
     """Norms beside weights, of a model over texts."""
 
-    source: ModelSource
+    source: Models
     read: TextSource
     block: Annotated[
         str,
@@ -28,6 +28,7 @@ class NormsSettings:
     ] = "attention"
     batch: BatchSize = 8
     seed: Seed = 0
+    units: Units | None = None
 
 
 @dataclass(frozen=True)
@@ -61,4 +62,8 @@ NORMS = Experiment(
     source="norms",
     out="norms-{model}",
     record="norms.json",
+    by_layer=(
+        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k"),
+        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v"),
+    ),
 )

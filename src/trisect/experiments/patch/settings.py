@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.core.site import Site
-from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, ModelSource, Per, Seed
+from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.inputs import BatchSize, Models, Per, Seed, Units
 
 TASKS = ("bindings", "recall", "translation")
 PATHS = ("all", "direct")
@@ -21,7 +21,7 @@ HOW = ("denoise", "noise", "both")
 class PatchSettings:
     """Which parts of a donor text's queries, keys or values a model is given in a base text, and where the texts are from."""
 
-    source: ModelSource
+    source: Models
     base: (
         Annotated[
             Any, Setting("A base text; for encoder-decoders in Python (source, target).", metavar="TEXT", placed=True)
@@ -92,6 +92,7 @@ class PatchSettings:
     answered: Annotated[bool, Setting("Count only pairs for which the model answers both texts as stated.")] = False
     batch: BatchSize = 16
     seed: Seed = 0
+    units: Units | None = None
 
 
 @dataclass(frozen=True)
@@ -136,4 +137,9 @@ PATCH = Experiment(
     out="patch-{model}",
     record="patch.json",
     result="Patched",
+    by_layer=(
+        LayerMeasure("own", "its own answer", "share of pairs"),
+        LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
+        LayerMeasure("output_change", "change of the output", "share"),
+    ),
 )

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
-from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, ModelSource, Seed
+from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.inputs import BatchSize, Models, Seed, Units
 from trisect.text.readers import HELP
 
 FEWEST = 200  # random maps of a layer's input
@@ -20,7 +20,7 @@ WORDS = 40_000
 class ProfileSettings:
     """Which labels of which words are looked for in a model's queries, keys and values."""
 
-    source: ModelSource
+    source: Models
     corpus: Annotated[
         str | Path,
         Setting("A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'.", metavar="CORPUS"),
@@ -85,6 +85,7 @@ class ProfileSettings:
     ] = 5
     batch: BatchSize = 16
     seed: Seed = 0
+    units: Units | None = None
 
 
 @dataclass(frozen=True)
@@ -130,4 +131,5 @@ PROFILE = Experiment(
     out="profile-{model}",
     record="profile.json",
     result="Profile",
+    by_layer=(LayerMeasure("profile_gain", "more than random maps", "accuracy"),),
 )

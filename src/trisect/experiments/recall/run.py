@@ -32,7 +32,7 @@ from trisect.experiments.recall.survival import survival_measures
 from trisect.experiments.recall.training import MODELS, STAGES, Lesson, RecallFolder
 from trisect.experiments.recall.work import LessonWork
 from trisect.hf.small.gpt import is_model
-from trisect.lab.driver import command_of
+from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from trisect.core.bounds import DRAWS
 from trisect.core.fields import Setting
-from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, ModelSource, Seed, TextSource
+from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.inputs import BatchSize, Models, Seed, TextSource, Units
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 
@@ -17,7 +17,7 @@ FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 class SimilaritySettings:
     """A model, how many random matrices it is compared with, and texts for what needs them."""
 
-    source: ModelSource
+    source: Models
     read: TextSource | None = None
     draws: Annotated[
         int,
@@ -30,6 +30,7 @@ class SimilaritySettings:
     ] = FEWEST
     batch: BatchSize = 8
     seed: Seed = 0
+    units: Units | None = None
 
 
 @dataclass(frozen=True)
@@ -60,4 +61,5 @@ SIMILARITY = Experiment(
     source="matrices",
     out="similarity-{model}",
     record="similarity.json",
+    by_layer=(LayerMeasure("overlap", "overlap of what is read", "share"),),
 )

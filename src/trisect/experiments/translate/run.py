@@ -23,7 +23,7 @@ from trisect.experiments.translate.settings import (
 from trisect.experiments.translate.training import Apprentice, TranslationFolder, metric_rows, translation_rows
 from trisect.experiments.translate.work import ApprenticeWork
 from trisect.hf.small.gpt import is_model
-from trisect.lab.driver import command_of
+from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed

@@ -1,0 +1,85 @@
+"""The command line that repeats a run: inputs by their own words, then every setting that is not its default."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from trisect.core.fields import Declared, Group, declared
+from trisect.core.subject import Subject, Texts
+from trisect.lab.experiment import Experiment
+from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
+
+S = TypeVar("S")
+
+
+def groups_of(settings: Any) -> Iterable[Any]:
+    """The groups of shared settings that are given."""
+    found = (getattr(settings, one.name) for one in declared(type(settings)) if isinstance(one, Group))
+    return (group for group in found if group is not None)
+
+
+def command_of(experiment: Experiment[S, Any], settings: S) -> str:
+    """The command that repeats a run of these settings, which name no model and no texts to be opened."""
+    return command(experiment, settings, (), None)
+
+
+def command(
+    experiment: Experiment[Any, Any],
+    settings: Any,
+    subjects: tuple[Subject, ...],
+    texts: Texts | None,
+    models: Sequence[str] = (),
+) -> str:
+    """The command that repeats the run; `models` are the words of several that are opened one after the other."""
+    words = ["trisect", experiment.name]
+    for one in declared(type(settings)):
+        value = getattr(settings, one.name)
+        if isinstance(one, Declared):
+            words += _option(one, value)
+        elif isinstance(value, ModelSource) and models:
+            own = [
+                inner
+                for inner in declared(type(value))
+                if isinstance(inner, Declared) and inner.words and not inner.setting.argument
+            ]
+            words += [*models, *(word for inner in own for word in _option(inner, getattr(value, inner.name)))]
+        elif isinstance(value, ModelSource):
+            words += [word for subject in subjects for word in subject.options]
+        elif isinstance(value, ModelsSource):
+            words += [*(subject.options[0] for subject in subjects), *subjects[0].options[1:]]
+        elif isinstance(value, TextSource):
+            words += [] if texts is None else list(texts.options)
+        elif value is not None and not isinstance(value, Workers):
+            words += [word for inner in one.fields for word in _option(inner, getattr(value, inner.name))]
+    return shlex.join(words)
+
+
+def _option(one: Declared, value: Any) -> list[str]:
+    """One setting as words of a command line; none where it is the default, or where Python alone has it."""
+    if not one.words or value == one.default or value is None:
+        return []
+    name, setting = f"--{one.words}", one.setting
+    if setting.argument:
+        return [_word(one, item) for item in value] if one.several else [_word(one, value)]
+    if one.kind is bool:
+        return [name] if setting.value is None else [name, setting.value]
+    if setting.many == "pairs":
+        return [word for key, item in value.items() for word in (name, f"{key}={item}")]
+    if not one.several:
+        return [name, f"{value:g}" if isinstance(value, float) else _word(one, value)]
+    items = [_word(one, item) for item in value]
+    if setting.count is not None:
+        return [name, *items]
+    if setting.many in ("commas", "seeds"):
+        return [name, ",".join(items) + "," * (setting.many == "seeds" and len(items) == 1)]
+    return [name, " ".join(items)] if setting.many == "words" else [word for item in items for word in (name, item)]
+
+
+def _word(one: Declared, value: Any) -> str:
+    """A value as a word; of what lies on this machine no path: an argument's name in capitals, an option's own name."""
+    if Path not in (one.item, *get_args(one.item)) or not Path(value).exists():
+        return str(value)
+    return one.name.upper() if one.setting.argument else Path(value).resolve().name

@@ -1,0 +1,358 @@
+"""The page of several models: every model's numbers beside their mean, layer by layer, claims over models, and their own pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import polars as pl
+from markupsafe import Markup
+
+from trisect.core.finding import About, Estimate, Finding
+from trisect.lab.experiment import LayerMeasure
+from trisect.lab.units.names import MODELS
+from trisect.lab.units.pool import PooledFinding, PooledNumber, mean_of, pooled
+from trisect.lab.units.settings import UnitsFacts
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.blocks import Bullets, Table
+from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.panels import Figure, Panel
+from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.sheet import Section, Sheet
+from trisect.report.subject import spoken, stack_words
+
+FEW_MODELS = 5
+REFERENCES = (
+    "Thibault Sellam et al. The MultiBERTs: BERT Reproductions for Robustness Analysis. ICLR 2022.",
+    "Oskar van der Wal et al. PolyPythias: Stability and Outliers across Fifty Language Model Pre-Training Runs. ICLR 2025.",
+)
+
+
+def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
+    """The page from the tables, whatever the experiment."""
+    facts = about.facts
+    whole = facts.units == MODELS
+    count = words.several(len(facts.models), "model" if whole else "revision")
+    told = (
+        "Each of them counts as one unit: means, intervals and claims speak of the recipe that they were made by, on these texts."
+        if whole
+        else "They are steps on one way and no sample, so that nothing is averaged or tested over them: each has its own numbers, in order."
+    )
+    sections = (
+        Section(
+            "Over models" if whole else "Over revisions", tuple(_said(tables, about)), tuple(_numbers(tables, facts))
+        ),
+        *_claims(tables, facts),
+        *_layers(tables, facts),
+        _own(tables, facts),
+        *((Section("Notes", tuple(about.notes)),) if about.notes else ()),
+    )
+    own = (("Models" if whole else "Revisions", ", ".join(f"{m.name} ({m.fingerprint})" for m in facts.models)),)
+    return Sheet(
+        f"{facts.what.capitalize()} over {count}",
+        f"trisect · {facts.what} over {facts.units}",
+        f"{', '.join(facts.names)}. {told}",
+        sections,
+        provenance(about, *own, timed=False),
+        REFERENCES if whole else (),
+    )
+
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
+    """What all models share, as means over them (of revisions, from the first to the last); then claims' verdicts over models."""
+    facts = about.facts
+    say = _over_models if facts.units == MODELS else _over_revisions
+    found = tuple(say(one, facts.names) for one in _shared(tables, facts))
+    return (*found, *(verdict_findings(tables["claims"]) if "claims" in tables else ()))
+
+
+def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
+    """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
+    found = pooled(tables["findings"], facts.names)
+    said = {tuple(round(e.mean or 0.0, 9) for e in n.each) for one in found for n in one.numbers}
+    fresh = [
+        one
+        for one in _averages(tables["measures"], facts)
+        if not said >= {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
+    ]
+    return (*found, *fresh)
+
+
+def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFinding]:
+    """Each component's mean over the layers, of every measure that is drawn by layer."""
+    for title, unit in dict.fromkeys((one.title, one.unit) for one in facts.by_layer):
+        asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
+        gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
+        for (panel, component, _), of in layer_values(measures, asked).items():
+            for model, value in of.items():
+                gathered.setdefault(panel, {}).setdefault(component, {}).setdefault(model, []).append(value)
+        for panel, components in gathered.items():
+            numbers = []
+            for name in (c for c in palette.GROUPS if len(components.get(c, {})) == len(facts.names)):
+                means = {model: sum(v) / len(v) for model, v in components[name].items()}
+                each = tuple(Estimate(model, means[model]) for model in facts.names)
+                numbers.append(PooledNumber(name, each, mean_of(name, [means[model] for model in facts.names])))
+            label = f"{', '.join(filter(None, (panel, title)))}, mean over layers"
+            if numbers:
+                yield PooledFinding(f"mean_{asked[0].measure}", label, unit, "", (), "layer", True, tuple(numbers))
+
+
+def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
+    parts = ", ".join(f"{n.name} {spoken(n.mean.mean, n.mean.low, n.mean.high, one.signed)}" for n in one.numbers)
+    said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}."
+    values = tuple(n.mean for n in one.numbers)
+    return Finding(
+        one.measure,
+        said,
+        one.unit,
+        values,
+        source=one.source,
+        title=one.label,
+        groups=one.groups,
+        per="model",
+        signed=one.signed,
+    )
+
+
+def _over_revisions(one: PooledFinding, names: Sequence[str]) -> Finding:
+    ends = [(n.name, n.each[0].mean, n.each[-1].mean) for n in one.numbers]
+    parts = ", ".join(f"{name} {words.number(a, one.signed)} to {words.number(b, one.signed)}" for name, a, b in ends)
+    said = f"from {names[0]} to {names[-1]}, {one.unit}: {parts}."
+    values = tuple(n.each[-1]._replace(name=n.name) for n in one.numbers)
+    return Finding(
+        one.measure,
+        said,
+        one.unit,
+        values,
+        source=one.source,
+        title=one.label,
+        groups=one.groups,
+        per=one.per,
+        signed=one.signed,
+    )
+
+
+def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Iterator[str]:
+    facts = about.facts
+    found = [one for one in findings(tables, about) if one.claim is None]
+    yield from map(str, found)
+    if not found:
+        yield "No number stands among the findings of all of them; each model's own page has its own."
+    if facts.units != MODELS:
+        yield "Intervals are each revision's own, over its texts or heads."
+        return
+    yield (
+        "Intervals are 95 % of Student's t over models, and hold what differs between models of the recipe on these texts. "
+        "They are not corrected for how many there are."
+    )
+    if len(facts.models) < FEW_MODELS:
+        yield f"With {len(facts.models)} models they are wide: t has {words.several(len(facts.models) - 1, 'degree')} of freedom."
+
+
+def _numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Figure]:
+    """A figure for each kind of finding, a panel for each finding."""
+    kinds: dict[tuple[str, str], list[PooledFinding]] = {}
+    for one in _shared(tables, facts):
+        kinds.setdefault((one.measure, one.unit), []).append(one)
+    whole = facts.units == MODELS
+    for number, ((measure, unit), found) in enumerate(kinds.items(), start=1):
+        panels = [panel for one in found for panel in (_means(one) if whole else _course(one, facts))]
+        every = [bar for _, bars, _ in panels for bar in bars]
+        axis = frame_of([*every, *(bar for _, _, units in panels for bar in units)], unit)
+        drawn = tuple(
+            layer_panel(title, bars, axis, True, "" if whole else "revision", units) for title, bars, units in panels
+        )
+        caption = f"{_small(facts)}." if whole else "Every revision in its order, with its own 95 % interval."
+        title = measure.replace("_", " ").capitalize()
+        key = component_key(every, "0")
+        yield Figure(
+            f"over-{words.slug(measure)}-{number}", f"Figure {number}", title, caption + cut(every, axis), drawn, key
+        )
+
+
+def _small(facts: UnitsFacts) -> str:
+    """What signs are, where models are drawn beside their mean."""
+    n = words.several(len(facts.models), "model")
+    return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
+
+
+PanelBars = tuple[str, list[Bar], list[Bar]]  # title, numbers, and what they are means of
+
+
+def _means(one: PooledFinding) -> list[PanelBars]:
+    bars = [Bar(_group(n.name), n.name, n.mean.mean or 0.0, n.mean.low, n.mean.high) for n in one.numbers]
+    return [(one.label, bars, [Bar(_group(n.name), n.name, e.mean or 0.0) for n in one.numbers for e in n.each])]
+
+
+def _course(one: PooledFinding, facts: UnitsFacts) -> list[PanelBars]:
+    """Revisions in their order; what is no component has a panel of its own."""
+    panels: dict[str, list[Bar]] = {}
+    for i, model in enumerate(facts.names):
+        for n in one.numbers:
+            e, group = n.each[i], _group(n.name)
+            title = one.label if group == n.name else f"{one.label}, {n.name}"
+            panels.setdefault(title, []).append(Bar(group, _last(model), e.mean or 0.0, e.low, e.high))
+    return [(title, bars, []) for title, bars in panels.items()]
+
+
+def _group(name: str) -> str:
+    """What a number is drawn as: its component, or as what is none."""
+    return name if name in palette.GROUPS else "number"
+
+
+def _last(model: str) -> str:
+    """A revision's own name."""
+    return model.rpartition("@")[2]
+
+
+def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
+    """Verdicts over models, and below them those of each model alone."""
+    if "claims_by_model" not in tables:
+        return
+    rows = tables["claims_by_model"].filter(pl.col("part").is_null())
+    names = rows["claim"].unique(maintain_order=True).to_list()
+    of = {(row["model"], row["claim"]): row for row in rows.iter_rows(named=True)}
+    cells = tuple((model, *(_verdict(of.get((model, name))) for name in names)) for model in facts.names)
+    alone = Table(("model", *names), cells, "Each model's own verdict, from its own texts or heads", wrap=False)
+    said = (
+        "A claim's effect is each model's own; it is tested by Student's t over models, and corrected over the claims of its "
+        "source as for one model. A part that has to hold for every head enters with the head that speaks for it least.",
+    )
+    if "claims" in tables:
+        yield Section("What the claims come to", said, (), (alone,), tables["claims"])
+    else:
+        told = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
+        yield Section("What the claims come to", (told,), (), (alone,))
+
+
+def _verdict(row: Mapping[str, object] | None) -> str:
+    if row is None:
+        return "–"
+    effect = row["effect"]
+    return str(row["verdict"]) + (f" {words.number(effect, True)}" if isinstance(effect, float) else "")
+
+
+def _layers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
+    """Means over models at every layer; of revisions every layer's curve."""
+    figures, listed = [], []
+    titles = dict.fromkeys((one.title, one.unit) for one in facts.by_layer)
+    for title, unit in titles:
+        asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
+        spots = layer_values(tables["measures"], asked)
+        if not spots:
+            continue
+        figures.append(_layer_figure(spots, title, unit, facts, len(figures) + 1))
+        listed.append(_layer_table(spots, title, unit, facts))
+    if figures:
+        yield Section("Layer by layer", (), tuple(figures), tuple(listed))
+
+
+LayerSpots = dict[tuple[str, str, int], dict[str, float]]  # panel, component, layer -> value of each model
+
+
+def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure]) -> LayerSpots:
+    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean."""
+    found: LayerSpots = {}
+    for one in asked:
+        rows = measures.filter(
+            pl.col("measure") == one.measure, pl.col("layer").is_not_null(), pl.col("value").is_not_null()
+        )
+        if rows["at"].is_not_null().any():
+            rows = rows.filter(pl.col("at").is_null())
+        keys = ("model", "stack", "layer", "component", "group")
+        own = rows.filter(pl.col("head").is_null()).select(*keys, "value")
+        heads = rows.filter(pl.col("head").is_not_null()).group_by(keys).agg(pl.col("value").mean())
+        heads = heads.join(own, on=keys, how="anti", nulls_equal=True)
+        several = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
+        for row in pl.concat([own, heads]).sort(keys).iter_rows(named=True):
+            component = one.component or row["component"] or ""
+            parts = (
+                stack_words(row["stack"]) or row["stack"] if several["stack"] else "",
+                row["group"] if several["group"] else "",
+            )
+            plain = component in palette.GROUPS
+            panel = ", ".join(filter(None, (*parts, "" if plain else component)))
+            found.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
+    return found
+
+
+def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, number: int) -> Figure:
+    means, dots = _layer_bars(spots, facts)
+    every = [bar for of in means.values() for bar in of]
+    axis = frame_of([*every, *(bar for of in dots.values() for bar in of)], unit)
+    panels: tuple[Panel, ...] = tuple(
+        layer_panel(panel or "All layers", of, axis, True, "layer", dots.get(panel, ())) for panel, of in means.items()
+    )
+    caption = f"{title.capitalize()} by layer. "
+    caption += (
+        f"{_small(facts)} where all have the layer."
+        if facts.units == MODELS
+        else "A panel for each revision, in their order."
+    )
+    name = f"layers-{words.slug(title)}"
+    return Figure(
+        name,
+        f"Figure L{number}",
+        f"{title.capitalize()}, layer by layer",
+        caption + cut(every, axis),
+        panels,
+        component_key(every, "0"),
+    )
+
+
+def _layer_bars(spots: LayerSpots, facts: UnitsFacts) -> tuple[dict[str, list[Bar]], dict[str, list[Bar]]]:
+    """By panel the means over models and the models themselves; of revisions a panel each."""
+    means: dict[str, list[Bar]] = {}
+    dots: dict[str, list[Bar]] = {}
+    for (panel, component, layer), of in sorted(spots.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])):
+        if facts.units != MODELS:
+            for model in facts.names:
+                if model in of:
+                    named = ", ".join(filter(None, (_last(model), panel)))
+                    means.setdefault(named, []).append(Bar(component, str(layer), of[model]))
+            continue
+        mean = mean_of(component, list(of.values()))
+        means.setdefault(panel, []).append(Bar(component, str(layer), mean.mean or 0.0, mean.low, mean.high))
+        dots.setdefault(panel, []).extend(Bar(component, str(layer), value) for value in of.values())
+    order = {_last(model): i for i, model in enumerate(facts.names)}
+    return dict(sorted(means.items(), key=lambda item: order.get(item[0].partition(",")[0], 0))), dots
+
+
+def _layer_table(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts) -> Table:
+    rows = []
+    for (panel, component, layer), of in sorted(spots.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])):
+        place = ", ".join(filter(None, (panel, f"layer {layer}", component if component in palette.GROUPS else "")))
+        each = [words.number(of.get(model)) for model in facts.names]
+        if facts.units == MODELS:
+            mean = mean_of(component, list(of.values()))
+            each = [words.number(mean.mean), _ends(mean), *each]
+        rows.append((place, *each))
+    head = ("mean", "95 %") if facts.units == MODELS else ()
+    columns = ("where", *head, *(facts.names if facts.units == MODELS else map(_last, facts.names)))
+    return Table(columns, tuple(rows), f"{title.capitalize()}, {unit}", wrap=False)
+
+
+def _ends(one: Estimate) -> str:
+    return "–" if one.low is None else f"{words.number(one.low)} to {words.number(one.high)}"
+
+
+def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
+    """Each model's own numbers and a link to its own page."""
+    link = Markup('<a href="{}">{}</a>: {}').format
+    said = {model.name: ", ".join(f"{value} {name}" for name, value in model.facts) for model in facts.models}
+    own = Bullets(tuple(link(model.page, model.name, said[model.name]) for model in facts.models), "Their own pages")
+    found = _shared(tables, facts)
+    columns = [(one, n) for one in found for n in one.numbers]
+    if not columns:
+        return Section("Each model", (), (), (), blocks=(own,))
+    rows = [
+        (model, *(words.number(n.each[i].mean, one.signed) for one, n in columns))
+        for i, model in enumerate(facts.names)
+    ]
+    if facts.units == MODELS:
+        rows.append(("mean", *(words.number(n.mean.mean, one.signed) for one, n in columns)))
+        rows.append(("95 %", *(_ends(n.mean) for _, n in columns)))
+    names = ("model", *(f"{one.label}: {n.name}" for one, n in columns))
+    turned = tuple(zip(names, *rows, strict=True))
+    table = Table(tuple(turned[0]), tuple(turned[1:]), "Every model's numbers", wrap=False)
+    return Section("Each model", (), (), (table,), blocks=(own,))

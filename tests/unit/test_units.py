@@ -1,0 +1,224 @@
+"""Several models as units: each as if it were alone, then means over models by Student's t; revisions in their order."""
+
+import gc
+import json
+import math
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+from tests import tinyhf
+
+import trisect
+from trisect.claims import judge_sampled
+from trisect.claims.models import judge_over_models
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.finding import Estimate, Finding
+from trisect.core.tables import frame, read_table
+from trisect.experiments.ablate.settings import AblateSettings
+from trisect.hf.load import load
+from trisect.lab.experiment import LayerMeasure
+from trisect.lab.inputs import ModelSource, TextSource
+from trisect.lab.units.names import SeveralModels, several_models
+from trisect.lab.units.page import layer_values
+from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
+from trisect.papers import norms_revised
+from trisect.stats.paired import summary, t_interval
+
+TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three checkpoints, so named that an order by letters is not theirs."""
+    place = tmp_path_factory.mktemp("checkpoints")
+    for seed, name in enumerate(("step9", "step10", "step100"), start=1):
+        model: Any = tinyhf.gpt2(seed)
+        model.save_pretrained(place / name)
+        tinyhf.tokenizer(False).save_pretrained(place / name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def three(folder):
+    return [load(str(folder / name)) for name in ("step9", "step10", "step100")]
+
+
+@pytest.fixture(scope="module")
+def whole(three, tmp_path_factory):
+    return trisect.ablate(three, TEXTS, sites="v@1", out=tmp_path_factory.mktemp("out") / "units", quiet=True)
+
+
+def units(*models: Any, **named: Any) -> SeveralModels:
+    found = several_models(asked(*models, **named))
+    assert found is not None
+    return found
+
+
+def asked(*models, **named):
+    return AblateSettings(ModelSource(models if len(models) > 1 else models[0]), TextSource(TEXTS), **named)
+
+
+def test_every_model_is_measured_as_if_it_were_alone(three, whole, tmp_path):
+    alone = trisect.ablate(three[1], TEXTS, sites="v@1", out=tmp_path / "alone", quiet=True)
+    mine = whole.tables["measures"].filter(pl.col("model") == "step10")
+    assert mine.drop("model").equals(alone.tables["measures"])
+    own = whole.about.facts.models[1]
+    assert own.findings == tuple(map(str, alone.findings))
+    assert (own.name, own.fingerprint) == ("step10", three[1].fingerprint)
+    assert (whole.folder / own.page).read_bytes() == alone.report.read_bytes()
+
+
+def test_means_and_intervals_are_students_over_models(whole):
+    measures, means = whole.tables["measures"], whole.tables["over_models"]
+    values = measures.filter(pl.col("measure") == "loss_change_nats")["value"].to_numpy()
+    row = means.filter(pl.col("measure") == "loss_change_nats").row(0, named=True)
+    half = stats.t.ppf(0.975, 2) * values.std(ddof=1) / math.sqrt(3)
+    assert np.allclose([row["value"], row["low"], row["high"]], values.mean() + np.array([0, -half, half]), rtol=1e-12)
+    assert (row["n"], row["least"], row["most"]) == (3, values.min(), values.max())
+    (found,) = (one for one in whole.findings if one.measure == "mean_change")
+    assert found.per == "model"
+    assert found.values == (Estimate("v", *(row[key] for key in ("value", "low", "high", "n"))),)
+
+
+def test_the_folder_is_whole_and_its_json_names_every_model(whole):
+    assert trisect.check(whole.folder) == []
+    said = json.loads(json.dumps(whole.data()))
+    assert said["units"] == "models"
+    assert [model["model"] for model in said["models"]] == ["step9", "step10", "step100"]
+    assert all(Path(model["report"]).exists() for model in said["models"])
+    assert read_table(whole.folder / "tables", "measures").columns[0] == "model"
+    page = whole.report.read_text(encoding="utf-8")
+    assert "Ablate over 3 models" in page
+    assert all(f'href="{one.page}"' in page for one in whole.about.facts.models)
+
+
+def test_a_folder_of_checkpoints_is_its_revisions_in_their_order_one_at_a_time(folder, tmp_path, monkeypatch):
+    alive: list[weakref.ref] = []
+    held: list[int] = []
+    own: Any = ModelSource.open
+
+    def opened(source):
+        gc.collect()
+        held.append(sum(one() is not None for one in alive))
+        subject = own(source)
+        alive.append(weakref.ref(subject.model))
+        return subject
+
+    monkeypatch.setattr(ModelSource, "open", opened)
+    found = trisect.ablate(folder, TEXTS, sites="v@1", out=tmp_path / "out", quiet=True)
+    facts: Any = found.about.facts
+    assert held == [0, 0, 0]
+    assert [name.partition("@")[2] for name in facts.names] == ["step9", "step10", "step100"]
+    assert facts.units == "revisions"
+    assert found.about.command.startswith("trisect ablate MODEL@step9 MODEL@step10 MODEL@step100 --text")
+    assert "over_models" not in found.tables
+    (rise,) = (one for one in found.findings if one.measure == "mean_change")
+    assert rise.words.startswith(f"from {facts.names[0]} to {facts.names[2]}, nats: v ")
+    assert "no sample" in found.report.read_text(encoding="utf-8")
+
+
+def test_revisions_and_models_are_told_apart(folder):
+    steps = [f"{folder}@{name}" for name in ("step10", "step9")]
+    assert units(*steps).kind == "revisions"
+    assert units(*steps).models == tuple(steps)
+    assert units(*steps, units="models").kind == "models"
+    assert units(steps[0], str(folder / "step9")).kind == "models"
+    assert units("a/b-seed1", "a/b-seed2").kind == "models"
+    assert units("a/b@step1", "a/b@step2").title == "b-2-revisions"
+    assert several_models(asked(steps[0])) is None
+
+
+def test_a_revision_by_its_name_is_that_model(folder, three):
+    one = trisect.load(f"{folder}@step10")
+    assert one.fingerprint == three[1].fingerprint
+    assert (one.name, one.options) == (f"{folder.name}@step10", ("MODEL@step10",))
+    with pytest.raises(ModelError) as caught:
+        trisect.load(f"{folder}@step11")
+    assert caught.value.known == "Its subfolders with a model are step10, step100, step9."
+    with pytest.raises(ModelError, match=r"(?s)revision main was given for .*It names a revision already"):
+        trisect.load("owner/model@step1", revision="main")
+
+
+def test_what_is_no_unit_is_refused(folder, three):
+    with pytest.raises(SpecError) as caught:
+        several_models(asked(str(folder / "step9"), units="models"))
+    assert str(caught.value).startswith("--units models was given.\n  Units are several models, and one is named.")
+    with pytest.raises(SpecError, match="MODEL was given twice") as caught:
+        several_models(asked(three[0], three[1], three[0]))
+    assert caught.value.known == "Every unit counts once: the same model twice would make intervals too narrow."
+    same = replace(three[0], name="another")
+    with pytest.raises(ModelError, match="another has the weights of step9"):
+        trisect.ablate([three[0], same], TEXTS, sites="v@1", out=folder / "out", quiet=True)
+    assert not (folder / "out").exists()
+    with pytest.raises(SpecError, match="No model was given"):
+        trisect.ablate([], TEXTS)
+
+
+def judged(shift):
+    """A model's own table of claims, its numbers moved by so much."""
+    draws = {"cv_f": np.linspace(0.2, 0.3, 101) + shift, "cv_a": np.linspace(0.4, 0.5, 101)}
+    return judge_sampled(
+        norms_revised.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, 40, {"m": shift}
+    )
+
+
+def test_a_claim_over_models_is_tested_by_their_own_effects():
+    tables = [judged(shift) for shift in (0.0, 0.02, 0.05)]
+    found = judge_over_models(tables, {"models": [1, 2, 3]})
+    part = found.filter(pl.col("claim") == "C-1", pl.col("part").is_not_null()).row(0, named=True)
+    effects = [t.filter(pl.col("claim") == "C-1", pl.col("part") == part["part"])["effect"][0] for t in tables]
+    sample = summary(effects)
+    assert (part["effect"], part["n"], part["over"]) == (pytest.approx(float(sample.mean)), 3, "model")
+    assert (part["low"], part["high"]) == pytest.approx(tuple(float(end) for end in t_interval(sample)))
+    assert part["p"] == pytest.approx(2 * stats.t.sf((part["effect"] - part["bound"]) / (part["spread"] / 3**0.5), 2))
+    whole = found.filter(pl.col("part").is_null())
+    assert whole["claim"].to_list() == [claim.id for claim in norms_revised.SOURCE.claims]
+    assert whole.filter(pl.col("claim") == "C-3")["verdict"].item() == "not tested"
+    alone = judge_over_models(tables[:1], {})
+    assert alone.filter(pl.col("claim") == "C-1", pl.col("part").is_null())["reason"].item() == (
+        "one model gives numbers and no verdict"
+    )
+
+
+def test_p_values_have_no_mean_and_missing_numbers_say_how_many_there_are():
+    row = {"subject": "m", "stack": "plain", "layer": 1}
+    made = [
+        ("a", {"measure": "x", "value": 1.0}),
+        ("b", {"measure": "x", "value": 3.0}),
+        ("b", {"measure": "y", "value": 2.0}),
+        ("a", {"measure": "x_p_holm", "value": 0.5}),
+    ]
+    table = pl.concat(
+        frame("measures", [row | own]).select(pl.lit(model).alias("model"), pl.all()) for model, own in made
+    )
+    means = over_models(table)
+    assert means.select("measure", "value", "n").rows() == [("x", 2.0, 2), ("y", 2.0, 1)]
+    assert means["low"].is_null().to_list() == [False, True]
+
+
+def test_heads_stand_for_a_layer_that_has_no_number_of_its_own():
+    rows = [
+        {"subject": "m", "stack": "plain", "component": "q", "measure": "x", "layer": layer, "head": head, "value": v}
+        for layer, head, v in ((1, 1, 1.0), (1, 2, 2.0), (2, 1, 5.0), (2, None, 7.0))
+    ]
+    table = frame("measures", rows).select(pl.lit("m").alias("model"), pl.all())
+    assert layer_values(table, [LayerMeasure("x", "x", "share")]) == {
+        ("", "q", 1): {"m": 1.5},
+        ("", "q", 2): {"m": 7.0},
+    }
+
+
+def test_only_what_all_models_have_and_no_site_is_put_together():
+    def of(model, *values):
+        found = Finding("kind", "", "nats", tuple(Estimate(name, v) for name, v in values))
+        return ModelFindings(model, (found, Finding("claim", "", values=(Estimate("C", 1.0),), claim="C")))
+
+    table = findings_table([of("a", ("q", 1.0), ("v@1", 2.0), ("k", 3.0)), of("b", ("q", 2.0), ("v@1", 2.5))])
+    (one,) = pooled(table, ["a", "b"])
+    assert [(n.name, n.mean.mean) for n in one.numbers] == [("q", 1.5)]
