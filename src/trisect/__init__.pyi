@@ -80,6 +80,7 @@ def ablate(
     hold: bool = False,
     batch: int = 8,
     seed: int = 0,
+    units: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[AblateFacts]: ...
@@ -147,6 +148,7 @@ def erase(
     tokens: int = 20000,
     batch: int = 8,
     seed: int = 0,
+    units: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[EraseFacts]: ...
@@ -184,6 +186,7 @@ def norms(
     block: str = 'attention',
     batch: int = 8,
     seed: int = 0,
+    units: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[NormsFacts]: ...
@@ -212,6 +215,7 @@ def patch(
     answered: bool = False,
     batch: int = 16,
     seed: int = 0,
+    units: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Patched: ...
@@ -240,6 +244,7 @@ def profile(
     folds: int = 5,
     batch: int = 16,
     seed: int = 0,
+    units: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Profile: ...
@@ -306,6 +311,7 @@ def similarity(
     draws: int = 20000,
     batch: int = 8,
     seed: int = 0,
+    units: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[SimilarityFacts]: ...
