@@ -13,14 +13,18 @@ BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing y
 ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
 
 
+def products(run: Run, vocabulary: int) -> float:
+    """Operations of one token's products in one forward pass of one run."""
+    m, window = run.model, run.training.window
+    layer = 8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width
+    return m.layers * layer + 2 * m.width * vocabulary
+
+
 def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     """Seconds of one core for one token of one run, forwards and (in training) backwards."""
     m, window = run.model, run.training.window
-    products = (
-        m.layers * (8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width) + 2 * m.width * vocabulary
-    )
     rest = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
-    whole = 3 * products / PRODUCT + rest
+    whole = 3 * products(run, vocabulary) / PRODUCT + rest
     if not training:
         return whole / 3
     return whole + (run.edit.token_seconds(m.width) if run.edit else 0.0)

@@ -25,6 +25,7 @@ from trisect.experiments.study.estimate import (
 from trisect.experiments.study.ledger import FLEET, asked_of
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings
+from trisect.experiments.study.spread import Spread, spread_of
 from trisect.experiments.study.tasks import Task, is_done
 from trisect.lab import machine
 from trisect.lab.folder import Folder
@@ -47,6 +48,7 @@ class Plan:
     rewind_seconds: float
     disk_bytes: int
     memory_bytes: int
+    spread: Spread
     listed: bool = False
 
     def words(self) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ class Plan:
             f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types",
             f"runs      {len(self.runs)}, of {self.parameters:,} parameters each",
             f"time      roughly {clock(total)} of one core ({parts})",
+            *self.spread.words(),
             f"memory    roughly {self.memory_bytes / 1e6:,.0f} MB a worker process",
             f"disk      {self.disk_bytes / 1e6:,.0f} MB",
         )
@@ -74,6 +77,7 @@ class Plan:
             },
             "parameters": self.parameters,
             "runs": [run.id for run in self.runs],
+            "jobs": self.spread.data(),
             "core_seconds": {"train": self.train_seconds, "rewind": self.rewind_seconds},
             "disk_bytes": self.disk_bytes,
             "memory_bytes": self.memory_bytes,
@@ -96,7 +100,9 @@ class Plan:
 
 def reply(settings: PlanSettings) -> Plan:
     """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
-    plan = replace(make_plan(*designs(settings.what)), listed=settings.runs)
+    plan = replace(make_plan(*designs(settings.what), fleet=settings.fleet), listed=settings.runs)
+    cores = settings.workers or plan.spread.cores
+    plan = replace(plan, spread=plan.spread._replace(cores=cores, gpus=settings.gpus))
     if not settings.force:
         plan.check_machine(Path())
     return plan
@@ -168,10 +174,10 @@ def _changed(
     return chosen.resolved()
 
 
-def make_plan(*experiments: Design) -> Plan:
+def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
     """Everything that the experiments (of one text) would run; reads the text, trains nothing.
 
-    Raises TrisectError for what cannot be run.
+    `fleet` is how many runs one job trains side by side, as on a CPU where it is null. Raises TrisectError for what cannot be run.
     """
     text = experiments[0].text
     if any(one.text != text for one in experiments):
@@ -203,15 +209,19 @@ def make_plan(*experiments: Design) -> Plan:
             f"More than {RUNS:,} runs are asked for.", known, "Name fewer seeds, sites, labels or strengths."
         )
     words, train = len(corpus.vocabulary), len(corpus.splits["train"].tokens)
+    evaluations = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
+    trained = {run: training_seconds(run, words, train, evaluated_tokens(corpus, run)) for run in runs}
+    members = fleet or FLEET["cpu"]
     return Plan(
         experiments,
         corpus,
         runs,
         size(experiments[0].model, words),
-        sum(training_seconds(run, words, train, evaluated_tokens(corpus, run)) for run in runs),
-        sum(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
+        sum(trained.values()),
+        sum(evaluations),
         disk_bytes(list(runs), words),
-        max(memory_bytes(one, words, min(FLEET["cpu"], len(runs))) for one in experiments),
+        max(memory_bytes(one, words, min(members, len(runs))) for one in experiments),
+        spread_of(runs, trained, evaluations, corpus, members),
     )
 
 

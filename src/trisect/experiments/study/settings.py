@@ -17,6 +17,15 @@ from trisect.core.spec import Design
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
+FleetSize = Annotated[
+    int,
+    Setting(
+        "Runs that a new study trains side by side in one job, for all its life.",
+        low=1,
+        high=FLEET,
+        unset="8, on a GPU 32",
+    ),
+]
 Force = Annotated[bool, Setting("Run even if more memory or disk is needed than this machine has.")]
 
 
@@ -61,18 +70,7 @@ class StudyMachine(Workers):
             choices=("float32", "bfloat16"),
         ),
     ] = "float32"
-    fleet: (
-        Annotated[
-            int,
-            Setting(
-                "Runs that a new study trains side by side in one job, for all its life.",
-                low=1,
-                high=FLEET,
-                unset="8, on a GPU 32",
-            ),
-        ]
-        | None
-    ) = None
+    fleet: FleetSize | None = None
     track: Annotated[str, Setting("Log finished runs to wandb, trackio or tensorboard as well.")] | None = None
     force: Force = False
 
@@ -101,6 +99,9 @@ class PlanSettings:
     what: DesignSource = DesignSource()
     force: Force = False
     runs: Annotated[bool, Setting("Also list the id of every run.")] = False
+    fleet: FleetSize | None = None
+    workers: Annotated[int, Setting("Cores to spread jobs over.", low=1, unset="those of this machine")] | None = None
+    gpus: Annotated[int, Setting("GPUs to spread training over (expected times, not measured).", low=1)] | None = None
 
 
 @dataclass(frozen=True)

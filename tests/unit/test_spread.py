@@ -1,0 +1,76 @@
+"""How a study spreads over cores and GPUs, and the size of its fleets, which it keeps."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import tiny
+
+import trisect
+from trisect.core.errors import StudyError
+from trisect.core.spec import Design
+from trisect.experiments.study.ledger import FLEET, fleets, join_ledger
+from trisect.experiments.study.plan import make_plan
+from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.settings import StudyMachine
+from trisect.experiments.study.spread import makespan
+from trisect.lab.folder import Folder
+from trisect.lab.inputs import Workers
+
+JOBS = st.lists(st.floats(0, 1e6), max_size=30)
+
+
+@given(JOBS, st.integers(1, 40))
+def test_jobs_end_no_sooner_than_they_can_and_within_twice_that(jobs, places):
+    least, found = max(sum(jobs) / places, max(jobs, default=0)), makespan(jobs, places)
+    assert least * (1 - 1e-9) <= found <= 2 * least * (1 + 1e-9)
+
+
+@given(JOBS)
+def test_one_place_takes_the_sum_and_enough_places_the_longest(jobs):
+    assert makespan(jobs, 1) == pytest.approx(sum(jobs))
+    assert makespan(jobs, len(jobs) + 1) == max(jobs, default=0)
+
+
+def test_smaller_fleets_are_more_jobs_of_the_same_runs():
+    runs = list(replace(find_experiment("paper"), seeds=(1, 2, 3, 4, 5)).resolved().runs("0" * 32))
+    found = {size: fleets(runs, size) for size in (32, 8, 4)}
+    assert [len(teams) for teams in found.values()] == [15, 35, 70]
+    for size, teams in found.items():
+        assert sorted(run.id for team in teams for run in team) == sorted(run.id for run in runs)
+        assert max(map(len, teams)) <= size
+
+
+def test_a_plan_says_its_jobs_and_times(tmp_path):
+    one, many = (make_plan(tiny.EXPERIMENT, fleet=size) for size in (1, None))
+    assert len(one.spread.training) == len(one.runs)
+    assert many.spread.fleet == FLEET["cpu"]
+    assert sum(many.spread.training) == pytest.approx(many.train_seconds)
+    assert sum(many.spread.evaluation) == pytest.approx(many.rewind_seconds)
+    shown = trisect.plan(tiny.EXPERIMENT, fleet=1, workers=3, gpus=2)
+    words = [line.split()[0] for line in shown.words()]
+    assert words.index("jobs") < words.index("spread") < words.index("GPUs")
+    assert "expected, not measured" in "\n".join(shown.words())
+    assert (shown.data()["jobs"]["cores"], shown.data()["jobs"]["gpus"]) == (3, 2)
+    assert "GPUs" not in [line.split()[0] for line in many.words()]
+
+
+def test_a_study_keeps_the_size_of_its_fleets(tmp_path):
+    folder, corpus = Folder(tmp_path), make_plan(tiny.EXPERIMENT).corpus.fingerprint
+    first = join_ledger(folder, [tiny.EXPERIMENT], corpus, fleet=2)
+    assert first["fleet"] == 2
+    assert max(map(len, first["fleets"])) == 2
+    assert join_ledger(folder, [tiny.EXPERIMENT], corpus) == first
+    with pytest.raises(StudyError) as caught:
+        join_ledger(folder, [tiny.EXPERIMENT], corpus, fleet=8)
+    assert caught.value.given == f"{tmp_path} belongs to a study with fleets of up to 2 runs."
+    assert "--fleet 8 is asked for" in caught.value.known
+    assert isinstance(tiny.EXPERIMENT, Design)
+
+
+def test_the_workers_of_a_dissection_are_those_of_its_studies():
+    given = Workers("cuda", 3, "ray", "auto", 2, "/shared", 5)
+    found = StudyMachine.of(given).machine(True)
+    assert found == given.machine(True)
+    assert (found.engine, found.address, found.per_gpu, found.scratch, found.losses) == ("ray", "auto", 2, "/shared", 5)
