@@ -387,4 +387,7 @@ def plan(
     only: str | Sequence[str] | None = None,
     force: bool = False,
     runs: bool = False,
+    fleet: int | None = None,
+    workers: int | None = None,
+    gpus: int | None = None,
 ) -> Plan: ...
