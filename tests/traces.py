@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trisect.core.trace import Address, Origin, Projections, ResidualBlock, Side, Trace
+from trisect.core.trace import Address, Origin, Projections, Rescaling, ResidualBlock, Side, Trace
 
 PLAIN = Origin("rows", "rows of one linear module")
 
@@ -39,7 +39,7 @@ def random_projections(
             "b_v": normal(few, inner),
             "b_o": normal(width),
         }
-    return Projections(address or Address("plain", 1), dict.fromkeys("qkvo", PLAIN), **made)
+    return Projections(address or Address("plain", 1), dict.fromkeys("qkvo", PLAIN), **made)  # type: ignore[arg-type]
 
 
 def random_trace(
@@ -58,13 +58,15 @@ def random_trace(
     bias: bool = True,
     block: str | None = None,
     centred: bool = True,
+    after: tuple[float | None, bool] | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Trace:
     """A Trace from random inputs and weights, by the formulas themselves.
 
     The last `padding` positions of the last text are padding (with weights 0 on them, and rows of their own that count
-    for nothing). `keys` other than `queries` makes a cross-attention. `block` is 'pre', 'post' or null; in a pre-LN
-    block the layer norm is applied to the residual before it is projected.
+    for nothing). `keys` other than `queries` makes a cross-attention. `block` is 'pre', 'post', 'bare' or null; in a pre-LN
+    block the layer norm is applied to the residual before it is projected. `after` puts a norm of that ε (null: a factor)
+    behind the output projection, centred or not.
     """
     cross = keys is not None
     where = address or Address("cross" if cross else "plain", 1)
@@ -78,7 +80,11 @@ def random_trace(
     if block is not None:
         gamma = 1 + 0.5 * torch.randn(width, generator=draw, dtype=torch.float64)
         beta = torch.randn(width, generator=draw, dtype=torch.float64) if centred else None
-        around = ResidualBlock(block, residual, gamma, beta, 1e-5, centred)
+        behind = None
+        if after is not None:
+            more = torch.randn(2, width, generator=draw, dtype=torch.float64)
+            behind = Rescaling(more[0], more[1] if after[1] else None, *after)
+        around = ResidualBlock(block, residual, gamma, beta, 1e-5, centred, behind)
         x = _normed(residual, around) if block == "pre" else residual
     source = torch.randn(texts, size, width, generator=draw, dtype=torch.float64) if cross else x
     real = torch.ones(texts, queries, dtype=torch.bool)
@@ -126,7 +132,10 @@ def cast(trace: Trace, dtype: torch.dtype) -> Trace:
     weights = Projections(**{name: to(value) for name, value in vars(trace.projections).items()})  # type: ignore[arg-type]
     around = trace.block
     if around is not None:
-        around = ResidualBlock(**{name: to(value) for name, value in vars(around).items()})  # type: ignore[arg-type]
+        behind = around.after
+        if behind is not None:
+            behind = Rescaling(**{name: to(value) for name, value in vars(behind).items()})  # type: ignore[arg-type]
+        around = ResidualBlock(**{name: to(value) for name, value in vars(around).items()} | {"after": behind})  # type: ignore[arg-type]
     rest = {name: to(value) for name, value in vars(trace).items()} | {"projections": weights, "block": around}
     return Trace(**rest)  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ from trisect.hf.load import load
 from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result
 from trisect.measure.mixing import norms as block_norms
-from trisect.measure.norms import per_layer, transformed_norms
+from trisect.measure.norms import per_head, per_layer, transformed_norms
 from trisect.measure.running_sums import FEWER, GROUPS, QUERIES, LayerTally
 from trisect.measure.sums import Sums
 from trisect.papers import norms as paper
@@ -219,7 +219,7 @@ def test_memory_does_not_grow_with_the_texts(bert):
         tallies = {"plain": StackTally("plain", {Address("plain", i): LayerTally(4, "attention") for i in (1, 2)})}
         counted = lab.Counted(n, n, torch.ones(len(VOCABULARY), dtype=torch.float64), ())
         for one in bert.batches(given(n).texts(), 8):
-            lab._read(bert, one, tallies, counted)
+            lab._read(bert, one, tallies, counted, {})
         ranks = [
             r for layer in tallies["plain"].layers.values() for r in (*layer.cancel.ranks, *layer.head_cancel.ranks)
         ]
@@ -314,3 +314,39 @@ def test_the_page_and_the_claim_say_how_many_queries_enter(done):
     assert said in done.report.read_text(encoding="utf-8")
     pairs = next(p for c in paper.CLAIMS if c.id == "C-3" for p in c.parts)
     assert said.capitalize() in pairs.reason
+
+
+def test_what_lies_behind_w_o_is_measured_with_it_and_said(tmp_path):
+    """Every query's parts are scaled by a factor of its own: shares by norm are of what is really added."""
+    subject = load(zoo.build("olmo2"), tokenizer=tinyhf.tokenizer())
+    found = trisect.norms(subject, given(12), out=tmp_path, quiet=True)
+    said = [n for n in found.notes if "behind W_O" in n]
+    assert len(said) == 1
+    assert said[0].startswith(
+        "A norm or a factor lies behind W_O at layer 1, layer 2: norms are of what is really added"
+    )
+    assert said[0] in found.report.read_text(encoding="utf-8")
+    one = next(iter(subject.batches(given(12).texts(), 12)))
+    with torch.no_grad():
+        trace = subject.trace(one).traces[0]
+    added, plain = (
+        made[:, 1] * trace.query_real[..., None] * trace.key_real[:, None]
+        for made in (per_head(trace), trace.weights * transformed_norms(trace)[:, :, None])
+    )
+    first = torch.tensor([[i == 0 for i in range(len(row))] for row in one.source.tokens])
+    sums = [float((made * first[:, None]).sum() / trace.query_real.sum()) for made in (added, plain)]
+    assert value(found.tables["measures"], "norm_sum", "first", 1, 2)["value"] == pytest.approx(sums[0], rel=1e-5)
+    assert abs(sums[0] / sums[1] - 1) > 0.01
+    asked = (trace.weights > 0).any(1) & trace.query_real[..., None]
+    received = added.sum(1) / asked.sum(1).clamp_min(1)
+    of_tokens = received[trace.key_real].double()
+    want = float(of_tokens.std(unbiased=False) / of_tokens.mean())
+    assert value(found.tables["measures"], "cv_af", layer=1, head=2)["value"] == pytest.approx(want, rel=1e-4)
+
+
+def test_layers_whose_sum_is_not_found_are_named():
+    layers = [Address("plain", n) for n in range(1, 6)]
+    assert lab._behind(dict.fromkeys(layers, lab.LOST)) == [
+        "What is added to the residual stream was not found at layer 1, layer 2, layer 3 and 2 more: norms there are of what W_O makes."
+    ]
+    assert lab._behind({}) == []

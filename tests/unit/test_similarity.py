@@ -267,7 +267,7 @@ def test_what_is_no_plain_map_is_left_out_by_name(tmp_path, pageless):
     layers = tuple(Address("plain", n) for n in range(1, 7))
     made = run(Made(layers, changes={"w_q": None, "b_q": None, "origins": origins}), tmp_path)
     assert made.notes == (
-        "Left out at layer 1, layer 2, layer 3 and 3 more is what needs it: q is not a plain map of its input but normed "
+        "What needs it is left out at layer 1, layer 2, layer 3 and 3 more: q is not a plain map of its input but normed "
         "(normed per head).",
     )
     assert set(value(made.tables["measures"], measure="overlap")["component"]) == {"k-v"}

@@ -94,12 +94,19 @@ class Origin:
     residual: float | None = None
 
 
+class NormedMap(NamedTuple):
+    """The weights and bias under a norm: a head reads of its input what these read; how long it is the norm decides."""
+
+    weight: Float[Tensor, "H D E"]
+    bias: Float[Tensor, "H E"] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Projections:
     """The weights of one attention layer, per head: q_h = x w_q[h] + b_q[h], f_h(x) = (x w_v[h] + b_v[h]) w_o[h].
 
     K may be smaller than H (grouped queries): head h uses key/value head h // (H / K). Null where the proof found
-    no plain selection; `origins` then says what it is instead.
+    no plain selection; `origins` then says what it is instead, and `normed` holds q, k or v that a norm follows.
     """
 
     address: Address
@@ -112,14 +119,29 @@ class Projections:
     b_k: Float[Tensor, "K E"] | None = None
     b_v: Float[Tensor, "K E"] | None = None
     b_o: Float[Tensor, " D"] | None = None
+    normed: Mapping[str, NormedMap] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaling:
+    """What a norm or a factor makes of W_O's result y before it is added: γ (y − mean) / deviation + β.
+
+    γ y where `epsilon` is null. The mean is subtracted where `centred`.
+    """
+
+    gamma: Float[Tensor, " D"]
+    beta: Float[Tensor, " D"] | None = None
+    epsilon: float | None = None
+    centred: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualBlock:
     """What stands around an attention layer: the residual added to its output, and the layer norm it meets.
 
-    kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention.
-    `centred` is false for RMS norms, which do not subtract the mean; `beta` is null where the norm has no shift.
+    kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention;
+    'bare': x + attention(x) without either, γ being ones. `centred` is false for RMS norms, which do not subtract the
+    mean; `beta` is null where the norm has no shift. `after` lies between W_O and the sum.
     """
 
     kind: str
@@ -128,6 +150,7 @@ class ResidualBlock:
     beta: Float[Tensor, " D"] | None
     epsilon: float
     centred: bool = True
+    after: Rescaling | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from trisect.core.trace import Address, ResidualBlock
+from trisect.core.errors import ModelError
+from trisect.core.trace import Address, Rescaling, ResidualBlock
 from trisect.hf.affine import Normed, Passed, PassRecord, following_parameters
 from trisect.hf.calls import Call
 
@@ -25,27 +26,44 @@ class Norm(NamedTuple):
     centred: bool
 
 
+class Behind(NamedTuple):
+    """What lies between W_O and the residual sum: the nth use of a norm, or a factor for each dimension without a module."""
+
+    rescaling: Rescaling
+    source: str = ""
+    nth: int = 0
+
+
 class Around(NamedTuple):
     """The norm and the residual around attention, and where they are met: the nth use of a module, from 0.
 
-    The residual is what enters `source`: the norm itself in a 'pre' block, the query's projection in a 'post' block;
-    `turned` where it is [T B D] there.
+    The residual is what enters `source`: the norm itself in a 'pre' block, a projection in the others; `turned` where
+    it is [T B D] there. `norm` is null in a 'bare' block, `behind` where W_O's result is added as it is.
     """
 
     kind: str
     source: str
     nth: int
-    norm: Norm
+    norm: Norm | None
     turned: bool = False
+    behind: Behind | None = None
 
 
-def find_around(call: Call, record: PassRecord, query: Passed, out: Passed, allowed: float) -> Around | None:
-    """The block around a call, null where it is neither LN(x + attention(x)) nor x + attention(LN(x)).
+def find_around(
+    call: Call, record: PassRecord, sources: Sequence[Passed], out: Passed, allowed: float
+) -> Around | None:
+    """The block around a call, null where no sum of a residual and of attention's result is met later.
 
-    'post': the first norm after the output's map is given the query's input plus what that map made. 'pre': the norm
-    that made the query's input, where its own input plus what the map made is met later (plus what runs in parallel).
+    `sources` are the maps that q, k and v come from. 'post': the first norm after the output's map is given the query's
+    input plus what that map made. 'pre': the norm that made the query's input, where its own input plus what the map made
+    is met later (plus what runs in parallel). 'bare': the query's input itself is added.
     """
-    y, x = out.leaf.detach(), query.x.detach()
+    found = (_around(call, record, source, out, allowed) for source in sources)
+    return next((one for one in found if one is not None), None)
+
+
+def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed: float) -> Around | None:
+    y, x = out.leaf.detach(), source.x.detach()
     if x.dim() != 3 or y.dim() != 3 or call.q.shape[0] not in y.shape[:2]:
         return None
     turned = [t.shape[0] != call.q.shape[0] for t in (x, y)]
@@ -54,21 +72,64 @@ def find_around(call: Call, record: PassRecord, query: Passed, out: Passed, allo
         return None
     later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
     beside = [p.leaf.detach() for p in record.passed if call.order <= p.calls <= call.order + 1 and _like(p.leaf, y)]
-    if later and _near(later[0].x, x + y, allowed) and not _goes_on(later, beside, allowed):
+    summed = bool(later) and _near(later[0].x, x + y, allowed) and _plain(later[0].given, out.leaf)
+    if summed and not _goes_on(later, beside, allowed):
         norm = measure_norm(later[0])
-        return None if norm is None else Around("post", query.name, query.nth, norm, turned[0])
+        return None if norm is None else Around("post", source.name, source.nth, norm, turned[0])
     before = [n for n in record.normed if n.calls <= call.order and n.y.shape == x.shape and torch.equal(n.y, x)]
-    if not before:
-        return None
-    residual = before[-1].x
-    total = residual + y
-    flat = [n.x.reshape(y.shape) for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()]
-    met = flat[:2] + [p.x.detach() for p in record.passed if p.calls == call.order + 1]
+    # the norm behind W_O is met before the sum is
+    sums = [n.given for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()][:3]
+    sums += [p.x for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
+    met = [given.reshape(y.shape) for given in sums]
+    about = call.order, beside, allowed
+    if before and (found := _added(met, before[-1].x, out, record, about)) is not None:
+        norm = measure_norm(before[-1])
+        return None if norm is None else Around("pre", before[-1].name, before[-1].nth, norm, turned[1], found[0])
+    found = _added(met, x, out, record, about)
+    return None if found is None else Around("bare", source.name, source.nth, None, turned[0], found[0])
+
+
+def _added(
+    met: Sequence[Tensor],
+    residual: Tensor,
+    out: Passed,
+    record: PassRecord,
+    about: tuple[int, Sequence[Tensor], float],
+) -> tuple[Behind | None] | None:
+    """What the map's result goes through before a tensor that is met later is the residual plus that; null where none is."""
+    order, beside, allowed = about
+    y = out.leaf.detach()
+    if any(_near(g, residual + y + extra, allowed) and _plain(g, out.leaf) for g in met for extra in (0, *beside)):
+        return (None,)
+    for n in (n for n in record.normed if n.calls > order and _like(n.x, y) and torch.equal(n.x, y)):
+        if any(_near(g, residual + n.y, allowed) for g in met) and (norm := measure_norm(n)) is not None:
+            return (Behind(Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred), n.name, n.nth),)
     for given in met:
-        if _like(given, y) and any(_near(given, total + extra, allowed) for extra in (0, *beside)):
-            norm = measure_norm(before[-1])
-            return None if norm is None else Around("pre", before[-1].name, before[-1].nth, norm, turned[1])
+        factor = _factor(given, out.leaf)
+        if factor is not None and any(_near(given, residual + factor * y + extra, allowed) for extra in (0, *beside)):
+            return (Behind(Rescaling(factor.cpu())),)
     return None
+
+
+def _plain(given: Tensor, leaf: Tensor) -> bool:
+    """Whether a leaf is added to a sum as it is. Values alone do not say so: beside a large residual anything is rounding."""
+    factor = _factor(given, leaf)
+    return factor is not None and bool(((factor - 1).abs() <= 1e-3).all())
+
+
+def _factor(given: Tensor, leaf: Tensor) -> Tensor | None:
+    """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; null where it is not."""
+    if not given.requires_grad:
+        return None
+    draw = torch.Generator().manual_seed(0)
+    mixed = (1 + torch.rand(given.shape, generator=draw)).to(given)
+    (gradient,) = torch.autograd.grad((given * mixed).sum(), leaf, retain_graph=True, allow_unused=True)
+    if gradient is None or gradient.shape != mixed.shape:
+        return None
+    each = (gradient / mixed).flatten(0, -2)
+    factor = each.mean(0)
+    alike = bool(((each - factor).abs().max() <= 1e-3 * factor.abs().max()).item())
+    return factor.detach() if alike and bool(factor.any()) else None
 
 
 def _like(a: Tensor, b: Tensor) -> bool:
@@ -81,6 +142,7 @@ def _goes_on(later: Sequence[Normed], beside: Sequence[Tensor], allowed: float) 
 
 
 def _near(a: Tensor, b: Tensor, allowed: float) -> bool:
+    a = a.detach()
     return float((a - b).abs().max()) <= allowed * float(a.abs().max())
 
 
@@ -91,45 +153,89 @@ def measure_norm(used: Normed) -> Norm | None:
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
     ones[..., 1::2] = -1
     epsilon = next((float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)), 1e-6)
-    shift = used.module(zeros)[0, 0]
+    try:
+        shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
+    except (RuntimeError, ValueError, TypeError, IndexError):  # called a norm, and made for inputs of another shape
+        return None
     for centred in (True, False):
-        gamma = (used.module(ones)[0, 0] - shift) / _standard(ones, epsilon, centred)[0, 0]
-        made = _standard(like, epsilon, centred) * gamma + shift
+        gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
+        made = standard(like, epsilon, centred) * gamma + shift
         # ε counts where a row is small; where the module has it under another name this comparison fails
-        if _near(made, used.y, 1e-3 if like.dtype in (torch.float32, torch.float64) else 5e-2):
+        if _near(made, used.y, _loose(like.dtype)):
             beta = shift.detach().cpu() if shift.any() else None
             return Norm(gamma.detach().cpu(), beta, epsilon, centred)
     return None
 
 
-def _standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
+def standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
+    """x over the root of its mean square, without its mean where it is centred."""
     x = x - x.mean(-1, keepdim=True) if centred else x
     return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
 
 @contextlib.contextmanager
-def watch(model: nn.Module, around: Mapping[Address, Around]) -> Iterator[dict[Address, ResidualBlock]]:
-    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`, on the CPU."""
+def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iterator[dict[Address, ResidualBlock]]:
+    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`, on the CPU.
+
+    Norms behind W_O are compared with what was found in them; raises ModelError at the end where one makes something else.
+    """
     wanted: dict[str, dict[int, tuple[Address, Around]]] = {}
     for address, one in around.items():
         wanted.setdefault(one.source, {})[one.nth] = (address, one)
+    behind = {(b.source, b.nth): (a, b) for a, one in around.items() if (b := one.behind) is not None and b.source}
     blocks: dict[Address, ResidualBlock] = {}
-    uses = dict.fromkeys(wanted, 0)
+    uses, normed, wrong = dict.fromkeys(wanted, 0), dict.fromkeys((key[0] for key in behind), 0), []
 
     def catch(name: str, given: Tensor) -> None:
         if uses[name] in wanted[name]:
             address, block = wanted[name][uses[name]]
-            x = given.detach().cpu()
-            x = x.transpose(0, 1) if block.turned else x
-            gamma, beta, epsilon, centred = block.norm
-            blocks[address] = ResidualBlock(block.kind, x, gamma, beta, epsilon, centred)
+            blocks[address] = _block(block, given)
         uses[name] += 1
+
+    def compare(name: str, given: Tensor, made: Any) -> None:
+        known = behind.get((name, normed[name]))
+        normed[name] += 1
+        if known is not None and not _made_so(known[1].rescaling, given, made):
+            wrong.append((known[0], name))
 
     with contextlib.ExitStack() as stack:
         modules = dict(model.named_modules())
-        for name in wanted.keys() & modules.keys():
-            hook = lambda _m, a, k, name=name: catch(name, a[0] if a else next(iter(k.values())))  # noqa: E731
-            stack.callback(modules[name].register_forward_pre_hook(hook, with_kwargs=True).remove)
+        for name_of in wanted.keys() & modules.keys():
+            hook = lambda _m, a, k, name=name_of: catch(name, a[0] if a else next(iter(k.values())))  # noqa: E731
+            stack.callback(modules[name_of].register_forward_pre_hook(hook, with_kwargs=True).remove)
+        for name_of in normed.keys() & modules.keys():
+            after = lambda _m, a, out, name=name_of: compare(name, a[0], out)  # noqa: E731
+            stack.callback(modules[name_of].register_forward_hook(after).remove)
         if bare := wanted.keys() - modules.keys():  # XLNet multiplies by parameters
             stack.enter_context(following_parameters(model, lambda n, x, _y: catch(n, x) if n in bare else None))
         yield blocks
+    if wrong:
+        address, module = wrong[0]
+        given = f"{str(address).capitalize()} of {name} does not compute what was found on loading."
+        known = f"In this read what {module} makes of the output of W_O is not what was found in it on loading."
+        raise ModelError(given, known, "Load the model again as it is now.")
+
+
+def _block(around: Around, given: Tensor) -> ResidualBlock:
+    x = given.detach().cpu()
+    x = x.transpose(0, 1) if around.turned else x
+    after = None if around.behind is None else around.behind.rescaling
+    if around.norm is None:
+        return ResidualBlock(around.kind, x, torch.ones(x.shape[-1], dtype=x.dtype), None, 0.0, False, after)
+    gamma, beta, epsilon, centred = around.norm
+    return ResidualBlock(around.kind, x, gamma, beta, epsilon, centred, after)
+
+
+def _made_so(rescaling: Rescaling, given: Tensor, made: Any) -> bool:
+    """Whether a norm makes what was found in it, at the first and last positions; where the values are no numbers others say so."""
+    if not isinstance(made, Tensor) or made.shape != given.shape or rescaling.epsilon is None:
+        return False
+    x, y = (t.detach().reshape(-1, t.shape[-1])[[0, -1]].float() for t in (given, made))
+    gamma, beta = rescaling.gamma.to(x), 0.0 if rescaling.beta is None else rescaling.beta.to(x)
+    want = standard(x, rescaling.epsilon, rescaling.centred) * gamma + beta
+    return not bool(torch.isfinite(y).all()) or _near(want, y, _loose(given.dtype))
+
+
+def _loose(kind: torch.dtype) -> float:
+    """What share of a norm's result is rounding."""
+    return 1e-3 if kind in (torch.float32, torch.float64) else 5e-2

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError
 from trisect.hf.affine import ends_of, following_parameters
 from trisect.hf.calls import Call
+from trisect.hf.deviations import Deviations, Places
 from trisect.hf.operands import tensors_in
-from trisect.hf.sketches import DIRECTIONS, CallLaws, MapLaw, OutLaw, PartLaw
+from trisect.hf.sketches import DIRECTIONS, CallLaws, MapLaw, OutLaw, PartLaw, marks_of
 
 POSITIONS = 64  # of a batch, that a map is looked at
 ROWS, QUERIES = 4, 16  # of a batch, that weights times v are looked at
@@ -33,53 +32,6 @@ class _Use(NamedTuple):
 
     x: Tensor
     y: Tensor
-
-
-class Places(NamedTuple):
-    """Positions of a batch: row and position of each."""
-
-    row: Int[Tensor, " N"]
-    position: Int[Tensor, " N"]
-
-    def of(self, x: Tensor, rows: int, length: int, time_first: bool) -> Tensor:
-        """x at those positions, [N units]; x is batch first or time first, and may hold more positions than are asked."""
-        if x.dim() == 3 and rows != length:
-            time_first = tuple(x.shape[:2]) == (length, rows)
-        flat = x.reshape(-1, x.shape[-1])
-        index = self.position * rows + self.row if time_first else self.row * (len(flat) // rows) + self.position
-        return flat[index.to(flat.device)]
-
-
-class _Finding(NamedTuple):
-    """By how much a law is off at each position of a sample, what is allowed, and the law in words."""
-
-    off: Float[Tensor, " N"]
-    allowed: float
-    sample: Places
-    order: int
-    words: str
-
-
-class Deviations(list[_Finding]):
-    """What was found of the laws of one forward pass."""
-
-    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
-        """By how much a law is off at a sample of positions, beside the size of what it is about."""
-        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
-        share = torch.where(torch.isfinite(size), share.nan_to_num(torch.inf), 0.0)  # padding may be no number at all
-        self.append(_Finding(share, allowed, sample, order, words))
-
-    def fail(self, order: int, words: str) -> None:
-        """A law that cannot hold at all."""
-        none = torch.zeros(1, dtype=torch.long)
-        self.append(_Finding(torch.full((1,), torch.inf), 0.0, Places(none, none), order, words))
-
-    def judge(self, name: str, addresses: Sequence[object]) -> None:
-        """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
-        for one in sorted(self, key=lambda f: f.order):
-            if one.off.numel() and not float(one.off.max()) <= one.allowed:
-                worst = int(one.off.argmax())
-                raise _refusal(name, str(addresses[one.order]), one, worst)
 
 
 class _Mixed(NamedTuple):
@@ -96,24 +48,26 @@ class _Mixed(NamedTuple):
 class Checker:
     """Looks at the calls and maps of one forward pass; `laws` are those of its calls, null where a call is not read.
 
-    `past` says how many keys come from a cache.
+    `past` says how many keys come from a cache, `masks` [B T] which positions of the inputs are real.
     """
 
     laws: Sequence[CallLaws | None]
     past: int = 0
+    masks: Sequence[Tensor] = ()
     wanted: set[tuple[str, int]] = field(default_factory=set)
     used: dict[str, int] = field(default_factory=dict)
     uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
-    deviations: Deviations = field(default_factory=Deviations)
+    deviations: Deviations = field(init=False)
     waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
     last: dict[tuple[str, int], int] = field(default_factory=dict)
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
     checked: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.deviations = Deviations(self.masks)
         for order, laws in enumerate(self.laws):
             if laws is not None:
-                own = {(p.map.name, p.map.nth) for p in laws.parts.values()}
+                own = {(m.name, m.nth) for m in _maps(laws)}
                 self.wanted |= own
                 self.last |= dict.fromkeys(own, order)
                 self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
@@ -160,6 +114,8 @@ class Checker:
         queries = self._sample(call.order, call.q.shape[0], call.q.shape[2])
         for name, part in laws.parts.items():
             self._part(call, name, part, queries if name == "q" else keys)
+        for law in laws.maps.values():
+            self._under(call, law)
         self._mixed(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
 
@@ -168,7 +124,18 @@ class Checker:
         if len(index) > POSITIONS:
             index = torch.randint(rows * length, (POSITIONS,), generator=_draw(order))
             index[:2] = torch.tensor([0, rows * length - 1])
-        return Places(index // length, index % length)
+        return Places(index // length, index % length, length)
+
+    def _under(self, call: Call, law: MapLaw) -> None:
+        """A map with a norm behind it."""
+        key, rows = (law.name, law.nth), call.q.shape[0]
+        use = self.uses.get(key)
+        if use is None or key in self.checked:
+            return
+        self.checked.add(key)
+        sample = self._sample(call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
+        x, y = (sample.of(u, rows, sample.length, False) for u in use)
+        self.look(law, x, y, call.order, sample)
 
     def _part(self, call: Call, name: str, law: PartLaw, sample: Places) -> None:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
@@ -238,7 +205,7 @@ class Checker:
         made = (weights @ v.flatten(1, 2)).sum(1)
         given = torch.einsum("bhte,her->btr", output, looks)
         size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
-        sample = Places(row.repeat_interleave(len(place)), place.repeat(len(row)))
+        sample = Places(row.repeat_interleave(len(place)), place.repeat(len(row)), length)
         allowed = _rounding(call.v, call.weights)
         self.deviations.note(
             (made - given).norm(dim=2).flatten(),
@@ -260,7 +227,7 @@ class Checker:
         entered = len(use.x.reshape(-1, use.x.shape[-1])) // rows
         if entered < length:  # padded for attention alone
             keep = (sample.position < entered).nonzero().flatten()
-            sample, made, length = Places(sample.row[keep], sample.position[keep]), made[keep], entered
+            sample, made, length = Places(sample.row[keep], sample.position[keep], entered), made[keep], entered
         if use.x.shape[-1] != len(law.own):
             self.deviations.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
@@ -289,17 +256,9 @@ class Checker:
         self.deviations.judge(name, addresses)
 
 
-def _refusal(name: str, layer: str, one: _Finding, worst: int) -> ModelError:
-    off = float(one.off[worst])
-    where = (
-        f", by {off:.1e} of its size at position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
-    )
-    known = f"In this read {one.words}{where if off < torch.inf else ''}; {one.allowed:.0e} would be rounding."
-    known = known if off < torch.inf else f"In this read {one.words}."
-    todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
-    return ModelError(
-        f"{layer[0].upper()}{layer[1:]} of {name} does not compute what was found on loading.", known, todo
-    )
+def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
+    """The maps that q, k and v are made by."""
+    return (*(part.map for part in laws.parts.values()), *laws.maps.values())
 
 
 def _draw(order: int) -> torch.Generator:
@@ -315,10 +274,15 @@ def _rounding(*given: Tensor) -> float:
 
 @contextlib.contextmanager
 def checking(
-    model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object], past: int = 0
+    model: nn.Module,
+    name: str,
+    laws: Sequence[CallLaws | None],
+    addresses: Sequence[object],
+    past: int = 0,
+    masks: Sequence[Tensor] = (),
 ) -> Iterator[Checker]:
     """Look at the laws in one forward pass inside; raises ModelError at its end where one does not hold."""
-    checker = Checker(laws, past)
+    checker = Checker(laws, past, masks)
     modules = dict(model.named_modules())
     names = {key[0] for key in checker.wanted}
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
@@ -338,11 +302,19 @@ def checking(
 
 @torch.no_grad()
 def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object]) -> None:
-    """Feed a few random vectors to every map that weights were found in; raises ModelError where it makes something else by now."""
+    """Feed a few random vectors to every map that weights were found in, and compare those that are bare parameters with their marks.
+
+    Raises ModelError where one makes something else by now.
+    """
     checker, modules = Checker(laws), dict(model.named_modules())
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     for order, own in enumerate(laws):
-        maps = [] if own is None else [p.map for p in own.parts.values()] + ([] if own.out is None else [own.out.map])
+        maps = () if own is None else (*_maps(own), *(() if own.out is None else (own.out.map,)))
+        for bare, mark in () if own is None else own.bare.items():
+            now, known = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
+            off = torch.inf if now is None else float((now - known).norm() / known.norm().clamp_min(1e-30))
+            if not off <= ROUNDING[torch.float64]:
+                checker.deviations.fail(order, f"{bare} is not what it was on loading")
         for law in maps:
             module = modules.get(law.name)
             if module is None or (law.name, law.nth) in checker.checked:

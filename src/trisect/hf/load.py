@@ -202,8 +202,8 @@ class Pretrained:
 
         with (
             torch.no_grad(),
-            watch(self.model, self.proof.around()) as blocks,
-            checking(self.model, self.name, laws, self.addresses, _past(inputs)) as checker,
+            watch(self.model, self.name, self.proof.around()) as blocks,
+            checking(self.model, self.name, laws, self.addresses, _past(inputs), _masks(inputs)) as checker,
         ):
             return self._run(inputs, edits_at(self.addresses, write), meet)[0]
 
@@ -363,6 +363,12 @@ def _name(folder: Path) -> str:
     """A folder's name, with its parent's where the name alone says nothing."""
     place = folder.resolve()
     return f"{place.parent.name}/{place.name}" if place.name in PLAIN_NAMES else place.name
+
+
+def _masks(inputs: Inputs) -> tuple[Tensor, ...]:
+    """Which positions are real, of every mask [B T] among the inputs."""
+    given = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
+    return tuple(t.bool() for t in given if t.dim() == 2)
 
 
 def _past(inputs: Inputs) -> int:

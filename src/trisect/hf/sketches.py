@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from trisect.hf.affine import Affine
 
@@ -47,10 +47,15 @@ class OutLaw(NamedTuple):
 
 
 class CallLaws(NamedTuple):
-    """What was found of one attention call, to be looked at again on every read."""
+    """What was found of one attention call, to be looked at again on every read.
+
+    `maps` are those under a norm; `bare` are marks of the parameters that are maps without a module of their own.
+    """
 
     parts: Mapping[str, PartLaw] = {}
     out: OutLaw | None = None
+    maps: Mapping[str, MapLaw] = {}
+    bare: Mapping[str, Float[Tensor, " r"]] = {}
 
 
 @torch.no_grad()
@@ -75,3 +80,20 @@ def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_fi
     own = torch.zeros_like(law.images)
     own[flat] = law.images[flat]
     return OutLaw(law, own, law.images[flat].unflatten(0, tuple(columns.shape)), owner, time_first)
+
+
+@torch.no_grad()
+def marks_of(model: nn.Module, names: Iterable[str]) -> dict[str, Float[Tensor, " r"]]:
+    """A few random sums over each of the named parameters, and its size: others where its values are; names of modules are passed over."""
+    parameters, found = dict(model.named_parameters()), {}
+    for name in dict.fromkeys(names):
+        own = parameters.get(name)
+        if own is None:
+            continue
+        flat, draw = own.detach().flatten(), torch.Generator().manual_seed(own.numel())
+        sums = [torch.zeros((), dtype=torch.float64)] * DIRECTIONS
+        for part in flat.split(1 << 20):
+            given = part.double().cpu()
+            sums = [s + given @ torch.randn(len(part), generator=draw, dtype=torch.float64) for s in sums]
+        found[name] = torch.stack([*sums, flat.double().norm().cpu()])
+    return found

@@ -15,20 +15,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.trace import Address, Origin, Projections
-from trisect.hf.affine import Affine, Passed, PassRecord, cut
+from trisect.core.trace import Address, NormedMap, Origin, Projections
+from trisect.hf.affine import Affine, Normed, Passed, PassRecord, cut
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.normed import find_normed
 from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
-from trisect.hf.sketches import CallLaws, PartLaw, map_law
+from trisect.hf.sketches import CallLaws, MapLaw, PartLaw, map_law, marks_of
 
 # a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
 # models in float64 still turn positions and take norms in float32
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 # codes are read back from a ratio of two gradients, so that they must be few in half precision
 DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, torch.float16: 64}
-NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,8 @@ class TracedPart(NamedTuple):
     bias: Float[Tensor, "H E"] | None = None
     passed: tuple[Passed, ...] = ()
     law: PartLaw | None = None
+    normed: NormedMap | None = None
+    map: MapLaw | None = None
 
 
 def find_weights(
@@ -91,7 +93,9 @@ def _one(
     left: Sequence[Left],
 ) -> CallWeights:
     before = [p for p in record.passed if p.calls <= call.order]
-    parts = {n: _trace(model, call.module, n, t, before) for n, t in zip("qkv", (call.q, call.k, call.v), strict=True)}
+    norms = [n for n in record.normed if n.calls <= call.order]
+    given = zip("qkv", (call.q, call.k, call.v), strict=True)
+    parts = {n: _trace(model, call.module, n, t, before, norms) for n, t in given}
     sources = [p for part in parts.values() for p in part.passed]
     out = find_output(call, record, sources, consumers, left, tolerance(call.v))
     origins = {n: part.origin for n, part in parts.items()} | {"o": out.origin}
@@ -99,10 +103,15 @@ def _one(
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
     detached = {n: None if t is None else t.detach().cpu() for n, t in weights.items()}
     around = None
-    if out.passed is not None and parts["q"].passed:
-        around = find_around(call, record, parts["q"].passed[0], out.passed, tolerance(call.v))
-    laws = CallLaws({n: part.law for n, part in parts.items() if part.law is not None}, out.law)
-    return CallWeights(call.module, Projections(address, origins, **detached), around, laws=laws)
+    if out.passed is not None:
+        around = find_around(call, record, sources, out.passed, tolerance(call.v))
+    maps = {n: part.map for n, part in parts.items() if part.map is not None}
+    own = {n: part.law for n, part in parts.items() if part.law is not None}
+    used = [*(law.map.name for law in own.values()), *(m.name for m in maps.values())]
+    bare = marks_of(model, used if out.law is None else [*used, out.law.map.name])
+    laws = CallLaws(own, out.law, maps, bare)
+    normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
+    return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, laws=laws)
 
 
 def tolerance(t: Tensor) -> float:
@@ -110,7 +119,9 @@ def tolerance(t: Tensor) -> float:
     return TOLERANCE[t.dtype]
 
 
-def _trace(model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed]) -> TracedPart:
+def _trace(
+    model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed], norms: Sequence[Normed]
+) -> TracedPart:
     """One of q, k, v [B H T E] back to the affine maps that it is made by."""
     sources = _reached_maps(t, passed)
     if not sources:
@@ -122,7 +133,10 @@ def _trace(model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence
     source = sources[0]
     if source.units is not None and source.factors is not None:
         return _selected(model, module, name, t, source, passed)
-    return TracedPart(_not_selected(name, t, source), passed=uses)
+    use = source.passed
+    found = find_normed(name, t, use, source.gradient, norms, tolerance(t))
+    law = None if found.map is None else map_law(use.name, use.nth, use.map())
+    return TracedPart(found.origin, passed=uses, normed=found.map, map=law)
 
 
 def _reached_maps(t: Tensor, passed: Sequence[Passed]) -> list[MapUse]:
@@ -261,44 +275,3 @@ def _named(model: nn.Module, module: str, values: Tensor) -> str | None:
             if torch.allclose(flat, values.flatten(), rtol=1e-3, atol=1e-5):
                 return name
     return None
-
-
-def _not_selected(name: str, t: Tensor, source: MapUse) -> Origin:
-    """What q, k or v is where it is not a selection: normed per head, normed as a whole, or something else."""
-    gradient = source.gradient.reshape(-1, source.gradient.shape[-1])
-    rows = gradient.any(1).nonzero().flatten()
-    use, (_, heads, _, width) = source.passed, t.shape
-    if len(rows) != 1:
-        return Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}")
-    value = use.leaf.detach().reshape(gradient.shape)[rows[0]]
-    affine, blocks = use.map(), []
-    first = t[0, :, 0, :]
-    for head in range(heads):
-        weights = torch.linspace(1, 2, width, device=t.device, dtype=t.dtype)
-        (own,) = torch.autograd.grad((first[head] * weights).sum(), use.leaf, retain_graph=True)
-        own = own.reshape(gradient.shape)[rows[0]]
-        # a norm does not see how long its input is: along the input itself its derivative is 0 (Euler), but for its ε
-        if float((value * own).sum().abs()) > NORMED * float((value * own).abs().sum()):
-            return Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it")
-        blocks.append(own.nonzero().flatten().cpu())
-    if all(len(b) == width for b in blocks) and len(torch.cat(blocks).unique()) == heads * width:
-        units, words = torch.stack(blocks), f"rows of {use.name}, normed in each head"
-    elif affine.weight.shape[0] == heads * width:
-        units = torch.arange(heads * width).view(heads, width)
-        words = f"all of {use.name}, normed across the heads"
-        if not _in_order(t, use):
-            return Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed)
-    else:
-        return Origin("mixed", f"{name} is made of {use.name}, but no selection of it")
-    return Origin("normed", words, affine.parameter, affine.bias_parameter, units, affine.transposed)
-
-
-def _in_order(t: Tensor, use: Passed) -> bool:
-    """Whether head h, dimension e of t is unit h·E + e of the map: two inputs then differ by one factor for all."""
-    rows, _, length, _ = t.shape
-    if rows < 2 or use.leaf.numel() != t.numel():
-        return False
-    y = use.leaf.detach().reshape(rows, length, -1)[:2, 0].double()
-    ratio = t.detach()[:2, :, 0].flatten(1).double() / y
-    both = ratio[0] / ratio[1]
-    return bool(((both - both.median()).abs() <= 50 * tolerance(t) * both.median().abs()).float().mean() > 0.9)

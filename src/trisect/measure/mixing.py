@@ -10,7 +10,17 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.trace import Projections, ResidualBlock, Trace
-from trisect.measure.norms import output_projection, single, summed, within
+from trisect.measure.norms import (
+    added_bias,
+    added_projection,
+    added_weights,
+    output_projection,
+    project,
+    query_scale,
+    single,
+    summed,
+    within,
+)
 
 KINDS = ("attention", "residual", "full")
 
@@ -37,7 +47,7 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     In stack 'cross' the residual is no position's. 0 at padding. Raises ModelError where the block is not known,
     SpecError for another kind. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N, AttnResLn-N).
     """
-    found = summed(trace.weights, trace.values, _projection(trace, kind))
+    found = summed(added_weights(trace), trace.values, _projection(trace, kind))
     if kind != "attention":
         if not trace.crosses:
             own = torch.linalg.vector_norm(_own(trace, kind), dim=-1)
@@ -66,7 +76,7 @@ def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B
 def mixed(trace: Trace, kind: str = "attention") -> Mixed:
     """Both parts of every position's new vector, without β and the output's bias. Errors as `norms`."""
     w_o = _projection(trace, kind)
-    context = _project(single(_others(trace)) @ single(trace.values), w_o)
+    context = project(single(_others(trace)) @ single(trace.values), w_o) * _behind(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
     return Mixed(_own(trace, kind) * scale, context * scale)
 
@@ -98,7 +108,7 @@ def expansion_rate(projections: Projections) -> Expansion:
 def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
     """The vectors x that attention projects, as far as the block tells them: behind the norm in a pre-LN block."""
     block = trace.block
-    if block is None or block.kind == "post":
+    if block is None or block.kind != "pre":
         return None if block is None else block.residual
     x = single(block.residual)
     centred = x - x.mean(-1, keepdim=True) if block.centred else x
@@ -115,16 +125,16 @@ def _known(trace: Trace, kind: str) -> ResidualBlock:
 
 
 def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
-    """W_O, followed by what of the layer norm is linear: centring and γ."""
+    """W_O and what is linear behind it, followed by what of the layer norm is: centring and γ."""
     if kind not in KINDS:
         known = f"There are {', '.join(KINDS)}."
         raise SpecError(f"The kind of block '{kind}' is not known.", known, "Use one of them.")
-    w_o = output_projection(trace.projections)
+    w_o = added_projection(trace)
     return w_o if kind == "attention" else _linear(w_o, _known(trace, kind), kind)
 
 
 def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
-    if kind != "full" or block.kind == "pre":
+    if kind != "full" or block.kind != "post":
         return vectors
     centred = vectors - vectors.mean(-1, keepdim=True) if block.centred else vectors
     return centred * single(block.gamma)
@@ -133,12 +143,16 @@ def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
 def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     """One over the deviation of what enters the layer norm; 1 where no norm follows."""
     block = _known(trace, kind)
-    if kind != "full" or block.kind == "pre":
+    if kind != "full" or block.kind != "post":
         return torch.ones_like(single(block.residual[..., 0]))
-    entering = _project(single(trace.output), output_projection(trace.projections)) + single(block.residual)
-    if trace.projections.b_o is not None:
-        entering = entering + single(trace.projections.b_o)
-    return _deviation(entering, block)
+    made = project(single(trace.output), added_projection(trace)) * _behind(trace) + added_bias(trace)
+    return _deviation(made + single(block.residual), block)
+
+
+def _behind(trace: Trace) -> Float[Tensor, "B T 1"] | float:
+    """What a norm behind W_O multiplies every query's parts by."""
+    scale = query_scale(trace)
+    return 1.0 if scale is None else scale[..., None]
 
 
 def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor, "B T"]:
@@ -150,10 +164,10 @@ def _own(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
     """What a position takes from itself, before the scale: its own weight's share, and the residual."""
     w_o = _projection(trace, kind)
     if trace.crosses:
-        own = torch.zeros_like(_project(single(trace.output), w_o))
+        own = torch.zeros_like(project(single(trace.output), w_o))
     else:
         itself = torch.diagonal(single(trace.weights), dim1=2, dim2=3)
-        own = _project(itself[..., None] * single(trace.values), w_o)
+        own = project(itself[..., None] * single(trace.values), w_o) * _behind(trace)
     if kind == "attention":
         return own
     block = _known(trace, kind)
@@ -167,9 +181,3 @@ def _others(trace: Trace) -> Float[Tensor, "B H T S"]:
         return weights
     same = torch.eye(weights.shape[2], weights.shape[3], dtype=torch.bool, device=weights.device)
     return weights.masked_fill(same, 0.0)
-
-
-def _project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B T D"]:
-    """Σ_h parts_h w_o[h] as one product."""
-    heads, inner, width = w_o.shape
-    return parts.transpose(1, 2).reshape(*parts.shape[:1], parts.shape[2], heads * inner) @ w_o.reshape(-1, width)

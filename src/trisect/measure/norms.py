@@ -18,24 +18,28 @@ def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
     """‖f_h(x_j)‖ of every head and position, f_h(x) = v_h W_O^h with the value's bias and without the output's.
 
     By W_O^h = L_h Q_h with orthonormal rows in Q_h, ‖v W_O^h‖ = ‖v L_h‖, so nothing is wider than a head; 0 at padding.
-    Raises ModelError where the layer's output projection is unknown. Source: Kobayashi et al. 2020, f(x) and its norm.
+    Where a norm or a factor lies behind W_O, f_h goes on through what of it is linear; a norm's deviation is a query's, and
+    not in it (`query_scale`). Raises ModelError where the layer's output projection is unknown.
+    Source: Kobayashi et al. 2020, f(x) and its norm.
     """
-    found = lengths(trace.values, output_projection(trace.projections))
+    found = lengths(trace.values, added_projection(trace))
     return found.masked_fill(~trace.key_real[:, None], 0.0)
 
 
 def per_head(trace: Trace) -> Float[Tensor, "B H T S"]:
-    """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖; 0 where query or key is padding. Raises ModelError as transformed_norms."""
+    """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖, as it is added; 0 where query or key is padding. Raises ModelError as transformed_norms."""
     norms = transformed_norms(trace)
-    return (trace.weights.to(norms.dtype) * norms[:, :, None]).masked_fill_(~trace.query_real[:, None, :, None], 0.0)
+    return (added_weights(trace).to(norms.dtype) * norms[:, :, None]).masked_fill(
+        ~trace.query_real[:, None, :, None], 0.0
+    )
 
 
 def per_layer(trace: Trace) -> Float[Tensor, "B T S"]:
-    """‖Σ_h a^h_ij f_h(x_j)‖: the heads' vectors added, then the norm; 0 where query or key is padding.
+    """‖Σ_h a^h_ij f_h(x_j)‖: the heads' vectors added, as the residual stream gets them, then the norm.
 
-    Raises ModelError as transformed_norms. Source: Kobayashi et al. 2020.
+    0 where query or key is padding. Raises ModelError as transformed_norms. Source: Kobayashi et al. 2020.
     """
-    return within(trace, summed(trace.weights, trace.values, output_projection(trace.projections)))
+    return both(trace).layer
 
 
 class Both(NamedTuple):
@@ -47,7 +51,9 @@ class Both(NamedTuple):
 
 def both(trace: Trace) -> Both:
     """`transformed_norms` and `per_layer` in the time of the second. Raises ModelError as transformed_norms."""
-    alone, pairs = _summed(trace.weights, trace.values, output_projection(trace.projections))
+    alone, pairs = _summed(trace.weights, trace.values, added_projection(trace))
+    scale = query_scale(trace)
+    pairs = pairs if scale is None else pairs.mul_(scale[..., None].to(pairs))
     return Both(alone.masked_fill(~trace.key_real[:, None], 0.0), within(trace, pairs))
 
 
@@ -64,6 +70,62 @@ def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
         todo = "Norms need a plain output projection; weights, similarity and ablation work without it."
         raise ModelError(f"The output projection of {projections.address} is not known per head.", known, todo)
     return single(projections.w_o)
+
+
+def added_projection(trace: Trace) -> Float[Tensor, "H E D"]:
+    """W_O, followed by what is linear of the norm or the factor behind it. Raises ModelError as output_projection."""
+    w_o, after = output_projection(trace.projections), None if trace.block is None else trace.block.after
+    if after is None:
+        return w_o
+    w_o = w_o - w_o.mean(-1, keepdim=True) if after.centred else w_o
+    return w_o * single(after.gamma)
+
+
+def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
+    """One over the deviation of W_O's result at every query, by which a norm behind it multiplies; null where there is none.
+
+    Given it the norm is linear, so that every part of what is added is scaled alike.
+    """
+    after = None if trace.block is None else trace.block.after
+    if after is None or after.epsilon is None:
+        return None
+    y = written(trace)
+    spread = y.var(-1, unbiased=False) if after.centred else y.square().mean(-1)
+    return (spread + after.epsilon).rsqrt()
+
+
+def added_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
+    """The weights, times `query_scale`: with `added_projection` they give what is added."""
+    scale = query_scale(trace)
+    return single(trace.weights) if scale is None else single(trace.weights) * scale[:, None, :, None]
+
+
+@torch.no_grad()
+def written(trace: Trace) -> Float[Tensor, "B T D"]:
+    """What W_O makes, with its bias: Σ_h output_h W_O^h + b_O. Raises ModelError as output_projection."""
+    y = project(single(trace.output), output_projection(trace.projections))
+    return y if trace.projections.b_o is None else y + single(trace.projections.b_o)
+
+
+def added_bias(trace: Trace) -> Float[Tensor, "B T D"]:
+    """What is added without coming from any position: the output's bias behind the norm or factor, and that norm's own bias.
+
+    With the parts Σ_h a f_h(x_j) it makes the whole.
+    """
+    y = torch.zeros_like(project(single(trace.output), output_projection(trace.projections)))
+    y = y if trace.projections.b_o is None else y + single(trace.projections.b_o)
+    after, scale = None if trace.block is None else trace.block.after, query_scale(trace)
+    if after is None:
+        return y
+    y = y - y.mean(-1, keepdim=True) if after.centred else y
+    y = y * single(after.gamma) * (1.0 if scale is None else scale[..., None])
+    return y if after.beta is None else y + single(after.beta)
+
+
+def project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B T D"]:
+    """Σ_h parts_h w_o[h] as one product."""
+    heads, inner, width = w_o.shape
+    return parts.transpose(1, 2).reshape(*parts.shape[:1], parts.shape[2], heads * inner) @ w_o.reshape(-1, width)
 
 
 def single(values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trisect.core.trace import Trace
 from trisect.measure import mixing
-from trisect.measure.norms import both, single
+from trisect.measure.norms import both, query_scale, single
 from trisect.measure.sums import Ranks, Sums, moments
 from trisect.measure.token_categories import CATEGORIES
 
@@ -23,10 +23,14 @@ QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.
 
 
 class TokenNorms(NamedTuple):
-    """One trace's numbers per token: ‖f(x)‖, and the weight that it gets, mean over the queries that may attend to it."""
+    """One trace's numbers per token: ‖f(x)‖, and the weight that it gets, mean over the queries that may attend to it.
+
+    `af` is the mean of ‖a f(x)‖ as it is added: a f, unless a norm behind W_O scales every query's parts.
+    """
 
     f: Float[Tensor, "B H S"]
     a: Float[Tensor, "B H S"]
+    af: Float[Tensor, "B H S"]
 
 
 class Whose(NamedTuple):
@@ -105,9 +109,12 @@ class LayerTally:
         weights = _masked(trace)
         f, attention = both(trace)
         layer = [attention] if self.kind == "attention" else [attention, mixing.norms(trace, self.kind)]
-        seen = TokenNorms(f, _received(weights))
+        scale = query_scale(trace)
+        added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
+        a = _received(weights)
+        seen = TokenNorms(f, a, f * (a if scale is None else _received(added)))
         self._add_dispersion(trace, seen, whose)
-        self._add_shares(trace, weights, layer, seen, whose)
+        self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, whose)
         self._add_pairs(trace, weights, seen, whose, model)
         for name in ("f", "a"):
             values = getattr(seen, name)
@@ -122,15 +129,17 @@ class LayerTally:
         x = None if trace.crosses else mixing.layer_input(trace)
         if x is not None:
             self.x.add(group, moments(torch.linalg.vector_norm(single(x), dim=-1), trace.key_real))
-        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.a * seen.f)):
+        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
             sums.add(group, moments(values, real))
 
-    def _add_shares(self, trace: Trace, weights: Tensor, norms: list[Tensor], seen: TokenNorms, whose: Whose) -> None:
-        group = whose.group.numpy()
-        belongs = torch.nn.functional.one_hot(whose.category.to(weights.device), len(CATEGORIES)).to(weights.dtype)
+    def _add_shares(
+        self, trace: Trace, given: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, whose: Whose
+    ) -> None:
+        """`given` are the weights [B H S] that tokens get, added up over queries: as they are, and as they are added."""
+        group, whole = whose.group.numpy(), given[0]
+        belongs = torch.nn.functional.one_hot(whose.category.to(whole.device), len(CATEGORIES)).to(whole.dtype)
         belongs = belongs * trace.key_real[..., None]
-        given = weights.sum(2)
-        heads = torch.stack([given @ belongs, (given * seen.f) @ belongs], 1)
+        heads = torch.stack([whole @ belongs, (given[1] * seen.f) @ belongs], 1)
         layers = [one.sum(1, keepdim=True) @ belongs for one in norms]
         self.head_sums.add(group, heads)
         self.sums.add(group, torch.cat([heads[:, 0].mean(1, keepdim=True), *layers], 1))

@@ -15,7 +15,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Trace
+from trisect.core.trace import Address, Trace
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured
@@ -26,6 +26,11 @@ from trisect.measure.sums import group_of
 from trisect.measure.token_categories import CATEGORIES, find_categories, find_words
 from trisect.papers.norms_revised import SOURCE
 
+BEHIND = (
+    "A norm or a factor lies behind W_O at {where}: norms are of what is really added, each part scaled as its query is. ‖f(x)‖ is "
+    "without that scale, which no token has by itself, and expansion rates are of W_V and W_O alone."
+)
+LOST = "What is added to the residual stream was not found at {where}: norms there are of what W_O makes."
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
     "sep": "No special token stands inside or after a text here: there is no category [SEP].",
@@ -61,9 +66,10 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
         stack: StackTally(stack, {a: LayerTally(h, block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
     }
+    around: dict[Address, str] = {}
     with bench.progress("Reading texts") as step:
         for one in subject.batches(texts.texts(), settings.batch):
-            _read(subject, one, tallies, counted)
+            _read(subject, one, tallies, counted, around)
             step(one.rows[-1][0] + 1, counted.texts)
     drawn, statistics = DrawnTexts(counted.texts, settings.seed), {}
     rows = [
@@ -71,7 +77,8 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     ]
     rows += _expansion(layers.values())
     measures = frame("measures", [{"subject": subject.name} | row for row in rows])
-    notes = tuple(dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_missing(next(iter(tallies.values()))))))
+    absent = _missing(next(iter(tallies.values())))
+    notes = tuple(dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_behind(around), *absent)))
     facts = _facts(subject, texts, counted, next(iter(tallies)), settings)
 
     orders = layer_test(next(iter(tallies.values())), drawn)
@@ -112,8 +119,14 @@ def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
 
 
 @torch.no_grad()
-def _read(subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], counted: Counted) -> None:
-    """One batch through the model and into the tallies."""
+def _read(
+    subject: Subject,
+    batch: Batch,
+    tallies: Mapping[str, StackTally],
+    counted: Counted,
+    around: dict[Address, str],
+) -> None:
+    """One batch through the model and into the tallies; `around` gets what lies behind W_O where that is not nothing."""
     numbers = torch.tensor([text for text, _ in batch.rows])
     whose = {stack: _whose(batch, stack, numbers, counted, subject.objective == "causal") for stack in tallies}
     seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
@@ -122,6 +135,8 @@ def _read(subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], cou
         tally = tallies.get(trace.stack)
         if tally is not None and trace.address in tally.layers:
             own = whose[trace.stack]
+            if trace.block is None or trace.block.after is not None:
+                around[trace.address] = LOST if trace.block is None else BEHIND
             seen[trace.stack].append(tally.layers[trace.address].add(trace, own, tally.model))
 
     subject.each(batch, see)
@@ -161,6 +176,16 @@ def _missing(tally: StackTally) -> list[str]:
     """Which categories no token of the texts is in."""
     tokens = sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())
     return [said for name, said in MISSING.items() if not np.asarray(tokens)[CATEGORIES.index(name)]]
+
+
+def _behind(around: Mapping[Address, str]) -> list[str]:
+    """Notes on layers where what is added to the residual stream is not what W_O makes, or was not found."""
+    said = []
+    for words in dict.fromkeys(around.values()):
+        where = [str(address) for address, own in around.items() if own == words]
+        shown = ", ".join(where) if len(where) <= 4 else f"{', '.join(where[:3])} and {len(where) - 3} more"
+        said.append(words.format(where=shown))
+    return said
 
 
 def _expansion(layers: Any) -> list[NewRow]:

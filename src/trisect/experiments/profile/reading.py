@@ -81,7 +81,7 @@ def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
     if block is None:
         return None
     x = block.residual.float()
-    if block.kind == "post":
+    if block.kind != "pre":
         return x
     x = x - x.mean(-1, keepdim=True) if block.centred else x
     x = x / (x.square().mean(-1, keepdim=True) + block.epsilon).sqrt() * block.gamma.float()

@@ -161,6 +161,11 @@ def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
         figures += _grids(
             numbers, "symmetric_share", ("q-k",), "share", "Figure 2", "How symmetric the score is", caption
         )
+    elif not numbers.get("symmetric_share", "q-k", ELSEWHERE):
+        said.append(
+            "How symmetric the score is was not measured: no layer has queries and keys that are plain maps of their input. With a "
+            "norm behind them the score is not x W_Q W_Kᵀ y (see the notes)."
+        )
     if facts.corpus:
         said += _on_texts(numbers, facts)
         named = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,14 +94,23 @@ def measure_weights(projections: Iterable[Projections]) -> list[MapMeasure]:
 
 def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
     """What could not be measured, and why: one sentence for each reason, naming the layers."""
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for p in projections:
         for name, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)):
             if w is None:
                 origin = p.origins.get(name)
-                instead = "" if origin is None else f" but {origin.how} ({origin.words})"
-                found.setdefault(f"{name} is not a plain map of its input{instead}", []).append(str(p.address))
-    return tuple(f"Left out at {_few(where)} is what needs it: {why}." for why, where in found.items())
+                where = "" if origin is None else re.sub(r"\d+", "N", origin.words)  # alike in every layer
+                if name in p.normed:
+                    said = (
+                        f"{name} has a norm behind its projection ({where}), which leaves alone what the projection reads: overlaps "
+                        "and angles are of that",
+                        "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out",
+                    )
+                else:
+                    instead = "" if origin is None else f" but {origin.how} ({where})"
+                    said = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
+                found.setdefault(said, []).append(str(p.address))
+    return tuple(f"{left} at {_few(where)}: {why}." for (why, left), where in found.items())
 
 
 def _few(names: Sequence[str]) -> str:
@@ -109,10 +119,14 @@ def _few(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """One of q, k and v of a layer: its weights and its bias, and what it reads, worked out once."""
+    """One of q, k and v of a layer: its weights and its bias, and what it reads, worked out once.
+
+    With a norm behind it only what it reads is known of the head: it is not `plain`.
+    """
 
     weight: Float[Tensor, "H D E"]
     bias: Float[Tensor, "H E"] | None
+    plain: bool = True
 
     @cached_property
     def span(self) -> MapSpan:
@@ -130,7 +144,7 @@ class Map:
         if times == 1:
             return self
         bias = None if self.bias is None else self.bias.repeat_interleave(times, 0)
-        return Map(self.weight.repeat_interleave(times, 0), bias)
+        return Map(self.weight.repeat_interleave(times, 0), bias, self.plain)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -142,8 +156,11 @@ def _layer(p: Projections) -> Iterator[MapMeasure]:
     """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
     given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
     maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
-    heads = max((len(w) for w in (p.w_q, p.w_o, p.w_k, p.w_v) if w is not None), default=0)
+    maps |= {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
+    heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
     for name, one in maps.items():
+        if not one.plain:
+            continue
         ranks = effective_ranks(_array(one.span.values**2))
         yield _same(p.address, name, "effective_rank", ranks, ("ranks", one.shape))
     for left, right in PAIRS:
@@ -157,19 +174,21 @@ def _layer(p: Projections) -> Iterator[MapMeasure]:
             if not apart:
                 shared = heads // min(len(maps[left].weight), len(maps[right].weight)) if left == "q" else 1
                 yield from _among(p.address, f"{left}-{right}", one.span, other.span, shared)
-    if "q" in maps and "k" in maps:
+    if all(name in maps and maps[name].plain for name in "qk"):
         q, k = maps["q"].weight, maps["k"].spread(heads).weight
         yield _same(p.address, "q-k", "effective_rank", similarity.product_rank(q, k), ("products", maps["q"].shape))
-    if "v" in maps and p.w_o is not None:
+    if "v" in maps and maps["v"].plain and p.w_o is not None:
         ranks = similarity.product_rank(maps["v"].spread(heads).weight, p.w_o.mT)
         yield _same(p.address, "v-o", "effective_rank", ranks, ("products", maps["v"].shape))
 
 
 def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[MapMeasure]:
-    """Everything that is said of two maps of the same input."""
+    """Everything that is said of two maps of the same input; only of what they read where a norm follows one of them."""
     yield from _spans(address, name, None, one.span, other.span)
     if one.bias is not None or other.bias is not None:
         yield from _spans(address, name, AFFINE, one.affine, other.affine)
+    if not (one.plain and other.plain):
+        return
     forms: Key = ("forms", (one.shape[0], one.shape[1], other.shape[1]))
     yield _same(address, name, "cka", _array(similarity.white_cka(one.weight, other.weight)), forms)
     if one.shape != other.shape:

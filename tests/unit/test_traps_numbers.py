@@ -1,0 +1,75 @@
+"""Traps of values: NaN at positions that are real, and maps that are bare parameters, changed without a word."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tinyhf, zoo
+from torch import nn
+
+from trisect.core.errors import ModelError
+from trisect.hf.load import load
+
+
+def spoil(model: nn.Module, module: str, row: int, position: int) -> None:
+    """Make one position of what a module gives no number, from now on."""
+
+    def hook(_module: nn.Module, _args: object, out: torch.Tensor) -> torch.Tensor:
+        made = out.clone()
+        made[row, position] = torch.nan
+        return made
+
+    model.get_submodule(module).register_forward_hook(hook)
+
+
+@pytest.mark.parametrize(
+    ("part", "layer"),
+    [("layers.0.self_attn.q_proj", "Layer 1"), ("layers.1.self_attn.v_proj", "Layer 2"), ("layers.0.mlp", "Layer 2")],
+)
+def test_a_real_position_that_is_no_number_is_refused(part, layer):
+    model = zoo.build("llama")
+    subject = load(model, tokenizer=tinyhf.tokenizer())
+    spoil(model, f"model.{part}", 0, 1)
+    with pytest.raises(ModelError) as caught:
+        subject.read("w1 w2 w3 w4")
+    assert caught.value.given == f"{layer} of LlamaForCausalLM gives no numbers."
+    assert caught.value.known == "In this read there is NaN or infinity at position 1 of row 0, which is no padding."
+    assert caught.value.todo.startswith("Read it in a wider precision")
+
+
+def test_padding_that_is_no_number_is_read_and_only_where_the_mask_has_it():
+    """Iff: the same position is refused as soon as the mask says that it is real. In the last layer, where nothing attends to it."""
+    model = zoo.build("bert")
+    subject = load(model, tokenizer=tinyhf.tokenizer())
+    spoil(model, "bert.encoder.layer.1.attention.self.query", 1, 3)
+    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    reading = subject.read({"input_ids": ids, "attention_mask": mask})
+    assert bool(reading.layer(2).q[1, :, 3].isnan().all())
+    with pytest.raises(ModelError, match="position 3 of row 1"):
+        subject.read({"input_ids": ids, "attention_mask": torch.ones_like(mask)})
+    with pytest.raises(ModelError, match="which is no padding"):
+        subject.read({"input_ids": ids})
+
+
+def test_a_bare_parameter_that_changed_is_seen_without_a_read():
+    """XLNet multiplies by parameters that belong to no module of their own, which nothing can be fed to."""
+    for part in ("q", "o"):
+        model = zoo.build("xlnet")
+        subject = load(model, tokenizer=tinyhf.tokenizer())
+        assert len(subject.projections()) == 2
+        model.get_parameter(f"transformer.layer.1.rel_attn.{part}").data[0, 0] *= 1.5
+        with pytest.raises(ModelError) as caught:
+            subject.projections()
+        assert caught.value.given == "Layer 2 of XLNetLMHeadModel does not compute what was found on loading."
+        assert caught.value.known == f"In this read transformer.layer.1.rel_attn.{part} is not what it was on loading."
+
+
+def test_rows_of_a_parameter_of_pytorchs_own_attention_are_seen_without_a_read():
+    torch.manual_seed(0)
+    module = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    subject = load(module, inputs={"src": torch.randn(2, 5, 16)})
+    assert len(subject.projections()) == 1
+    module.self_attn.in_proj_weight.data[20, 3] += 0.5
+    with pytest.raises(ModelError, match="in_proj_weight is not what it was on loading"):
+        subject.projections()
