@@ -94,37 +94,23 @@ class Checker:
             return
         index = torch.randint(len(flat[0]), (POSITIONS,), generator=_draw(order)).to(y.device)
         one, other = (t[index].float() for t in flat)
-        sample = Places(torch.zeros_like(index), index)
+        sample, words = Places(torch.zeros_like(index), index), f"{owner} does not give on what {name} makes"
         size = other.norm(dim=1) + one.norm(dim=1)
-        self.deviations.note(
-            (one - other).norm(dim=1),
-            size,
-            _rounding(made, y),
-            sample,
-            order,
-            f"{owner} does not give on what {name} makes",
-        )
+        self.deviations.note((one - other).norm(dim=1), size, _rounding(made, y), sample, order, words)
 
     def call(self, call: Call) -> None:
         """An attention call was made; what its parts are made of came before it."""
         laws = self.laws[call.order] if call.order < len(self.laws) else None
         if laws is None:
             return
-        keys = self._sample(call.order, call.k.shape[0], call.k.shape[2])
-        queries = self._sample(call.order, call.q.shape[0], call.q.shape[2])
+        keys = _sample(call.order, call.k.shape[0], call.k.shape[2])
+        queries = _sample(call.order, call.q.shape[0], call.q.shape[2])
         for name, part in laws.parts.items():
             self._part(call, name, part, queries if name == "q" else keys)
         for law in laws.maps.values():
             self._under(call, law)
         self._mixed(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
-
-    def _sample(self, order: int, rows: int, length: int) -> Places:
-        index = torch.arange(rows * length)
-        if len(index) > POSITIONS:
-            index = torch.randint(rows * length, (POSITIONS,), generator=_draw(order))
-            index[:2] = torch.tensor([0, rows * length - 1])
-        return Places(index // length, index % length, length)
 
     def _under(self, call: Call, law: MapLaw) -> None:
         """A map with a norm behind it."""
@@ -133,7 +119,7 @@ class Checker:
         if use is None or key in self.checked:
             return
         self.checked.add(key)
-        sample = self._sample(call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
+        sample = _sample(call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
         x, y = (sample.of(u, rows, sample.length, False) for u in use)
         self.look(law, x, y, call.order, sample)
 
@@ -151,7 +137,7 @@ class Checker:
             if made + self.past != length:
                 return
             t, length = t[:, :, self.past :], made
-            sample = self._sample(call.order, rows, length)
+            sample = _sample(call.order, rows, length)
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
             self.deviations.fail(
                 call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
@@ -243,7 +229,7 @@ class Checker:
             order,
             words,
         )
-        wide = self._sample(order, rows, length)
+        wide = _sample(order, rows, length)
         x, y = (wide.of(t, rows, length, law.time_first) for t in use)
         self.look(law.map, x, y, order, wide)
         if law.owner:
@@ -254,6 +240,15 @@ class Checker:
         for key, one in self.waiting.items():
             self.deviations.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
         self.deviations.judge(name, addresses)
+
+
+def _sample(order: int, rows: int, length: int) -> Places:
+    """Positions of a batch, the first and the last among them; of one order always the same."""
+    index = torch.arange(rows * length)
+    if len(index) > POSITIONS:
+        index = torch.randint(rows * length, (POSITIONS,), generator=_draw(order))
+        index[:2] = torch.tensor([0, rows * length - 1])
+    return Places(index // length, index % length, length)
 
 
 def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
