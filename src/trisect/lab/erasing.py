@@ -11,10 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
+from trisect.core.finding import Json
 from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address
-from trisect.lab.passes import EditedPass
+from trisect.lab.passes import EditedPass, compare_components
 from trisect.lab.word_labels import WordLabels, fitting, ordinary
 from trisect.measure.erasure import Eraser, LabelMoments
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -139,6 +140,19 @@ def passes(subject: Subject, batch: Batch, places: Sequence[ErasedSite]) -> tupl
     clean = subject.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
     return clean, [subject.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
+
+
+def compare_by_label(places: Sequence[ErasedSite], table: Float[np.ndarray, "N C"], draws: int) -> dict[str, Json]:
+    """For each label what paired differences over texts say of the rises at q, k and v beyond random subspaces."""
+    edited = (table[:, 2:] / table[:, :1]).reshape(len(table), len(places), 1 + draws)
+    with np.errstate(invalid="ignore"):
+        beyond, found = edited[:, :, 0] - edited[:, :, 1:].mean(2), {}
+    for label in dict.fromkeys(place.label for place in places):
+        mine = [i for i, place in enumerate(places) if place.label == label]
+        compared = compare_components([places[i].edit for i in mine], beyond[:, mine])
+        if compared is not None:
+            found[label] = dict(compared)
+    return found
 
 
 def erasure_rows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,10 +11,14 @@ import torch
 from jaxtyping import Float
 
 from trisect.core.errors import CorpusError, SiteError
+from trisect.core.finding import Json
 from trisect.core.site import Site
 from trisect.core.subject import Batch, RowScores, Shape, SiteTarget, Subject, Texts
 from trisect.core.trace import Address
+from trisect.stats.compare import compare
 from trisect.text.labelled import LabelledTexts
+
+MARGIN = 0.02  # nats a token, or of the output's share: components that differ by less are alike
 
 
 class EditedPass(NamedTuple):
@@ -55,6 +59,24 @@ class Tally:
         dropped = len(self.texts) - len(table)
         said = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
         return (said,) if dropped else ()
+
+
+def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "N C"]) -> Mapping[str, Json] | None:
+    """What paired differences over texts say of q, k and v (science E, r2), as JSON-ready data; `changes` are each edit's, by text.
+
+    A text's number is its mean over the layers whose heads are edited together, where all of q, k and v are; null without such layers.
+    """
+    found: dict[str, dict[Address, int]] = {}
+    for i, edit in enumerate(edits):
+        if edit.site.heads is None and len(edit.site.components) == 1:
+            found.setdefault(edit.site.components[0], {})[edit.address] = i
+    whole = {name: found[name] for name in ("q", "k", "v") if name in found}
+    shared = set.intersection(*(set(of) for of in whole.values())) if len(whole) > 1 else set()
+    if not shared:
+        return None
+    with np.errstate(invalid="ignore"):  # an edited loss may be infinite; such texts are left out
+        values = {name: changes[:, sorted(of[a] for a in shared)].mean(1) for name, of in whole.items()}
+    return compare(values, MARGIN).data()
 
 
 def what_was_read(

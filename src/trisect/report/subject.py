@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
-from trisect.core.finding import Estimate, Finding, ReadFacts
+from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
 from trisect.report import format as words
 
 FEW_TEXTS = 30
@@ -57,6 +59,14 @@ def corpus(facts: ReadFacts) -> str:
     """The texts by name, number and fingerprint."""
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
     return f"{facts.corpus}: {words.several(facts.texts, 'text')}{mark}"
+
+
+def paired_words(compared: Mapping[str, Json] | None) -> str:
+    """What paired differences over texts say of q, k and v, a sentence with a space before it; empty where none were made."""
+    if compared is None:
+        return ""
+    one = Comparison.of(compared)
+    return f" Paired by text (n = {one.n:,}; t tests, Holm over the pairs, margin {one.margin:g}): {one.words('text')}."
 
 
 def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, str], ...]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from trisect.core.finding import About, Estimate, Finding
+from trisect.core.finding import About, Comparison, Estimate, Finding
 from trisect.report import format as words
 from trisect.report.heatmaps import grid
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, stack_words, unedited, unit
+from trisect.report.subject import FEW_TEXTS, paired_words, read_facts, spoken, stack_order, stack_words, unedited, unit
 
 if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
@@ -132,8 +132,10 @@ def _average(known: Sequence[Change], facts: AblateFacts) -> tuple[Finding, ...]
     values = tuple(Estimate(name, sum(of) / len(of), n=len(of)) for name, of in found.items())
     kind, of = _kind(facts)
     parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
+    said, compared = f"Averaged over layers the {kind} is, {of}: {parts}.", paired_words(facts.compared)
+    noted = None if facts.compared is None else Comparison.of(facts.compared)
     return (
-        Finding("mean_change", f"Averaged over layers the {kind} is, {of}: {parts}.", unit(facts), values, per="layer"),
+        Finding("mean_change", f"{said}{compared}", unit(facts), values, compared.strip(), per="text", compared=noted),
     )
 
 

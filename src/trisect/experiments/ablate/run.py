@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trisect.core.finding import Json
 from trisect.core.subject import Batch, RowScores, Subject, Texts
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
+from trisect.lab.passes import EditedPass, Tally, compare_components, plan_edits, what_was_read
 from trisect.measure.ablation import put
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
@@ -47,7 +48,8 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     measures = frame("measures", _rows(subject, table, edits, settings))
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
-    return Measured({"measures": measures}, _facts(subject, texts, table, settings), tuple(notes))
+    compared = compare_components(edits, table[:, 2:] / table[:, :1])
+    return Measured({"measures": measures}, _facts(subject, texts, table, settings, compared), tuple(notes))
 
 
 def _passes(
@@ -100,7 +102,13 @@ def _rows(
     return rows
 
 
-def _facts(subject: Subject, texts: Texts, table: Float[np.ndarray, "N C"], settings: AblateSettings) -> AblateFacts:
+def _facts(
+    subject: Subject,
+    texts: Texts,
+    table: Float[np.ndarray, "N C"],
+    settings: AblateSettings,
+    compared: Mapping[str, Json] | None,
+) -> AblateFacts:
     return AblateFacts(
         *what_was_read(subject, texts, table),
         None if settings.sites is None else tuple(map(str, settings.sites)),
@@ -109,4 +117,5 @@ def _facts(subject: Subject, texts: Texts, table: Float[np.ndarray, "N C"], sett
         settings.hold,
         settings.seed,
         settings.batch,
+        compared,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from trisect.core.fields import Setting
-from trisect.core.finding import ReadFacts
+from trisect.core.finding import Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, Per, Seed, Sites, TextSource, Units
 
@@ -44,7 +45,10 @@ class AblateSettings:
 
 @dataclass(frozen=True)
 class AblateFacts(ReadFacts):
-    """Model, texts and settings of an ablation; `sites` is null for q, k and v of every layer."""
+    """Model, texts and settings of an ablation; `sites` is null for q, k and v of every layer.
+
+    `compared` is what paired differences over texts say of q, k and v, as data of a Comparison.
+    """
 
     sites: tuple[str, ...] | None
     how: str
@@ -52,6 +56,7 @@ class AblateFacts(ReadFacts):
     hold: bool
     seed: int
     batch: int
+    compared: Mapping[str, Json] | None = None
 
 
 ABLATE = Experiment(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from trisect.core.finding import About, Estimate, Finding
+from trisect.core.finding import About, Comparison, Estimate, Finding
 from trisect.report import format as words
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, stack_words, unedited, unit
+from trisect.report.subject import FEW_TEXTS, paired_words, read_facts, spoken, stack_order, stack_words, unedited, unit
 
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
@@ -128,8 +128,11 @@ def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
     tail = "" if facts.objective == "output" else " nats"
     said += f"; most at {most.place}, by {spoken(*most.excess)}{tail}."
     values = tuple(Estimate(e.place, *e.excess, facts.texts) for e in known)
-    compared = f"above 0 at {above}, below 0 at {below}, of {len(mine)}"
-    return Finding("erase_excess", said, unit(facts), values, compared, groups=(label,), per="text")
+    side, known_of = f"above 0 at {above}, below 0 at {below}, of {len(mine)}", facts.compared.get(label)
+    own = known_of if isinstance(known_of, Mapping) else None
+    noted = None if own is None else Comparison.of(own)
+    said += paired_words(own)
+    return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per="text", compared=noted)
 
 
 def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFacts) -> Section:

@@ -10,7 +10,7 @@ from trisect.core.extras import need_extra
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.erasing import erasure_rows, fit_erasers, passes
+from trisect.lab.erasing import compare_by_label, erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
 from trisect.lab.word_labels import WordLabels
@@ -62,6 +62,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         settings.per,
         settings.seed,
         settings.limit,
+        compare_by_label(places, table, settings.draws),
     )
     return Measured({"measures": measures}, facts, tuple(notes), packages=("transformers", "concept-erasure"))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
-from trisect.core.finding import ReadFacts
+from trisect.core.finding import Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, Per, Seed, Sites, Units
 from trisect.text.readers import HELP
@@ -55,7 +56,10 @@ class EraseSettings:
 
 @dataclass(frozen=True)
 class EraseFacts(ReadFacts):
-    """Model, texts and settings of an erasure; `fitted` is the least number of positions that an eraser was fitted to."""
+    """Model, texts and settings of an erasure; `fitted` is the least number of positions that an eraser was fitted to.
+
+    `compared` is what paired differences over texts say of q, k and v, by label, as data of Comparisons.
+    """
 
     fitted: int
     labels: tuple[str, ...]
@@ -65,6 +69,7 @@ class EraseFacts(ReadFacts):
     per: str
     seed: int
     limit: int | None
+    compared: Mapping[str, Json] = field(default_factory=dict)
 
 
 ERASE = Experiment(
