@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests import aligned
+from tests.accessible import barriers
 
 from trisect.experiments.align import page as alignment
 from trisect.report.sheet import html
@@ -56,3 +57,7 @@ def test_words_of_a_pair_stand_beside_its_cells(opened):
     tab = opened()
     said = tab.locator("#sentence-pairs .panel > svg").nth(1).locator("text").all_text_contents()
     assert [said.count(word) for word in "abcde"] == [2] * 5
+
+
+def test_axe_finds_no_barrier(opened):
+    assert barriers(opened()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 from tests import aligned
+from tests.accessible import barriers
 from tests.controlled import made
 
 from trisect.core.finding import About, Finding
@@ -93,3 +94,7 @@ def test_links_lead_to_the_pages_beside_it_and_can_be_reached_by_keyboard(opened
     assert {"study.html", "theory.html", "recall.html", "training/report.html", "x.html"} <= targets
     links.first.focus()
     assert tab.evaluate("document.activeElement.getAttribute('href')") == "theory.html"  # from the first screen
+
+
+def test_axe_finds_no_barrier(opened):
+    assert barriers(opened()) == []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 from tests import pictures
+from tests.accessible import barriers
 
 from trisect.core.trace import Address, Reading
 from trisect.experiments.explore import pack as packing
@@ -614,3 +615,8 @@ def test_the_frame_for_notebooks_without_anywidget_opens(browser, shown):
     inner.locator("[data-ready]").wait_for()
     assert inner.locator(".x-grid canvas").count() == 2
     tab.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_barrier(visit, scheme):
+    assert barriers(visit(scheme=scheme), scheme) == []

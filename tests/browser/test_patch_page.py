@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests import interchanged
+from tests.accessible import barriers
 
 import trisect
 
@@ -48,3 +49,7 @@ def test_both_texts_stand_in_the_drawing_with_what_is_patched(opened):
     assert "Patched: positions " in (drawn.get_attribute("aria-label") or "")
     assert (drawn.get_attribute("aria-label") or "").rpartition("positions ")[2].count(",") == differing - 1
     assert "q+k+v patched" in tab.locator("#text-pair .key").inner_text()
+
+
+def test_axe_finds_no_barrier(opened):
+    assert barriers(opened()) == []

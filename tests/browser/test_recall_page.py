@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests import recalled
+from tests.accessible import barriers
 
 from trisect.experiments.recall import page as recall
 from trisect.report.sheet import html
@@ -57,3 +58,8 @@ def test_marks_of_a_model_have_a_shape_of_their_own_beside_their_colour(opened):
     drawn = {shapes.nth(i).get_attribute("d") for i in range(3)}
     assert len(drawn) == 3
     assert None not in drawn
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_barrier(opened, scheme):
+    assert barriers(opened(scheme=scheme), scheme) == []

@@ -1,6 +1,7 @@
 """The report in a browser: no request, no need of a script, no sideways scroll, readable in light and dark, by keyboard and on paper."""
 
 import pytest
+from tests.accessible import barriers
 
 pytestmark = pytest.mark.browser
 
@@ -94,3 +95,8 @@ def test_paper_is_white_even_in_the_dark(opened):
     assert all(tools.is_hidden() for tools in tab.locator(".tools, .hint").all())
     assert all(drawing.is_visible() for drawing in tab.locator("figure .panel > svg, article.card .forest").all())
     assert tab.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_barrier(opened, scheme):
+    assert barriers(opened(scheme=scheme), scheme) == []

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from playwright.sync_api import Page
 from tests import tinyhf
+from tests.accessible import barriers
 
 import trisect
 from trisect.hf.load import load
@@ -175,6 +176,15 @@ def test_what_is_wrong_is_said_and_texts_are_never_markup(gpt, visit):
     field.fill(TEXT)
     settled(tab, text=[TEXT])
     assert tab.locator(".s-error").is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_barrier(gpt, visit, scheme):
+    tab = visit(gpt, color_scheme=scheme)
+    site = tab.locator(".s-row .s-site").first.inner_text()
+    switch(tab, "q", "zero")
+    settled(tab, switches=[[site, "zero"]])
+    assert barriers(tab, scheme) == []
 
 
 HOSTILE = """<!DOCTYPE html><title>elsewhere</title><script>

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page
+from tests.accessible import barriers
 
 import trisect.theory.helpers as helpers
 from trisect import theory
@@ -475,3 +476,8 @@ def test_the_printed_page_has_drawings_and_numbers_but_no_sliders(opened):
     assert tab.locator(".readings .reading").first.is_visible()
     assert tab.locator(".slider .reading").first.is_visible()
     assert not tab.locator(".slider input").first.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_barrier(opened, scheme):
+    assert barriers(opened(scheme=scheme), scheme) == []

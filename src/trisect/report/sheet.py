@@ -144,6 +144,8 @@ def _draw(folder: Path, figures: Iterable[Figure]) -> None:
 
 def html(sheet: Sheet) -> str:
     """The whole page as one text, with its style sheet, its figures and its script inside."""
+    places = [section.id or f"part-{number}" for number, section in enumerate(sheet.sections, start=1)]
+    skip = sheet.skip if sheet.skip[0] in places or not places else (places[0], sheet.skip[1])
     return template.fill(
         HERE / "sheet.html",
         template.read(template.STYLE) + sheet.style,
@@ -151,13 +153,14 @@ def html(sheet: Sheet) -> str:
         sheet=sheet,
         sections=[
             {
-                "id": section.id or f"part-{number}",
+                "id": place,
                 "title": section.title,
                 "short": section.short or section.title,
                 "blocks": [_ready(block, sheet.interactive) for block in _blocks(section, sheet.lede)],
             }
-            for number, section in enumerate(sheet.sections, start=1)
+            for place, section in zip(places, sheet.sections, strict=True)
         ],
+        skip=skip,
         badge=cards.badge,
     )
 

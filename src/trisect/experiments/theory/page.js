@@ -12,7 +12,7 @@ class Lab {
     this.fields = this.spec.sliders.map((slider) => this.control(slider));
     this.panels = this.spec.views.map((view) => {
       const sheet = make("div", { class: "sheet" });
-      return { view, sheet, element: make("div", { class: `panel p-${view}`, "data-view": view }, make("h4", {}, TITLES[view]), sheet, make("p", { class: "quiet" }, ...rich(this.spec.words[view]))) };
+      return { view, sheet, element: make("div", { class: `panel p-${view}`, "data-view": view }, make("h3", {}, TITLES[view]), sheet, make("p", { class: "quiet" }, ...rich(this.spec.words[view]))) };
     });
     this.readings = make("dl", { class: "readings" });
     this.said = make("p", { class: "said", role: "status" });
@@ -20,7 +20,7 @@ class Lab {
     const [beta, ...others] = this.fields.map(({ element }) => element);
     root.querySelector(".lab-body").replaceChildren(
       beta, make("div", { class: "controls" }, ...others, back), this.said,
-      make("div", { class: "panels" }, ...this.panels.map(({ element }) => element), make("div", { class: `numbers after-${this.panels.length}` }, make("h4", {}, "The numbers"), this.readings)),
+      make("div", { class: "panels" }, ...this.panels.map(({ element }) => element), make("div", { class: `numbers after-${this.panels.length}` }, make("h3", {}, "The numbers"), this.readings)),
     );
     this.update();
   }

@@ -1,0 +1,21 @@
+"""What axe-core finds on a page: every rule in light colours, contrast alone in dark ones, where nothing else differs."""
+
+from functools import cache
+from pathlib import Path
+
+import axe_playwright_python
+from playwright.sync_api import Page
+
+FIND = """async (only) => (await axe.run(document, only ? {runOnly: [only]} : {})).violations.flatMap(({id, nodes}) =>
+  nodes.map(({target, failureSummary}) => `${id}: ${target.join(" ")}: ${failureSummary}`))"""
+
+
+@cache
+def _axe() -> str:
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def barriers(tab: Page, scheme: str = "light") -> list[str]:
+    """Rules that are broken, and where."""
+    tab.evaluate(f"() => {{ {_axe()} }}")
+    return tab.evaluate(FIND, "color-contrast" if scheme == "dark" else None)
