@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: study test test-ray check types quick docs bench notebook fix floors mutants clean
+.PHONY: study test test-ray check types quick docs dist bench notebook fix floors mutants clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -36,7 +36,13 @@ quick: .venv/ready
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/property tests/golden
 
 docs: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python tools/docs.py
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/manual
+	@echo "manual  build/manual/docs/index.html"
+
+dist:
+	$(PYTHON) tools/dist.py
 
 bench: .venv/ready
 	$(BIN)/python bench/table.py

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import pkgutil
 import re
 import sys
+import textwrap
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+import trisect
 from trisect import _HOME as HOME
+from trisect import measure, theory
 from trisect.api import docstring, signature
 from trisect.cli import main
 from trisect.experiments import EXPERIMENTS, UTILITIES
@@ -19,6 +25,7 @@ from trisect.lab.experiment import Experiment, Utility
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
 DECISIONS = ROOT / "docs" / "decisions"
+KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
 TITLE = re.compile(r"^# (\d+)\.? (.+)$")
 BEGIN, END = "<!-- tree: made by tools/docs.py -->", "<!-- /tree -->"
 
@@ -75,10 +82,58 @@ def cli_page() -> str:
 
 def api_page() -> str:
     """docs/api.md: every experiment's function, with its settings."""
-    parts = ["# The Python API of experiments\n\nMade by `make docs` from the experiments' settings.\n"]
+    parts = ["# The Python API\n\nMade by `make docs` from the experiments' settings and from docstrings.\n"]
     for one in (*EXPERIMENTS, *UTILITIES):
         parts.append(f"## trisect.{one.python}\n\n```text\n{one.python}{shown(one)}\n\n{docstring(one)}\n```\n")
+    parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(HOME)]
     return "\n".join(parts)
+
+
+def measures_page() -> str:
+    """docs/reference/measures.md: measures, and attention by hand, by module."""
+    parts = ["# Measures, and attention by hand\n\nMade by `make docs` from docstrings.\n"]
+    for package in (measure, theory):
+        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
+            module = import_module(f"{package.__name__}.{info.name}")
+            own = [(n, v) for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
+            found = [documented(n, v, "###") for n, v in own if callable(v) and not n.startswith("_")]
+            parts += [f"## {module.__name__}\n\n{(module.__doc__ or '').splitlines()[0]}\n", *found]
+    return "\n".join(parts)
+
+
+def documented(name: str, thing: Any, level: str = "##") -> str:
+    """A function or class by its name, parameters and docstring."""
+    try:
+        parameters = ", ".join(parameter(each) for each in inspect.signature(thing).parameters.values())
+    except ValueError:
+        parameters = "…"
+    called = textwrap.fill(
+        f"{name.split('.')[-1]}({parameters})", 116, subsequent_indent="    ", break_on_hyphens=False
+    )
+    return f"{level} {name}\n\n```text\n{called}\n\n{inspect.getdoc(thing) or ''}\n```\n"
+
+
+def parameter(one: inspect.Parameter) -> str:
+    """A parameter with its default, the same on every machine."""
+    star = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+    default = "" if one.default is one.empty else f"={re.sub(r' at 0x[0-9a-f]+', '', repr(one.default))}"
+    return f"{star}{one.name}{default}"
+
+
+def tables_page() -> str:
+    """docs/reference/tables.md: every column of the tables that experiments share, with its comment in the code."""
+    lines = [
+        "# Tables",
+        "",
+        "Made by `make docs` from `trisect.core.tables`. Every table is a Parquet file, `OUT/tables/NAME.parquet`.",
+        "A missing value is null. Tables of one experiment alone (`interchanges`, `pairs`, …) say their columns themselves.",
+    ]
+    source = (SRC / "core" / "tables.py").read_text(encoding="utf-8")
+    for name, columns in re.findall(r'^    "(\w+)": \{(.*?)\}', source, re.S | re.M):
+        lines += ["", f"## {name}", "", "| column | type | is |", "| --- | --- | --- |"]
+        for column, kind, said in re.findall(r'"(\w+)": ([\w.]+),?(?: *# (.*))?', columns):
+            lines.append(f"| `{column}` | {KINDS[kind]} | {said} |")
+    return "\n".join(lines) + "\n"
 
 
 def shown(one: Experiment[Any, Any] | Utility[Any]) -> str:
@@ -169,12 +224,13 @@ def decisions_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs" / "architecture.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = {
-    README: lambda: filled(README, files=False),
     ARCHITECTURE: lambda: filled(ARCHITECTURE, files=True),
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
+    ROOT / "docs" / "reference" / "tables.md": tables_page,
+    ROOT / "docs" / "reference" / "measures.md": measures_page,
     DECISIONS / "README.md": decisions_page,
     SRC / "__init__.pyi": stub,
 }

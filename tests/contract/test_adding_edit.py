@@ -103,7 +103,7 @@ def test_a_new_edit_is_one_file_and_its_place_in_the_tuple(tmp_path):
         "trisect/lm/edits/damp.py",
     }
 
-    planned = call(base, "plan", str(tmp_path / "asked.json"))
+    planned = call(base, "plan", str(tmp_path / "asked.json"), "--runs")
     assert planned.returncode == 0, planned.stderr
     slugs = [line.rpartition("-")[0] for line in planned.stdout.splitlines()[:5]]
     assert slugs == ["baseline-s1", "damp1-q+k@1-s1", "damp0.5-q+k@1-s1", "damp0.5-v@2-s1", "freeze-q@1-s1"]

@@ -17,7 +17,7 @@ def call(*words: str):
 def test_the_tiny_study_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
-    plan = call("plan", "tiny.json")
+    plan = call("plan", "tiny.json", "--runs")
     assert plan.exit_code == 0
     assert len([line for line in plan.stdout.splitlines() if re.search(r"-s[12]-[0-9a-f]{8}$", line)]) == 14
     words = (

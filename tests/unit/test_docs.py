@@ -80,25 +80,26 @@ def test_what_recall_found_is_written_from_the_tables():
     found = [tool["first"](rows, subject=m, measure="accuracy", group=None) for m in ("pretrained", "plain")]
     unseen = tool["first"](rows, subject="left-out", measure="accuracy", group="neither")
     row = tool["first"](rows, subject="left-out", measure="auroc_probability", group=None)
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"{100 * found[0]['value']:.1f} % of the 500 dev questions" in readme
-    assert f"{100 * found[1]['value']:.1f} % without" in readme
+    shown = " ".join((ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8").split())
+    assert f"{100 * found[0]['value']:.1f} % of the 500 dev questions" in shown
+    assert f"{100 * found[1]['value']:.1f} % without" in shown
     assert unseen["value"] == 0
-    assert f"AUROC {row['value']:.2f}" in readme
+    assert f"AUROC {row['value']:.2f}" in shown
 
 
 def test_results_of_controls_and_alignment_are_written_from_the_tables():
     pages = runpy.run_path(str(ROOT / "tools" / "written.py"))["PAGES"]
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    pages_of_docs = (ROOT / "docs" / "what-we-found.md", ROOT / "docs" / "explanation" / "controls.md")
+    shown = " ".join(" ".join(path.read_text(encoding="utf-8").split()) for path in pages_of_docs)
     for name, page in pages.items():
         written = (ROOT / "results" / name / "README.md").read_text(encoding="utf-8")
         assert written == page(), "run 'python tools/written.py'"
-        assert f"results/{name}/README.md" in readme
+        assert f"results/{name}/README.md" in shown
     said = dict(re.findall(r"\| (AW[IO]), the word[^|]*; mean over layers \| ([\d.]+) ", pages["alignment"]()))
-    assert all(f"{rate} %" in readme for rate in said.values())
+    assert all(f"{rate} %" in shown for rate in said.values())
     costs = re.search(r"Q=K=V \| [\d,]+ \| ([\d.]+) ", pages["wikitext2-controls"]())
     assert costs is not None
-    assert f"One matrix for all three costs {costs[1]} nats" in readme
+    assert f"One matrix for all three costs {costs[1]} nats" in shown
 
 
 def test_the_numbers_of_one_head_are_the_tools():

@@ -186,7 +186,7 @@ SLUGS = [
 def test_an_experiments_file_asks_for_combined_controls_and_for_edits_of_any_kind(tmp_path):
     path = tmp_path / "asked.json"
     path.write_text(json.dumps(ASKED))
-    said = CliRunner().invoke(main, ["plan", str(path)])
+    said = CliRunner().invoke(main, ["plan", str(path), "--runs"])
     assert said.exit_code == 0, said.output
     assert [line.rpartition("-")[0] for line in said.output.splitlines()[: len(SLUGS)]] == SLUGS
     said = CliRunner().invoke(main, ["plan", str(path), "--only", "edits", "--sites", "k@1", "--json"])

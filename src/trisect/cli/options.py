@@ -166,7 +166,7 @@ def _value(one: Declared, given: Any) -> Any:
         return tuple(piece.strip() for piece in given.split(","))
     if one.several and setting.many == "seeds":
         return read_seeds(given)
-    return given
+    return Path(given) if one.item is Path and isinstance(given, str) else given
 
 
 def read_seeds(text: str) -> int | tuple[int, ...]:
