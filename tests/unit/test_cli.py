@@ -3,6 +3,7 @@
 import json
 import re
 import webbrowser
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,8 +11,11 @@ from tests import tiny
 
 from trisect.cli import main
 from trisect.cli.group import SECTIONS
+from trisect.cli.options import parsed
 from trisect.core.errors import unknown
+from trisect.core.fields import build
 from trisect.core.spec import plain
+from trisect.experiments.patch.settings import PATCH
 from trisect.papers import SOURCES
 
 
@@ -217,3 +221,8 @@ def test_the_closest_name_is_proposed_and_no_other():
     assert unknown("setting", "depth", ("width", "layers")) == "Unknown setting 'depth'."
     assert unknown("split", 3, ("train",)) == "Unknown split 3."
     assert unknown("split", "x" * 100, ()) == f"Unknown split '{'x' * 59}…."
+
+
+def test_a_setting_that_is_a_path_takes_what_the_command_line_gives():
+    settings = build(PATCH.settings, parsed(PATCH.settings, {"model": "m", "pairs": "pairs.jsonl"}))
+    assert settings.pairs == Path("pairs.jsonl")
