@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 from minilm import table
 
 from trisect.core.tables import read_table
@@ -14,8 +15,9 @@ from trisect.report.subject import spoken
 ROOT = Path(__file__).parents[1] / "results" / "interchange"
 HEAD = """# Interchange: whose answer comes
 
-q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here. Every
-folder holds `tables/` (Parquet), `figures/` and what was run, as JSON; each speaks of its one model, of one seed. Intervals are over pairs.
+q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here.
+Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON. Bindings and recall speak of one model of one seed, with
+intervals over pairs; translation of five seeds of one recipe, with Student t intervals over models.
 """
 SAID = {
     "bindings": """## A language model that answers from its text
@@ -33,6 +35,36 @@ What it knows lies in its weights, so that no place in the text is there for k a
 base's to the donor's answer.
 """,
 }
+STACKS = ("cross", "dec", "enc")
+TRANSLATION = """## Translation models, five seeds
+
+`trisect translate-train --seeds 5 --set pieces=2000 --out tr` trains them: two layers of encoder and of decoder, width 64, on the embedded
+bitext of 4,000 pairs, each word one token. A pair is two source sentences of one length with targets begun as far as each other.
+Queries of cross-attention are from the target, keys and values from the source: q from the donor predicts the base's word in the role that
+the donor is about to translate, k the base's word at the place where the donor has the role that the base asks for, v the donor's word at
+the place where the base has that role.
+"""
+
+
+def translation() -> list[str]:
+    """What the folder of several models holds, as means over models."""
+    folder = ROOT / "translation"
+    body = json.loads((folder / "patch.json").read_text(encoding="utf-8"))["body"]
+    over = read_table(folder / "tables", "over_models").filter(pl.col("head").is_null())
+    found: dict[str, dict[str, str]] = {}
+    for row in over.sort("stack", "layer").iter_rows(named=True):
+        if row["component"] in ("q", "k", "v"):
+            site = f"{row['stack']}.{row['component']}@{row['layer']}"
+            found.setdefault(site, {})[row["measure"]] = spoken(row["value"], row["low"], row["high"], False)
+    order = sorted(
+        found, key=lambda site: (STACKS.index(site.partition(".")[0]), site[-1], "qkv".find(site.partition(".")[2][0]))
+    )
+    kinds = [m for m in COLUMNS if any(m in of for of in found.values())]
+    rows = [[site, *(found[site].get(m, "–") for m in kinds)] for site in order]
+    notes = (f"{note}\n" for note in body["notes"])
+    return [TRANSLATION, f"`{body['command']}`", "", *notes, *table(["site", *(COLUMNS[m] for m in kinds)], rows)]
+
+
 COLUMNS = {
     "own": "own answer",
     **{f"as {name}": f"as {name}" for name in "qkv"},
@@ -74,6 +106,8 @@ def section(name: str) -> list[str]:
 def main() -> None:
     """Write the page for every folder that is there."""
     lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
+    if (ROOT / "translation").is_dir():
+        lines += ["", *translation()]
     (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
