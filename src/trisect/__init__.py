@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trisect.calls import prove as prove
     from trisect.calls import render as render
     from trisect.calls import serve as serve
+    from trisect.calls import switchboard as switchboard
     from trisect.calls import texts as texts
     from trisect.core.edits import Edit as Edit
     from trisect.core.errors import TrisectError as TrisectError
@@ -62,6 +63,7 @@ _HOME = {
             "prove",
             "render",
             "serve",
+            "switchboard",
             "texts",
         ),
         "calls",

@@ -38,6 +38,7 @@ from trisect.calls import load as load
 from trisect.calls import prove as prove
 from trisect.calls import render as render
 from trisect.calls import serve as serve
+from trisect.calls import switchboard as switchboard
 from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
 from trisect.experiments.patch.result import Patched

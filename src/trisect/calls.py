@@ -136,6 +136,19 @@ def serve(
 
 
 @door()
+def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequence[str] = ()) -> Any:
+    """The page of `serve` inside a notebook, answered by the kernel: switch q, k or v of any site, and see what changes.
+
+    `model` is what `trisect.load` takes or returns. Needs the extra `trisect[notebook]`.
+    """
+    from trisect.server.widget import switchboard as show
+
+    texts = ((given,) if isinstance(given, str) else tuple(given) for given in (text, second))
+    named = isinstance(model, (str, Path))
+    return show(load(model) if not hasattr(model, "outputs") else model, repr(str(model)) if named else "", *texts)
+
+
+@door()
 def render(out: str | Path) -> Study:
     """Make tables, figures and report of a study again from its finished runs; trains nothing."""
     from trisect.experiments.study.run import render_report

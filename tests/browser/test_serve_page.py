@@ -16,6 +16,9 @@ from tests.accessible import barriers
 import trisect
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
+from trisect.server import widget
+from trisect.server.answering import PageModel
+from trisect.server.component import bench, style
 from trisect.server.run import Served, start
 from trisect.server.state import PageState
 
@@ -187,6 +190,50 @@ def test_axe_finds_no_barrier(gpt, visit, scheme):
     assert barriers(tab, scheme) == []
 
 
+MOUNT = """async ([code, values]) => {
+  const module = await import(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
+  const listeners = new Set();
+  const model = {
+    get: (name) => values[name], set: (name, value) => (values[name] = value), save_changes: () => {},
+    on: (_, act) => listeners.add(act), off: (_, act) => listeners.delete(act),
+    send: async (content) => {
+      const said = await kernel(content);
+      const buffers = said.buffers.map((bytes) => new DataView(Uint8Array.from([0, ...bytes]).buffer, 1));
+      for (const act of listeners) act(said.content, buffers);
+    },
+  };
+  const el = document.querySelector("#serve");
+  window.stop = module.default.render({ model, el });
+}"""
+
+
+def test_in_a_notebook_the_kernel_answers(gpt, browser):
+    pytest.importorskip("anywidget")
+    made = trisect.switchboard(gpt.subject, TEXT)
+    model = PageModel(gpt.subject)
+
+    def kernel(content):
+        said = widget.reply(model, content)
+        return {"content": said.content, "buffers": [list(chunk) for chunk in said.buffers]}
+
+    context = browser.new_context(viewport={"width": 900, "height": 900})
+    tab, said = context.new_page(), []
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.expose_function("kernel", kernel)
+    tab.set_content(f"<style>{style()}</style><div id=serve></div>")
+    tab.evaluate(MOUNT, [bench("widget.js"), {"about": made.about, "state": made.state}])
+    bar = tab.locator("#serve > div[data-ready]")
+    bar.wait_for()
+    site = tab.locator(".s-row .s-site").nth(2).inner_text()
+    switch(tab, "v", "zero")
+    tab.locator(f"#serve > div[data-state*='{site}']").wait_for()
+    change = intervene(gpt.subject, TEXT, {site: "zero"})
+    assert moved(tab) == pytest.approx(change.moved.tolist(), abs=1e-8)
+    tab.evaluate("stop()")
+    context.close()
+    assert said == []
+
+
 HOSTILE = """<!DOCTYPE html><title>elsewhere</title><script>
 async function attempt(name, work) {
   try { return `${name}: ${await work()}`; } catch (error) { return `${name}: refused`; }
@@ -218,12 +265,12 @@ def test_a_page_of_elsewhere_gets_nothing_even_with_the_token(gpt, browser, tmp_
     threading.Thread(target=server.serve_forever, daemon=True).start()
     tab = browser.new_context().new_page()
     tab.goto(f"http://localhost:{server.server_port}/")
-    told = tab.evaluate("address => tried(address)", gpt.served.address.partition("#")[0])
+    found = tab.evaluate("address => tried(address)", gpt.served.address.partition("#")[0])
     tab.context.close()
     server.shutdown()
     server.server_close()
     names = ("read", "opaque", "simple", "json")
-    assert told == [*(f"{name}: refused" for name in names), "frame: shut", "script: refused", "socket: refused"]
+    assert found == [*(f"{name}: refused" for name in names), "frame: shut", "script: refused", "socket: refused"]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

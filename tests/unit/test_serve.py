@@ -1,6 +1,7 @@
 """The served page's protocol: states, questions that are superseded, who is answered, and the Python that does the same."""
 
 import asyncio
+import base64
 import json
 import threading
 from types import SimpleNamespace
@@ -10,12 +11,13 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 from tests import tinyhf
 
+import trisect
 from trisect.cli import main
 from trisect.core import extras
 from trisect.core.errors import SiteError, SpecError
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
-from trisect.server import run
+from trisect.server import run, widget
 from trisect.server.answering import PageModel
 from trisect.server.app import make_app
 from trisect.server.guard import HEADERS
@@ -254,3 +256,36 @@ def test_a_port_that_is_taken_and_a_text_that_is_too_long_are_refused_before_a_m
     assert "a free one is chosen" in error.value.todo
     with pytest.raises(SpecError, match="characters"):
         run.start("nowhere", "x" * (CHARACTERS + 1))
+
+
+def test_the_kernel_says_what_the_server_says(gpt):
+    model = PageModel(gpt, "'where'")
+    said = widget.reply(model, asked(sequence=7))
+    assert said.content["sequence"] == 7
+    assert said.content["words"] == model.answer(read_state(STATE), "").words
+    assert [len(chunk) for chunk in said.buffers] == said.content["words"]["chunks"]
+    page = widget.reply(model, {**asked(), "page": True})
+    assert str(page.content["page"]).startswith("<!DOCTYPE html>")
+    wrong = widget.reply(model, asked({**STATE, "switches": [["v@9", "zero"]]}))
+    assert "outside the model" in wrong.content["error"]["given"]
+    assert widget.reply(model, {"sequence": []}).content["sequence"] == 0
+
+
+def test_a_notebook_gets_a_widget_that_answers(gpt):
+    pytest.importorskip("anywidget")
+    made = trisect.switchboard(gpt, "w1 w2", "w3 w4")
+    sent = []
+    made.send = lambda content, buffers: sent.append((content, buffers))
+    made._handle_custom_msg(asked(), [])
+    ((content, buffers),) = sent
+    assert content["words"]["switches"] == [["v@1.h2", "zero"]]
+    assert len(buffers) == 5
+    state = json.loads(base64.urlsafe_b64decode(made.state + "=" * (-len(made.state) % 4)))
+    assert (state["text"], state["second"]) == (["w1 w2"], ["w3 w4"])
+
+
+def test_without_anywidget_the_widget_names_the_command_that_installs_it(gpt, monkeypatch):
+    monkeypatch.setattr(extras, "there", lambda package: False)
+    with pytest.raises(SpecError, match="needs the package anywidget") as error:
+        trisect.switchboard(gpt)
+    assert "trisect[notebook]" in error.value.todo

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,30 +12,12 @@ from starlette.routing import Route
 
 from trisect.core.door import door
 from trisect.core.errors import SpecError, TrisectError
-from trisect.experiments.explore import page as explorer
 from trisect.report import template
 from trisect.server.answering import PageModel
+from trisect.server.component import HERE, bench, style
 from trisect.server.guard import Guard
 from trisect.server.queue import ReadingQueue, SupersededError
 from trisect.server.state import BODY, PageQuestion, read_request
-
-HERE = Path(__file__).parent
-BENCH = ("state.js", "view.js", "board.js", "bench.js")
-
-
-def script() -> str:
-    """The page's script: the explorer's, and the page's own around it."""
-    return f'"use strict";\n(() => {{\n{explorer.script()}{bench("page.js")}}})();\n'
-
-
-def bench(transport: str) -> str:
-    """The script of texts, switches and what changes, with the file that says how questions are asked."""
-    return "".join(template.read(HERE / name) for name in (*BENCH, transport))
-
-
-def style() -> str:
-    """The page's style sheet: the explorer's, and the page's own."""
-    return explorer.style() + template.read(HERE / "serve.css")
 
 
 def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
@@ -63,7 +44,7 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
     files = {
         "/": (template.read(HERE / "serve.html"), "text/html"),
         "/serve.css": (style(), "text/css"),
-        "/serve.js": (script(), "text/javascript"),
+        "/serve.js": (f'"use strict";\n(() => {{\n{bench("page.js")}}})();\n', "text/javascript"),
     }
 
     async def file(request: Request) -> Response:

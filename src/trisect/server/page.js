@@ -5,9 +5,6 @@ let earlier = null;
 
 const post = (path, state, has, signal) =>
   fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ client, sequence: ++sequence, has, state: sent(state) }), signal });
-// A second text that is blank is none.
-const sent = (state) => ({ ...state, second: state.second.some((text) => text.trim()) ? state.second : [] });
-
 // What the server says: null where something newer was asked, an error of three parts, or words and chunks.
 async function received(response) {
   if (response.status === 204) return null;

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from trisect.server.answering import PageModel
+    from trisect.server.state import PageState
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -82,7 +83,7 @@ def start(
         raise
 
 
-def _serve(answering: PageModel, bound: socket.socket, host: str, begun: Any) -> Served:
+def _serve(answering: PageModel, bound: socket.socket, host: str, begun: PageState | None) -> Served:
     import uvicorn
 
     from trisect.server.app import make_app
@@ -104,7 +105,7 @@ def _serve(answering: PageModel, bound: socket.socket, host: str, begun: Any) ->
     if not server.started:
         raise SpecError(f"The server on {shown}:{port} did not begin.", "It ended at once.", "Choose another --port.")
     name = shown if host not in ("0.0.0.0", "::") else socket.gethostname()
-    return Served(f"http://{name}:{port}/{token}/{_fragment(begun)}", server, thread)
+    return Served(f"http://{name}:{port}/{token}/{f'#{link(begun)}' if begun else ''}", server, thread)
 
 
 def _names_here(host: str) -> tuple[str, ...]:
@@ -155,12 +156,11 @@ def _source(model: Any, fetched: dict[str, Any]) -> str:
     return ", ".join([repr(str(model)), *named])
 
 
-def _fragment(state: Any) -> str:
-    """The state that a page begins with, as its link holds it."""
-    if state is None:
-        return ""
-    held = {"text": list(state.text), "second": list(state.second), "switches": [], "place": None}
-    return "#" + urlsafe_b64encode(json.dumps(held, ensure_ascii=False).encode()).decode().rstrip("=")
+def link(state: PageState) -> str:
+    """A state as links hold it."""
+    switches = [list(pair) for pair in state.switches]
+    held = {"text": list(state.text), "second": list(state.second), "switches": switches, "place": state.place}
+    return urlsafe_b64encode(json.dumps(held, ensure_ascii=False).encode()).decode().rstrip("=")
 
 
 def open_page(address: str) -> None:

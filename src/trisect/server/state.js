@@ -59,3 +59,6 @@ function unpackAnswer(buffer) {
   const chunks = (words.chunks || []).map((length) => new Uint8Array(buffer, (at += length) - length, length));
   return { words, chunks };
 }
+
+// A second text that is blank is none.
+const sent = (state) => ({ ...state, second: state.second.some((text) => text.trim()) ? state.second : [] });

@@ -78,6 +78,11 @@ def read_request(body: bytes) -> PageQuestion:
         found = json_text.parse(body.decode())
     except ValueError as error:
         raise SpecError("The request is no JSON.", str(error)[:200], "Send what the page sends.") from None
+    return read_question(found)
+
+
+def read_question(found: object) -> PageQuestion:
+    """A question from JSON-ready data; raises SpecError for what is none."""
     given = _fields("request", found, {"client": str, "sequence": int, "has": str, "state": dict})
     whole(given["sequence"], "sequence", 0, SEQUENCE)
     for name in ("client", "has"):
