@@ -205,13 +205,21 @@ def annotate(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     columns: Sequence[str] | None = None,
+    engine: str | None = None,
+    address: str | None = None,
+    scratch: str | None = None,
+    losses: int = 3,
 ) -> Corpus:
     """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
+
+    `engine` ray labels on a Ray cluster: `address`, `scratch` and `losses` as in `trisect.study`.
 
     `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
     null is pos and dep, and tag and ent where the pipeline sets them. Call it again to resume.
     Needs the extra `trisect[annotate]`.
     """
+    from trisect.core.machine import Machine
     from trisect.text.annotate import annotate as label
 
-    return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns)
+    machine = Machine(engine=engine, address=address, scratch=scratch, losses=losses)
+    return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns, machine)

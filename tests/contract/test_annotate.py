@@ -14,11 +14,14 @@ import pytest
 from filelock import FileLock
 
 from trisect.core.errors import CorpusError, StudyError
+from trisect.core.machine import Machine
 from trisect.engine import processes
+from trisect.engine.jobs import JobDesk
 from trisect.text import annotate as room
 from trisect.text.annotate import annotate
 from trisect.text.corpus import Corpus
 from trisect.text.sources import read
+from trisect.text.tagger import Shard, tag
 
 spacy = pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
 
@@ -185,6 +188,26 @@ def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
     assert len(steps) > 4
     assert [done for done, _ in steps] == sorted({done for done, _ in steps})
     assert steps[-1] == (total, total)
+
+
+@pytest.mark.ray
+def test_a_cluster_labels_the_same_with_a_pipeline_that_is_sent_to_its_nodes(
+    whole, source, tagger, tmp_path, monkeypatch, cluster
+):
+    monkeypatch.setattr(room, "SHARD", 40)
+    machine = Machine(engine="ray", address=cluster.address)
+    made = annotate(source, tagger, tmp_path / "out", machine=machine)
+    assert made.fingerprint == whole[0].fingerprint
+    assert made.notes == whole[0].notes
+
+
+def test_a_pipeline_that_is_another_on_a_node_is_refused(tagger, tmp_path):
+    (tmp_path / "work").mkdir()
+    desk = JobDesk(tmp_path / "work", {}, {}, lambda said: None)
+    with pytest.raises(CorpusError, match="is another on") as caught:
+        tag.call(Shard(str(tagger), ("pos",), "x.json", (("the", "cat"),), digest="other"), desk)
+    assert "elsewhere other" in caught.value.known
+    assert "that is sent to them" in caught.value.todo
 
 
 KILLED = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -79,8 +79,19 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
     "--columns", help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]"
 )
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
+@click.option("--engine", help="here, processes, or ray (several machines; needs trisect[ray]).")
+@click.option("--address", help="A Ray cluster that is there: auto, or HOST:PORT.")
+@click.option("--scratch", help="A folder or URL that all its nodes reach, for large files.")
+@click.option("--losses", type=int, default=3, show_default=True, help="A job lost so many times is given up.")
 def annotate(
-    source: str, pipeline: str, out: str, reader: str | None, placeholder: str, columns: str | None, workers: int | None
+    source: str,
+    pipeline: str,
+    out: str,
+    reader: str | None,
+    placeholder: str,
+    columns: str | None,
+    workers: int | None,
+    **cluster: Any,
 ) -> None:
     """Label every token with spaCy's part of speech, tag, relation and entity type; resumes where it stopped.
 
@@ -91,7 +102,7 @@ def annotate(
     from trisect.lab.live import bar
 
     with bar("annotate") as progress:
-        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
+        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns), **cluster)
     for note in made.notes:
         say(note, err=True)
     say(out)

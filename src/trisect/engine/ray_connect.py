@@ -41,7 +41,7 @@ def connected(address: str | None, cores: int, store_bytes: int | None = None) -
     need_extra("ray", "ray", "--engine ray")
     check_address(address)
     own = {} if address is not None else LOOPBACK | {MODE: "token", TOKEN: secrets.token_hex(32)}
-    with _environment(ALWAYS | own), tempfile.TemporaryDirectory(prefix="trisect-ray-") as folder:
+    with _environment(ALWAYS | own), _own_folder() as folder:
         import ray
         from ray.exceptions import RayError
 
@@ -65,7 +65,30 @@ def connected(address: str | None, cores: int, store_bytes: int | None = None) -
         finally:
             with suppress(Exception):
                 ray.shutdown()
-            shutil.rmtree(Path(folder), ignore_errors=True)
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    """A folder for the files of a cluster of one's own (Ray's sockets need a short path); those of killed processes are removed."""
+    base = Path(tempfile.gettempdir())
+    for old in base.glob("trisect-ray-*-*"):
+        process = old.name.split("-")[2]
+        if process.isdigit() and not _runs(int(process)):
+            shutil.rmtree(old, ignore_errors=True)  # those of other users stay: they cannot be removed
+    with tempfile.TemporaryDirectory(prefix=f"trisect-ray-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+def _runs(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is one
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _check_loopback(nodes: list[dict[str, Any]]) -> None:

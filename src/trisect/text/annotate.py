@@ -8,9 +8,9 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -22,7 +22,7 @@ from trisect.core.machine import Machine
 from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
-from trisect.engine.start import open_engine
+from trisect.engine.start import open_engine, ray_place
 from trisect.text import arrays, sources
 from trisect.text.corpus import SPLITS, Corpus, Split
 from trisect.text.hub import DatasetTexts
@@ -32,6 +32,8 @@ from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
 NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
 LONGEST = 1_000  # words shown to the pipeline at once; a longer paragraph is shown in pieces
+
+THIS = Machine()
 
 AnnotationProgress = Callable[[int, int], None]
 
@@ -52,14 +54,15 @@ def annotate(
     workers: int | None = None,
     progress: AnnotationProgress | None = None,
     columns: Sequence[str] | None = None,
+    machine: Machine = THIS,
 ) -> Corpus:
     """Label the raw text `source` (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline into the corpus folder `out`.
 
     Called again it goes on where it stopped. Words are split first and tagged as they stand, with their case; `<unk>`
     is shown as `placeholder` and gets no label (science A1). `workers` processes (null: one a core) tag shards of
-    20,000 words; `progress` is called with (tokens done, tokens in all). `columns` are some of pos,
-    tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it
-    does not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a
+    20,000 words, on the cluster of `machine` where that names one; `progress` is called with (tokens done, tokens in all).
+    `columns` are some of pos, tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of
+    the corpus says where it does not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a
     folder that cannot be used.
     """
     out = Path(out)
@@ -69,11 +72,14 @@ def annotate(
     raw = sources.find_source(source, reader)
     kind, files = raw.kind, raw.parts
     crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
+    ray = ray_place(replace(machine, workers=workers), "cpu") if machine.engine == "ray" else None
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trisect-")))
-        engine = stack.enter_context(open_engine(crew, scratch / "jobs"))
-        asked, found = Pipeline(str(pipeline), wanted, extra), list[PipelineFacts]()
-        drive([_Describing(asked, out, found) for _ in range(crew)], engine)  # by every worker: it takes them a while
+        engine = stack.enter_context(open_engine(0 if machine.engine == "here" else crew, scratch / "jobs", ray))
+        sent = Path(pipeline) if ray is not None and Path(pipeline).is_dir() else None
+        asked, found = Pipeline(str(pipeline), wanted, extra, sent is not None), list[PipelineFacts]()
+        opening = [_Describing(asked, out, found, sent) for _ in range(1 if ray is not None else crew)]
+        drive(opening, engine)  # by every worker of this machine: it takes them a while
         about = found[0]
         statement = _statement(kind, files, placeholder, about)
         if (finished := _finished(out, statement)) is not None:
@@ -82,7 +88,9 @@ def annotate(
         stack.enter_context(_locked(out))
         _prepare(out / ".shards", statement)
         shards = _shards(kind, files, out / ".shards", placeholder)
-        _tag(engine, str(pipeline), about, shards, sum(len(s.tokens) for s in text.splits.values()), progress)
+        total = sum(len(s.tokens) for s in text.splits.values())
+        given = _Given(str(pipeline), sent, about.columns, about.digest if ray is not None else "")
+        _tag(engine, given, shards, total, progress, machine.losses)
         notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
         _merge(text, kind, out / ".shards", about.columns, notes).save(out)
         write_json(out / "annotation.json", statement)
@@ -246,13 +254,14 @@ class _Describing:
     pipeline: Pipeline
     out: Path
     found: list[PipelineFacts]
+    sent: Path | None
     title: str = "opening the pipeline"
 
     def ready(self) -> bool:
         return True
 
     def order(self) -> JobOrder:
-        return JobOrder(describe, self.pipeline, self.out)
+        return JobOrder(describe, self.pipeline, self.out, {} if self.sent is None else {"pipeline": self.sent})
 
     def land(self, files: Files) -> None:
         for content in files.values():
@@ -264,13 +273,21 @@ class _Describing:
         pass
 
 
+class _Given(NamedTuple):
+    """The pipeline as it was given, its folder where that is sent to nodes, what is taken of it, and what its digest has to be."""
+
+    pipeline: str
+    sent: Path | None
+    columns: tuple[str, ...]
+    digest: str
+
+
 @dataclass(frozen=True, eq=False)
 class _Tagging:
     """Tag one shard; its labels lie beside the others' when it has ended."""
 
     shard: _Shard
-    pipeline: str
-    columns: tuple[str, ...]
+    given: _Given
     report: Callable[[int], None]
 
     @property
@@ -281,8 +298,10 @@ class _Tagging:
         return True
 
     def order(self) -> JobOrder:
-        texts = tuple(self.shard.texts)
-        return JobOrder(tag, Shard(self.pipeline, self.columns, self.shard.path.name, texts), self.shard.path.parent)
+        name, sent, columns, digest = self.given
+        path, texts = self.shard.path, tuple(self.shard.texts)
+        asked = Shard(name, columns, path.name, texts, sent is not None, "" if sent is not None else digest)
+        return JobOrder(tag, asked, path.parent, {} if sent is None else {"pipeline": sent})
 
     def land(self, files: Files) -> None:
         land(files, self.shard.path.parent)
@@ -293,11 +312,11 @@ class _Tagging:
 
 def _tag(
     engine: Engine,
-    pipeline: str,
-    about: PipelineFacts,
+    given: _Given,
     shards: Iterator[_Shard],
     total: int,
     progress: AnnotationProgress | None,
+    losses: int,
 ) -> None:
     """Have the shards tagged that are not there yet."""
     done = 0
@@ -313,9 +332,9 @@ def _tag(
             if _whole(shard):
                 report(shard.tokens)
             else:
-                yield _Tagging(shard, pipeline, about.columns, report)
+                yield _Tagging(shard, given, report)
 
-    drive(works(), engine)
+    drive(works(), engine, losses=losses)
 
 
 def _merge(text: Corpus, kind: Reader, folder: Path, columns: Sequence[str], notes: tuple[str, ...]) -> Corpus:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, TypedDict
 
 from trisect.core.errors import CorpusError
@@ -77,9 +78,19 @@ def describe_pipeline(name: str, columns: Sequence[str], extra: Sequence[str] = 
             todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
             raise CorpusError(given, why[column], todo)
     taken = tuple(c for c in COLUMNS if c in columns or (c in extra and able[c]))
-    exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
+    exact = _exact(nlp)
     missing = {c: why[c] for c in extra if c not in taken}
     return PipelineFacts(exact, _folder_digest(Path(nlp.path or ""), exact), taken, missing)
+
+
+@lru_cache(maxsize=1)
+def _digest_here(name: str) -> str:
+    nlp = open_pipeline(name)
+    return _folder_digest(Path(nlp.path or ""), _exact(nlp))
+
+
+def _exact(nlp: Language) -> str:
+    return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
 
 
 def _folder_digest(folder: Path, start: str) -> str:
@@ -122,30 +133,46 @@ def label(nlp: Language, texts: Sequence[Sequence[str]], columns: Sequence[str])
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Which pipeline, and which columns of it: those that must be, and those that are taken where there are."""
+    """Which pipeline, and which columns of it: those that must be, and those that are taken where there are.
+
+    One that is `sent` comes with the job.
+    """
 
     name: str
     columns: tuple[str, ...]
     extra: tuple[str, ...]
+    sent: bool = False
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Some texts, word by word, and the file for their labels."""
+    """Some texts, word by word, and the file for their labels; where there is a `digest` the pipeline here has to have it."""
 
     pipeline: str
     columns: tuple[str, ...]
     file: str
     texts: tuple[Sequence[str], ...]
+    sent: bool = False
+    digest: str = ""
+
+
+def _pipeline(asked: Pipeline | Shard, name: str, desk: JobDesk) -> str:
+    return str(desk.fetch("pipeline")) if asked.sent else name
 
 
 @job
 def describe(asked: Pipeline, desk: JobDesk) -> None:
     """Write what `describe_pipeline` finds to about.json."""
-    write_json(desk.scratch / "about.json", asdict(describe_pipeline(asked.name, asked.columns, asked.extra)))
+    name = _pipeline(asked, asked.name, desk)
+    write_json(desk.scratch / "about.json", asdict(describe_pipeline(name, asked.columns, asked.extra)))
 
 
 @job
 def tag(asked: Shard, desk: JobDesk) -> None:
     """Write the labels of a shard's words."""
-    write_json(desk.scratch / asked.file, label(open_pipeline(asked.pipeline), asked.texts, asked.columns))
+    name = _pipeline(asked, asked.pipeline, desk)
+    if asked.digest and _digest_here(name) != asked.digest:
+        known = f"Its files have the digest {_digest_here(name)} here, and elsewhere {asked.digest}."
+        todo = "Install the same pipeline on every node, or give --pipeline a folder: that is sent to them."
+        raise CorpusError(f"The spaCy pipeline '{asked.pipeline}' is another on {gethostname()}.", known, todo)
+    write_json(desk.scratch / asked.file, label(open_pipeline(name), asked.texts, asked.columns))
