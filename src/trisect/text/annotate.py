@@ -61,9 +61,9 @@ def annotate(
     Called again it goes on where it stopped. Words are split first and tagged as they stand, with their case; `<unk>`
     is shown as `placeholder` and gets no label (science A1). `workers` processes (null: one a core) tag shards of
     20,000 words, on the cluster of `machine` where that names one; `progress` is called with (tokens done, tokens in all).
-    `columns` are some of pos, tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of
-    the corpus says where it does not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a
-    folder that cannot be used.
+    `columns` are some of pos, tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note
+    of the corpus says where it does not). The entity type of a word outside every entity is 'O'. Raises CorpusError
+    for a text, a pipeline or a folder that cannot be used.
     """
     out = Path(out)
     wanted, extra = (NEEDED, EXTRA) if columns is None else (tuple(columns), ())
