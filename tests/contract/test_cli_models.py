@@ -33,10 +33,10 @@ def call(*words):
 def test_check_prints_the_proof(place):
     done = call("check", place / "masked")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[0].split()[:3] == ["layer", "module", "door"]
-    assert done.output.count("passed") == tinyhf.LAYERS
-    data = json.loads(call("check", place / "causal", "--json").output)
-    assert [row["verdict"] for row in data["rows"]] == ["passed"] * tinyhf.LAYERS
+    assert done.stdout.splitlines()[0].split()[:3] == ["layer", "module", "door"]
+    assert done.stdout.count("verified") == tinyhf.LAYERS
+    data = json.loads(call("check", place / "causal", "--json").stdout)
+    assert [row["verdict"] for row in data["rows"]] == ["verified"] * tinyhf.LAYERS
     assert data["refused"] is None
 
 
@@ -45,7 +45,7 @@ def test_norms(place, tmp_path, block):
     out = tmp_path / "out"
     done = call("norms", place / "masked", "--corpus", place / "texts", "--block", block, "--out", out)
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[-1] == f"report  {out / 'report.html'}"
+    assert done.stdout.splitlines()[-1] == f"report  {out / 'report.html'}"
     assert (out / "report.html").exists()
     rows = read_table(out / "tables", "measures")
     assert rows["n"].max() == len(TEXTS)
@@ -56,7 +56,7 @@ def test_norms(place, tmp_path, block):
 def test_similarity(place, tmp_path):
     done = call("similarity", place / "causal", "--json", "--out", tmp_path)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["report"] == str(tmp_path / "report.html")
+    assert json.loads(done.stdout)["report"] == str(tmp_path / "report.html")
     rows = read_table(tmp_path / "tables", "measures")
     assert set(rows["head"].drop_nulls()) == set(range(1, tinyhf.HEADS + 1))
 

@@ -45,7 +45,7 @@ def test_it_writes_a_row_for_every_edit_and_one_for_the_unedited_loss(layers):
     assert rows.equals(read_table(layers.folder / "tables", "measures"))
     changes = rows.filter(pl.col("measure") == "loss_change_nats")
     assert sorted(changes.select("component", "layer").rows()) == [(c, n) for c in "kqv" for n in (1, 2)]
-    assert set(changes["group"]) == {"zero, pattern held"}
+    assert set(changes["group"]) == {"mean, pattern held"}
     assert set(rows["n"]) == {6}
     assert changes.filter((pl.col("low") > pl.col("value")) | (pl.col("high") < pl.col("value"))).is_empty()
     assert rows.filter(pl.col("measure") == "loss_nats").height == 1
@@ -58,7 +58,7 @@ def test_what_was_done_to_the_texts_is_noted(layers):
     assert about["fingerprint"] == OWN.fingerprint
     assert about["command"] == "trisect ablate STUDY --corpus 'made <script>alert(1)</script>' --hold pattern"
     assert (about["how"], about["per"], about["hold"], about["seed"], about["sites"]) == (
-        "zero",
+        "mean",
         "layer",
         True,
         0,
@@ -149,7 +149,7 @@ def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
     ]  # fmt: skip
     assert (tmp_path / "figures" / "ablation-heads.svg").exists()
     several = trisect.ablate(OWN, made(LINES), out=tmp_path, sites=["v@2.h1-2", "v@2"], quiet=True).tables["measures"]
-    assert set(several["group"].drop_nulls()) == {"zero", "zero, heads 1-2"}
+    assert set(several["group"].drop_nulls()) == {"mean", "mean, heads 1-2"}
     assert several.filter(pl.col("layer") == 2)["value"].n_unique() == 1
     assert "v@2.h1-2" in (tmp_path / "report.html").read_text()
 
@@ -188,13 +188,27 @@ class Blurred:
 def test_a_model_without_a_loss_is_measured_by_its_output_and_infinities_are_missing(tmp_path):
     subject = Blurred()
     assert isinstance(subject, Subject)
-    result = trisect.ablate(subject, made(LINES), out=tmp_path, quiet=True)
+    result = trisect.ablate(subject, made(LINES), out=tmp_path, how="zero", quiet=True)
     assert set(result.tables["measures"]["measure"]) == {"output_change"}
     found = {(r["stack"], r["component"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
     # v is 12 ones a text, over 4 tokens
     assert found == {("enc", "q"): 0.0, ("enc", "k"): 0.0, ("enc", "v"): 3.0} | {("cross", c): None for c in "qkv"}
     assert result.notes[-1] == "Where no number stands, the edited model's loss was not finite."
     assert "the squared length of the change over that of the output" in result.report.read_text()
+
+
+def test_queries_and_keys_of_zero_give_the_same_number_and_the_notes_say_why(tmp_path):
+    """Of all places; a mean tells them apart, and says nothing."""
+    for how, alike in (("zero", True), ("mean", False)):
+        done = trisect.ablate(OWN, made(LINES), out=tmp_path / how, sites=["q@1", "k@1", "v@1"], how=how, quiet=True)
+        changes = done.tables["measures"].filter(pl.col("measure") == "loss_change_nats")
+        q, k = (changes.filter(pl.col("component") == c)["value"].item() for c in "qk")
+        assert (abs(q - k) < 1e-12) == alike
+        assert (
+            any(note.startswith("Queries or keys of 0 make every product of theirs 0") for note in done.notes) == alike
+        )
+    alone = trisect.ablate(OWN, made(LINES), out=tmp_path / "v", sites=["q@1", "v@1"], how="zero", quiet=True)
+    assert not any("Queries or keys of 0" in note for note in alone.notes)
 
 
 def message(error):

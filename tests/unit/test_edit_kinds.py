@@ -188,7 +188,7 @@ def test_an_experiments_file_asks_for_combined_controls_and_for_edits_of_any_kin
     path.write_text(json.dumps(ASKED))
     said = CliRunner().invoke(main, ["plan", str(path), "--runs"])
     assert said.exit_code == 0, said.output
-    assert [line.rpartition("-")[0] for line in said.output.splitlines()[: len(SLUGS)]] == SLUGS
+    assert [line.rpartition("-")[0] for line in said.stdout.splitlines()[: len(SLUGS)]] == SLUGS
     said = CliRunner().invoke(main, ["plan", str(path), "--only", "edits", "--sites", "k@1", "--json"])
     assert said.exit_code == 2
     assert "narrow at 'k@1' is not possible" in said.output

@@ -188,7 +188,7 @@ def test_a_folder_a_study_and_the_door(tmp_path):
     assert error.value.given == "No text was given."
 
 
-def test_a_causal_loss_is_believed_only_where_no_position_sees_a_later_one():
+def test_a_model_has_a_causal_loss_only_where_no_position_sees_a_later_one():
     from transformers import BertConfig, BertLMHeadModel, XLMConfig, XLMWithLMHeadModel
 
     torch.manual_seed(0)

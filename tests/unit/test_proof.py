@@ -65,7 +65,7 @@ def test_a_plain_layer_passes():
     assert row["module"] == "layer"
     assert row["door"] == "product"
     assert row["cause"] == "q k v"
-    assert row["verdict"] == "passed"
+    assert row["verdict"] == "verified"
     assert all(row[n].startswith("rows (") for n in "qkvo")
     assert proof.shape.heads == {Address("plain", 1): Heads(2, 2)}
     assert proof.notes() == ()
@@ -77,7 +77,7 @@ def test_weights_that_do_not_sum_to_one_are_a_verdict():
     assert str(proof.refusal).startswith("mine does not pass the proof.")
     assert "layer 1: rows of weights sum to 1 only within 1.0e+00; no layer passes." in str(proof.refusal)
     assert "Choose a model with softmax attention" in str(proof.refusal)
-    assert proof.rows()[0]["verdict"].startswith("rows of weights sum to 1 only within")
+    assert proof.rows()[0]["verdict"].startswith("not verified: rows of weights sum to 1 only within")
     assert not proof.found[0].valid
     assert proof.shape.heads == {}
 

@@ -139,9 +139,9 @@ def test_a_folder_that_is_refused_stays_as_it_was(tmp_path):
 
 def test_without_a_page_the_terminal_says_what_was_made(tmp_path):
     shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "a"), "--seeds", "3"])
-    assert shown.output.splitlines() == ["A note.", "3 in all.", f"counter  {tmp_path / 'a' / 'count.txt'}"]
+    assert shown.stdout.splitlines() == ["A note.", "3 in all.", f"counter  {tmp_path / 'a' / 'count.txt'}"]
     shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "b"), "--json"])
-    body = json.loads(shown.output)
+    body = json.loads(shown.stdout)
     assert body["counters"] == [str(tmp_path / "b" / "count.txt")]
     assert body["notes"] == ["A note."]
     assert "report" not in body
@@ -180,8 +180,8 @@ def test_a_value_may_be_a_word_that_says_it(given, value):
 
 def test_a_utility_is_a_command_and_a_function():
     shown = CliRunner().invoke(utility(GREET), ["Ada", "--times", "2"])
-    assert shown.output.splitlines() == ["Hello Ada", "Hello Ada"]
-    assert json.loads(CliRunner().invoke(utility(GREET), ["Ada", "--json"]).output) == {"name": "Ada"}
+    assert shown.stdout.splitlines() == ["Hello Ada", "Hello Ada"]
+    assert json.loads(CliRunner().invoke(utility(GREET), ["Ada", "--json"]).stdout) == {"name": "Ada"}
     greet = api.utility(GREET)
     assert list(greet("Ada", times=3).words()) == ["Hello Ada"] * 3
     assert "times: How often." in str(greet.__doc__)

@@ -70,7 +70,7 @@ def test_4_gpt2_with_upcast_attention_goes_round_the_interface():
     proof = prove("gpt2", model)
     assert proof.refusal is None
     assert proof.words == "product"
-    assert [r["verdict"] for r in proof.rows()] == ["passed"] * 2
+    assert [r["verdict"] for r in proof.rows()] == ["verified"] * 2
 
 
 def test_5_sinks_half_precision_and_dropout():

@@ -9,7 +9,7 @@ import click
 
 from trisect.cli.group import main
 from trisect.cli.options import columns
-from trisect.cli.terminal import say, say_json
+from trisect.cli.terminal import say, say_json, say_step
 from trisect.core.errors import SpecError
 
 
@@ -52,6 +52,7 @@ def check(
     """
     from trisect import calls
     from trisect.lab.folder import is_study
+    from trisect.lab.live import screen
     from trisect.lab.whole_run import has_run
 
     if is_study(Path(model)) or has_run(Path(model)):
@@ -62,7 +63,8 @@ def check(
             raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")
         _check_folder(model)
         return
-    proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
+    with screen("trisect check", line=say_step):
+        proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
     rows = proof.rows()
     if as_json:
         said = {"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from trisect.cli.terminal import open_page, say, say_json
+from trisect.cli.terminal import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.fields import MOST_SEEDS, Declared, build, flat
 from trisect.lab.experiment import Experiment, Result, Utility
@@ -45,7 +45,7 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
     def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **named: Any) -> None:
         from trisect.lab.live import screen  # with rich, which --help does without
 
-        with nullcontext() if quiet else screen(f"trisect {experiment.name}"):
+        with nullcontext() if quiet else screen(f"trisect {experiment.name}", line=say_step):
             from trisect.lab.driver import run  # with PyTorch and polars
 
             done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out, quiet)

@@ -23,6 +23,11 @@ def say(text: object, err: bool = False) -> None:
     _print(safe(str(text)), err)
 
 
+def say_step(words: str) -> None:
+    """A step of work that begins, on a line of standard error."""
+    say(words, err=True)
+
+
 def say_json(data: Any, indent: int | None = None) -> None:
     """Print data as JSON: its characters as they are where standard output can hold them all, else as JSON's escapes."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from trisect.core.errors import ModelError, unknown
+from trisect.core.steps import began
 from trisect.hf.given_files import INDEX, check_files, check_sizes
 from trisect.hf.refusal import check_finite, not_loaded, saying
 
@@ -66,6 +67,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
         check_sizes(name, config.to_dict(), None)
     kind, objective = _head(config)
     method = getattr(config, "quantization_config", None)
+    began(f"Loading {name} …")
     with saying(not_loaded(name, _method(method))), quiet():
         model, info = kind.from_pretrained(
             name,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
+from trisect.core.steps import began
 from trisect.core.subject import Heads, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
 from trisect.hf.addresses import find_addresses
@@ -83,10 +84,13 @@ class Proof:
                 row[name] = origin.how + residual
             reached = [n for n, yes in zip("qkv", law.cause, strict=True) if yes]
             row["cause"] = " ".join(reached) or "none"
-            row["verdict"] = law.failure or "passed"
+            row["verdict"] = f"not verified: {law.failure}" if law.failure else "verified"
             rows.append(row)
         empty = dict.fromkeys(("laws", *NAMES, "cause"), "")
-        rows += [{"layer": "", "module": s.module, "door": "none", **empty, "verdict": s.words} for s in self.unread]
+        rows += [
+            {"layer": "", "module": s.module, "door": "none", **empty, "verdict": f"not verified: {s.words}"}
+            for s in self.unread
+        ]
         return tuple(rows)
 
     def around(self) -> dict[Address, Around]:
@@ -124,6 +128,7 @@ def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) 
     unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
+    began(f"Verifying {name} …")
     with evaluating(model), sparing(model):
         given = dict(inputs) if inputs is not None else example_inputs(name, model)
         return _prove(name, model, given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from trisect.core.steps import began, shown_by
 
 FEW = 0.02  # of the whole, below which its pace is not known yet
 
@@ -139,13 +141,14 @@ _SCREEN: ContextVar[Screen | None] = ContextVar("screen", default=None)
 
 
 @contextmanager
-def screen(title: str, quiet: bool = False) -> Iterator[Screen | None]:
+def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None = None) -> Iterator[Screen | None]:
     """The live display on standard error, while the context lasts; one that is open already is used. Null where it is to
-    be quiet or there is no terminal.
+    be quiet or there is no terminal; steps that begin are then given to `line`.
     """
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield None
+        with shown_by(line) if line is not None and not quiet else nullcontext():
+            yield None
         return
     if (there := _SCREEN.get()) is not None:
         yield there
@@ -157,7 +160,8 @@ def screen(title: str, quiet: bool = False) -> Iterator[Screen | None]:
         made = Screen(progress, title)
         token = _SCREEN.set(made)
         try:
-            yield made
+            with shown_by(lambda words: progress.update(made.first, description=Text(words).plain)):
+                yield made
         finally:
             _SCREEN.reset(token)
 
@@ -233,9 +237,14 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, to be called with (done, total); silent where it is to be `quiet` or there is no terminal."""
+    """A progress bar on standard error, to be called with (done, total); silent where it is to be `quiet`.
+
+    Without a terminal it is a step that begins.
+    """
     with screen(title, quiet) as shown:
         if shown is None:
+            if not quiet:
+                began(f"{title[:1].upper()}{title[1:]} …")
             yield lambda done, total: None
             return
         with shown.lines((f"  {title}",), None) as (line,):

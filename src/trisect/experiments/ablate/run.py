@@ -23,6 +23,11 @@ from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
 from trisect.stats.tested import finite
 
+ZEROS = (
+    "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same, even pattern: their numbers are equal "
+    "unless the model adds something to the products. --how mean or resample tells them apart."
+)
+
 
 def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     """Replace what each site holds, one pass each.
@@ -44,12 +49,18 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
             tally.add(one, *_passes(subject, one, edits, replace(one), settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
     table = tally.table(texts.name)
-    notes |= dict.fromkeys(tally.left_out(table))
+    notes |= dict.fromkeys((*tally.left_out(table), *_alike(edits, how)))
     measures = frame("measures", _rows(subject, table, edits, settings))
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
     compared = compare_components(edits, table[:, 2:] / table[:, :1])
     return Measured({"measures": measures}, _facts(subject, texts, table, settings, compared), tuple(notes))
+
+
+def _alike(edits: Sequence[EditedPass], how: str) -> tuple[str, ...]:
+    """Why an ablation by zero gives queries and keys the same number, where both are ablated."""
+    alone = {e.site.components for e in edits}
+    return (ZEROS,) if how == "zero" and {("q",), ("k",)} <= alone else ()
 
 
 def _passes(

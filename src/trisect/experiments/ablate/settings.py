@@ -28,7 +28,7 @@ class AblateSettings:
             choices=HOW,
             metavar="HOW",
         ),
-    ] = "zero"
+    ] = "mean"
     per: Per = "layer"
     hold: Annotated[
         bool,

@@ -1,0 +1,59 @@
+"""Steps of work are said as they begin: on lines where there is no terminal, and to nobody unless somebody asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests import tinyhf
+
+from trisect.cli import main
+from trisect.core.steps import began, shown_by
+from trisect.hf.load import load
+
+
+def test_a_step_is_said_to_whoever_shows_progress_and_to_nobody_else():
+    heard: list[str] = []
+    began("before")
+    with shown_by(heard.append):
+        began("one")
+        with shown_by(lambda words: heard.append(words.upper())):
+            began("two")
+        began("three")
+    began("after")
+    assert heard == ["one", "TWO", "three"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Any:
+    return tinyhf.save(tinyhf.gpt2(), tmp_path_factory.mktemp("models") / "tiny", tinyhf.tokenizer(False))
+
+
+def test_loading_verifying_and_reading_are_lines_of_standard_error_without_a_terminal(folder, tmp_path):
+    words = [
+        "ablate",
+        str(folder),
+        "--text",
+        "w1 w2 w3",
+        "--text",
+        "w4 w5",
+        "--sites",
+        "v@1",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    assert [line.split()[0] for line in said] == ["Loading", "Verifying", "Mean"]
+    assert all(line.endswith(" …") for line in said)
+    assert "…" not in "".join(line for line in done.stdout.splitlines() if line.startswith(("Loading", "Verifying")))
+    quiet = CliRunner().invoke(main, [*words[:-1], str(tmp_path / "b"), "--quiet"])
+    assert quiet.exit_code == 0
+    assert quiet.stderr == ""
+
+
+def test_python_says_nothing_without_a_terminal(folder, capsys):
+    load(folder)
+    assert capsys.readouterr().err == ""
