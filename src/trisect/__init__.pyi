@@ -76,7 +76,7 @@ def ablate(
     reader: str | None = None,
     limit: int | None = None,
     sites: Site | str | Sequence[Site | str] | None = None,
-    how: str = 'zero',
+    how: str = 'mean',
     per: str = 'layer',
     hold: bool = False,
     batch: int = 8,
