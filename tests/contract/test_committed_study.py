@@ -60,6 +60,15 @@ def test_its_claims_are_judged_as_they_were(committed, read, about):
     assert set(again["claim"]) - set(before["claim"]) <= {"D-2"}
 
 
+def test_its_claims_by_todays_rules_are_those_beside_them_and_in_the_text(read, about):
+    today = claims.judge({name: read[name] for name in ("runs", "metrics", "sites")}, described(about), claims.REVISION)
+    assert_frame_equal(today, read_table(HOME / "tables", "claims_revised"), abs_tol=1e-12)
+    text = (HOME.parents[1] / "docs" / "what-we-found.md").read_text(encoding="utf-8")
+    first = dict(read["claims"].filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows())
+    for claim, verdict in today.filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows():
+        assert f"| {claim} | {first.get(claim, '–')} | {verdict} |" in text, claim
+
+
 def test_its_page_is_made_and_says_every_verdict(read, about):
     later = {name: frame(name, ()) for name in ("claims_revised", "controls")}
     sheet = study_page.page({**read, **later}, about)
