@@ -1,5 +1,7 @@
 """The report in a browser: no request, no need of a script, no sideways scroll, readable in light and dark, by keyboard and on paper."""
 
+import re
+
 import pytest
 from tests.accessible import barriers
 
@@ -93,8 +95,23 @@ def test_paper_is_white_even_in_the_dark(opened):
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert tab.locator("nav").is_hidden()
     assert all(tools.is_hidden() for tools in tab.locator(".tools, .hint").all())
-    assert all(drawing.is_visible() for drawing in tab.locator("figure .panel > svg, article.card .forest").all())
-    assert tab.pdf().startswith(b"%PDF")
+    assert all(drawing.is_visible() for drawing in tab.locator("figure .panel > svg, article.card h3").all())
+    made = tab.pdf(format="A4")
+    assert made.startswith(b"%PDF")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", made)) <= 10
+
+
+def test_many_verdicts_are_folded_and_a_link_to_one_opens_it(opened):
+    tab = opened()
+    cards = tab.locator("article.card")
+    assert cards.count() == tab.locator("article.card > details.more:not([open])").count()
+    card = cards.nth(3)
+    assert card.locator("h3").is_visible()
+    assert not card.locator(".parts").is_visible()
+    tab.locator(".strip a").nth(3).click()
+    card.locator(".parts").wait_for()
+    assert card.locator(".forest").first.is_visible()
+    assert tab.locator("details.more[open]").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

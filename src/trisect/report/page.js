@@ -105,8 +105,12 @@ const clear = () => {
 addEventListener("keydown", (event) => event.key === "Escape" && clear());
 addEventListener("scroll", clear, { passive: true });
 addEventListener("pointerdown", (event) => event.target.closest?.(".view .panel") || clear());
-addEventListener("beforeprint", () => {
-  clear();
-  for (const details of document.querySelectorAll("details")) details.open = true;
-});
+addEventListener("beforeprint", clear);
+// A link to a claim opens what waits in its card.
+const unfold = () => {
+  const more = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))?.querySelector(":scope > .more");
+  if (more) more.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 document.documentElement.classList.add("alive");

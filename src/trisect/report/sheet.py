@@ -42,6 +42,7 @@ __all__ = [
     "write_sheet",
 ]
 HERE = Path(__file__).parent
+OPEN_CARDS = 6  # verdicts of one section whose parts are all shown; of more each waits to be opened
 SCRIPTS = ("plot.js", "picture.js", "page.js")
 RULE = (
     "A claim holds when all of its deciding parts do. Only the p that is corrected over the claims of one source (Holm) "
@@ -161,6 +162,7 @@ def html(sheet: Sheet) -> str:
             for place, section in zip(places, sheet.sections, strict=True)
         ],
         skip=skip,
+        folded_from=OPEN_CARDS,
         badge=cards.badge,
     )
 
