@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import polars as pl
 
 from tests.synthetic import about, controlled, experiment, study_tables
 from trisect import claims
 from trisect.claims.controls import judge_controls
+from trisect.core.study_data import StudyAbout
 
 SEEDS = (1, 2, 3, 4)
 ROWS = {"epochs": 2, "layers": 5, "labels": ("pos",)}
@@ -22,7 +22,7 @@ def everywhere(slug: str, train: float, valid: float) -> dict[str, float]:
 
 def made(
     effects: Mapping[str, float], seeds: Sequence[int] = SEEDS, spread: float = 0.002
-) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
+) -> tuple[dict[str, pl.DataFrame], StudyAbout]:
     """Every table of a controlled study with those effects planted, claims and controls among them, and its description."""
     whole = controlled(experiment(seeds, **ROWS))
     tables = study_tables(seeds, **ROWS, effects=effects, spread=spread, whole=whole)
@@ -30,7 +30,7 @@ def made(
     return judged(tables, described), described
 
 
-def judged(tables: Mapping[str, pl.DataFrame], described: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
+def judged(tables: Mapping[str, pl.DataFrame], described: StudyAbout) -> dict[str, pl.DataFrame]:
     """The same tables with claims and controls judged again."""
     return {
         **tables,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
+from trisect.core.study_data import StudyAbout
 from trisect.experiments.study import figures, page
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import sheet
 from trisect.report.panels import Figure
 
 
-def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> Path:
+def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> Path:
     """Write the whole page and its figures; returns the page's path."""
     rows = StudyRows.of(tables, about)
     return sheet.write_sheet(folder, page.make_sheet(tables, rows, figures.collect(rows)))

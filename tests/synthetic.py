@@ -141,7 +141,7 @@ def about(
     layers: int = 5,
     labels: Sequence[str] = ("pos", "dep"),
     whole: spec.Design | None = None,
-) -> dict[str, Any]:
+) -> Any:
     """What stands beside the tables of a study: the experiment, the corpus, the device and the versions."""
     classes = {"pos": ["NOUN", "VERB", "DET"], "dep": ["nsubj", "obj", "root"]}
     return {

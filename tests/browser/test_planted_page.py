@@ -8,6 +8,7 @@ from tests.unit.test_planted import QUICK, perfect, tables
 
 from trisect.claims import judge
 from trisect.core.spec import plain
+from trisect.core.study_data import StudyAbout
 from trisect.experiments.study import figures
 from trisect.experiments.study.rows import StudyRows
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
-    made, about = tables(perfect), {"corpus": {"name": "roles"}, "experiment": plain(QUICK[0])}
+    made, about = tables(perfect), StudyAbout(corpus={"name": "roles"}, experiment=plain(QUICK[0]))
     made["claims"] = judge(made, about)
     rows = StudyRows.of(made, about)
     path = tmp_path_factory.mktemp("planted") / "report.html"

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 from tests import tinyhf, zoo
+from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
-from trisect.core.files import read_json
 from trisect.core.tables import read_table
 from trisect.experiments.align.settings import ALIGN, AlignFacts, AlignSettings
 from trisect.hf.load import load

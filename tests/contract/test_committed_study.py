@@ -9,6 +9,7 @@ from polars.testing import assert_frame_equal
 
 from trisect import claims
 from trisect.core.finding import About
+from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study import page as study_page
 from trisect.experiments.study.rows import described
@@ -35,7 +36,14 @@ def about(committed) -> About[StudyFacts]:
     name, _, fingerprint = committed["runs"]["corpus"][0].rpartition(":")
     experiment = json.loads((HOME / "experiment.json").read_text(encoding="utf-8"))
     labels = {column: [] for column in committed["runs"]["label"].drop_nulls().unique()}
-    corpus = {"name": name, "fingerprint": fingerprint, "types": 0, "splits": {}, "labels": labels, "notes": []}
+    corpus: CorpusData = {
+        "name": name,
+        "fingerprint": fingerprint,
+        "types": 0,
+        "splits": {},
+        "labels": labels,
+        "notes": [],
+    }
     return About(
         "study", "trisect study experiment.json", 0.0, (), {}, None, StudyFacts(corpus, "cpu", experiment=experiment)
     )

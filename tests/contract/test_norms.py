@@ -14,11 +14,11 @@ import pytest
 import torch
 from tests import tinyhf, zoo
 from tests.property.test_own_model_laws import WORDS, own
+from tests.raw import read_json
 from tests.tinyhf import VOCABULARY
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
-from trisect.core.files import read_json
 from trisect.core.subject import Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin

@@ -11,13 +11,14 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
 from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.fields import build
-from trisect.core.files import read_json, write_json
+from trisect.core.files import write_json
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.recall import training as lessons
 from trisect.experiments.recall.settings import RECALL, RecallSettings, choose_recipe

@@ -16,11 +16,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests import tiny
+from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import write_json
 from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
 from trisect.engine.protocol import Job

@@ -1,6 +1,7 @@
 """Rewinding on a sample of rows: the same rows everywhere, with intervals that hold what all rows show."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -9,8 +10,9 @@ from tests import tiny
 import trisect
 from trisect.core.errors import StudyError
 from trisect.core.files import write_json
+from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
-from trisect.core.spec import Design, Rewind, plain, read_experiment
+from trisect.core.spec import Design, Rewind, plain
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.study.presets import PRESETS
@@ -108,7 +110,7 @@ def test_one_folder_has_one_way_of_measuring(tmp_path):
     with pytest.raises(StudyError, match=r"rewind.sample_tokens \(there None, here 150\)"):
         join_ledger(folder, [SAMPLED], "x")
     for name in ("sample_tokens", "sample_seed"):  # what a ledger from before there were samples lacks
-        del ledger["experiment"]["rewind"][name]
+        del cast(Any, ledger)["experiment"]["rewind"][name]
     folder.copy.unlink()
     write_json(folder.ledger, ledger)
     again = join_ledger(folder, [replace(WHOLE, seeds=(1, 2))], "x")

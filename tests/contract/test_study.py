@@ -349,7 +349,9 @@ def test_versions_and_claims_are_those_of_the_time_of_the_run(whole, tmp_path, m
 
 
 def test_losses_that_are_no_numbers_are_missing_rows(whole, tmp_path):
-    from trisect.core.files import read_json, write_json
+    from tests.raw import read_json
+
+    from trisect.core.files import write_json
 
     shutil.copytree(whole.folder, tmp_path / "study")
     path = sorted((tmp_path / "study").glob("evaluations/*/rewind-q@1.json"))[0]

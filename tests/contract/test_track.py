@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 from tests import tiny
+from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import DamagedFileError, SpecError
-from trisect.core.files import read_json
 from trisect.experiments.study import track
 from trisect.experiments.study.tasks import Task
 from trisect.lab.folder import Folder

@@ -9,10 +9,10 @@ import pytest
 import torch
 from markupsafe import escape
 from tests import tiny
+from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
-from trisect.core.files import read_json
 from trisect.core.finding import Comparison, Estimate
 from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests import tiny
+from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
 from trisect.core import bounds, json_text
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.fields import flat, highest, read
-from trisect.core.files import read_json, write_json
+from trisect.core.files import write_json
 from trisect.core.spec import Design, Model, Training, plain
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.recall.settings import RecallRecipe

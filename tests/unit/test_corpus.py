@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.raw import read_json
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import write_json
 from trisect.core.spec import Text
 from trisect.text import arrays
 from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss

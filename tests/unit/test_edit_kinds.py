@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -12,8 +12,9 @@ from trisect.cli import main
 from trisect.core.edits import Edit, kind_of, kinds, make_edit, place, read_edit, register
 from trisect.core.errors import SpecError
 from trisect.core.methods import Attack, Control, Probe, spell_variant
+from trisect.core.read_spec import read_experiment, read_run
 from trisect.core.site import Site
-from trisect.core.spec import plain, read_experiment, read_run
+from trisect.core.spec import plain
 from trisect.experiments.study.estimate import token_seconds
 from trisect.experiments.study.ledger import asked_of, fleets, join_ledger
 from trisect.experiments.study.plan import choose, make_plan
@@ -71,7 +72,7 @@ def test_an_edit_that_lm_does_not_know_is_refused_before_anything_is_trained():
 
 
 def test_a_statement_of_a_kind_that_is_not_registered_is_refused_by_name():
-    stored = {**plain(BASE), "edit": {"kind": "melt", "site": "q@1", "label": None, "strength": None}}
+    stored: Any = {**plain(BASE), "edit": {"kind": "melt", "site": "q@1", "label": None, "strength": None}}
     for make in (
         lambda: read_run(stored),
         lambda: read_experiment({"edits": [{"kind": "melt", "site": "q@1"}]}, "f.json"),
@@ -223,7 +224,7 @@ def test_edits_are_added_to_a_study_that_is_there(tmp_path):
     assert "edits" not in join_ledger(folder, [first], CORPUS.fingerprint)["experiment"]
     join_ledger(folder, [replace(first, edits=more.edits[:1])], CORPUS.fingerprint)
     ledger = join_ledger(folder, [more], CORPUS.fingerprint)
-    assert [one["kind"] for one in ledger["experiment"]["edits"]] == ["freeze", "narrow"]
+    assert [one["kind"] for one in ledger["experiment"].get("edits", ())] == ["freeze", "narrow"]
     assert [run.rpartition("-s")[0] for run in ledger["runs"]] == ["baseline", "freeze-q@1", "narrow2-q+k+v@1"]
     assert join_ledger(folder, [first], CORPUS.fingerprint) == ledger
 

@@ -1,3 +1,5 @@
+from typing import NotRequired, TypedDict
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,6 +13,7 @@ from trisect.core.files import (
     inside,
     read_json,
     read_json_list,
+    read_record,
     remove_scratch,
     replace_file,
     write_json,
@@ -167,3 +170,31 @@ def test_what_is_read_is_an_object_or_a_list_as_asked(tmp_path):
             known,
             "Delete it.",
         )
+
+
+class Card(TypedDict):
+    """A record with a field that earlier versions did not write."""
+
+    name: str
+    rows: list[dict[str, int]]
+    more: NotRequired[dict[str, str]]
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ({"name": "x", "rows": []}, None),
+        ({"name": "x", "rows": [], "more": {}, "unknown": 1}, None),
+        ({"rows": []}, "It is no Card: name is missing."),
+        ({"name": "x", "rows": {}, "more": []}, "It is no Card: rows is no list, more is no object."),
+    ],
+)
+def test_a_record_has_the_keys_that_it_requires_and_lists_where_they_stand(tmp_path, body, known):
+    path = tmp_path / "card.json"
+    write_json(path, body)
+    if known is None:
+        assert read_record(path, "Delete it.", Card) == body
+        return
+    with pytest.raises(DamagedFileError) as caught:
+        read_record(path, "Delete it.", Card)
+    assert (caught.value.given, caught.value.known, caught.value.todo) == (f"{path} is damaged.", known, "Delete it.")

@@ -15,6 +15,7 @@ from scipy import stats as scipy_stats
 import trisect
 from trisect import claims
 from trisect.core.spec import Design, plain
+from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
 from trisect.experiments.study import telling
 from trisect.experiments.study.page import make_sheet
@@ -88,7 +89,7 @@ def perfect(site: str, column: str | None, seed: int) -> float:
 
 
 def asked(tables: Mapping[str, pl.DataFrame], corpus: str = "roles") -> StudyRows:
-    about = {"corpus": {"name": corpus}, "experiment": plain(QUICK[0])}
+    about = StudyAbout(corpus={"name": corpus}, experiment=plain(QUICK[0]))
     return StudyRows.of(tables, about)
 
 
@@ -158,7 +159,7 @@ def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
     rows = planted_rows(asked(made))
     assert {(row["measure"], row["subject"]) for row in rows} >= {("auroc_leace", f"baseline-s{s}") for s in five}
     made["sites"] = pl.concat([made["sites"], frame("sites", rows)])
-    about = {"corpus": {"name": "roles"}, "experiment": plain(QUICK[0])}
+    about = StudyAbout(corpus={"name": "roles"}, experiment=plain(QUICK[0]))
     found = claims.judge(made, about)
     whole = {row["claim"]: row for row in found.filter(pl.col("part").is_null()).iter_rows(named=True)}
     assert (

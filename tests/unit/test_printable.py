@@ -50,4 +50,4 @@ def test_what_is_safe_stays_and_is_xml(text):
 
 def test_two_controls_stay_two_and_data_are_safe_inside():
     assert safe("\x00\x1b\x7f") == "␀␛␡"
-    assert safe_data({"a\x00": ["\x1b", 1, None, True, ("x",)]}) == {"a␀": ["␛", 1, None, True, ["x"]]}
+    assert safe_data({"a\x00": ["\x1b", 1, None, True, ["x\x00"]]}) == {"a␀": ["␛", 1, None, True, ["x␀"]]}

@@ -13,11 +13,11 @@ import pytest
 import torch
 from tests import tinyhf, zoo
 from tests.property.test_own_model_laws import own as own_model
+from tests.raw import read_json
 from tests.traces import random_projections, random_trace
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
-from trisect.core.files import read_json
 from trisect.core.subject import Batch, Heads, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections, Reading, Side

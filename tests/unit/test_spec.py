@@ -9,8 +9,9 @@ from trisect.core.edits import make_edit
 from trisect.core.errors import SiteError, SpecError, TrisectError
 from trisect.core.machine import Machine
 from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.read_spec import read_experiment, read_run
 from trisect.core.site import Site
-from trisect.core.spec import Design, Model, Text, Training, narrowed, plain, read_experiment, read_run
+from trisect.core.spec import Design, Model, Text, Training, narrowed, plain
 from trisect.core.tables import read_table
 from trisect.experiments.study.presets import PRESETS, find_experiment, only
 

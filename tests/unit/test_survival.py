@@ -1,6 +1,6 @@
 """Survival: which answers are counted, what is put in place, and the shares with their intervals."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
 FIRST, SECOND = Address("plain", 1), Address("plain", 2)
 
 
-def row(name, category, correct, answer="Ulm"):
+def row(name, category, correct, answer="Ulm") -> Any:
     return {"question": f"Where was {name} born?", "category": category, "correct": correct, "answer": answer}
 
 
@@ -111,9 +111,9 @@ def test_shares_are_means_over_seeds_with_intervals_over_names():
     one = {f"n{i}": i < 12 for i in range(40)}
     two = {f"n{i}": i < 20 for i in range(40)}
     place = {"group": "retrieved", "how": "mean", "stack": "plain", "layer": 1, "component": "v"}
-    rows = [{"model": "pretrained", "seed": s, **place, "same": same} for s, same in enumerate((one, two))]
-    alone = survival_measures(rows[:1])[0]
-    both = survival_measures(rows)[0]
+    rows: Any = [{"model": "pretrained", "seed": s, **place, "same": same} for s, same in enumerate((one, two))]
+    alone: Any = survival_measures(rows[:1])[0]
+    both: Any = survival_measures(rows)[0]
     assert alone["value"] == 0.3
     assert both["value"] == 0.4
     assert alone["low"] < 0.3 < alone["high"]
@@ -122,7 +122,7 @@ def test_shares_are_means_over_seeds_with_intervals_over_names():
     assert both["low"] < alone["low"] < alone["high"] < both["high"]  # with two seeds, one degree of freedom
     assert (alone["measure"], alone["n"], alone["subject"]) == ("survival", 40, "pretrained")
     assert survival_measures([rows[0] | {"how": "zero"}])[0]["measure"] == "survival_zero"
-    sure = survival_measures([rows[0] | {"same": dict.fromkeys(one, True)}])[0]
+    sure: Any = survival_measures([rows[0] | {"same": dict.fromkeys(one, True)}])[0]
     assert sure["value"] == 1.0
     assert 0.9 < sure["low"] < 1  # 40 of 40 is not certainty
     single = survival_measures([rows[0] | {"same": {"n1": False}}])[0]
@@ -131,7 +131,7 @@ def test_shares_are_means_over_seeds_with_intervals_over_names():
 
 
 def test_measures_fit_their_table_whatever_the_order_of_the_rows():
-    rows = [
+    rows: Any = [
         {"model": m, "seed": s, **r}
         for m in ("pretrained", "left-out")
         for s in (0, 1)
@@ -159,7 +159,7 @@ def answerer(tmp_path_factory):
 def test_a_model_without_queries_is_the_same_as_one_without_keys(answerer):
     names = [a + b + c for a in "abcd" for b in "abcd" for c in "abcd"]
     questions = [f"Where was {name} born?" for name in names]
-    rows = [
+    rows: Any = [
         row(name, "neither", None, answer.text) for name, answer in zip(names, answerer.answer(questions), strict=True)
     ]
     found = {(r["how"], r["layer"], r["component"]): r["same"] for r in survived(answerer, rows)}

@@ -8,10 +8,11 @@ import pytest
 import torch
 import transformers
 from tests import tinyhf
+from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import DamagedFileError, ModelError
-from trisect.core.files import read_json, replace_file, write_json
+from trisect.core.files import replace_file, write_json
 from trisect.core.subject import Batch, Texts
 from trisect.core.tables import SIGNED, frame, read_table, write_table
 from trisect.core.trace import Address, Side

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ from trisect.claims.readings import read
 from trisect.claims.verdicts import asked, barred_everywhere, depth, revision_of
 from trisect.core.claim import Combination, CurveDistance, Effect, Leaf, LearnedFraction, LossChange, Part
 from trisect.core.methods import VARIANTS
+from trisect.core.study_data import StudyAbout
 from trisect.core.tables import TableRow, frame
 from trisect.papers.submodules import MARGIN
 from trisect.stats.paired import Sample, summary, t_interval, t_test
@@ -36,7 +37,7 @@ class Paired(NamedTuple):
     control: tuple[float, ...]
 
 
-def judge_controls(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> pl.DataFrame:
+def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame:
     """The table `controls`: a row for each deciding part of a claim about attacks and each control that its sites have.
 
     `difference` is the effect with plain attacks less that with the control, paired by seed. Where only some of a part's sites

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from trisect.claims.preconditions import checks
 from trisect.claims.readings import EffectReading, When, above_unigram, read
 from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
 from trisect.core.claim import Claim, Leaf, Part, SiteMean, Source
+from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
 from trisect.papers import FIRST_REVISION, REVISION, SOURCES, roles, tying
 from trisect.stats.paired import Sample, summary, t_tested
@@ -66,7 +67,7 @@ class Context(NamedTuple):
     revision: int
 
 
-def judge(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], revision: int | None = None) -> pl.DataFrame:
+def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout, revision: int | None = None) -> pl.DataFrame:
     """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
 
     `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
@@ -93,9 +94,9 @@ def revision_of(runs: pl.DataFrame) -> int:
     return int(runs["revision"].fill_null(1).min() or 1)  # type: ignore[arg-type]
 
 
-def depth(about: Mapping[str, Any]) -> int | None:
+def depth(about: StudyAbout) -> int | None:
     """How many layers the study's model has, or null where nothing says so."""
-    return (about["experiment"].get("model") or {}).get("layers")
+    return about.get("experiment", {}).get("model", {}).get("layers")
 
 
 def asked(evidence: Evidence, revision: int = REVISION) -> list[Source]:
@@ -122,13 +123,13 @@ def barred_everywhere(evidence: Evidence) -> str | None:
     return NOT_CHECKED if any(check.n < max(1, len(evidence.seeds)) for check in found) else NOT_IN_USE
 
 
-def _epsilon(about: Mapping[str, Any]) -> float:
-    rewind = about["experiment"].get("rewind")
+def _epsilon(about: StudyAbout) -> float:
+    rewind = about.get("experiment", {}).get("rewind")
     return EPSILON if rewind is None else float(rewind["epsilon"])
 
 
-def _pairs(about: Mapping[str, Any]) -> int | None:
-    return (about["experiment"].get("interchange") or {}).get("pairs")
+def _pairs(about: StudyAbout) -> int | None:
+    return (about.get("experiment", {}).get("interchange") or {}).get("pairs")
 
 
 def _test(part: Part, claim: Claim, context: Context, family: int) -> SeedPart:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import ClassVar
 
 from trisect.core.errors import SpecError, unknown
 from trisect.core.site import Site
-from trisect.core.typecheck import need, settle, settled
+from trisect.core.typecheck import filled, need, settle, settled
 
 SettingValue = str | float | int | bool | None
 COMMON = ("label", "strength")  # stated by every edit, null where it has none: run ids hash them
@@ -98,12 +98,12 @@ def kind_of(name: object) -> type[Edit]:
     return found
 
 
-def settings_of(kind: type[Edit]) -> list[Any]:
+def settings_of(kind: type[Edit]) -> list[Field[object]]:
     """The dataclass fields of a kind's settings."""
     return [f for f in fields(kind) if f.name != "site"]
 
 
-def make_edit(kind: str, site: Site, settings: Mapping[str, Any] | None = None) -> Edit:
+def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = None) -> Edit:
     """The edit of that kind, site and settings, null standing for none; raises SpecError for what does not fit."""
     known, given = kind_of(kind), settings or {}
     own = {f.name: f for f in settings_of(known)}
@@ -119,17 +119,14 @@ def make_edit(kind: str, site: Site, settings: Mapping[str, Any] | None = None) 
             f"Leave out {', '.join(unknown)}." if unknown else f"Give {', '.join(missing)}.",
         )
     kept = {name: value for name, value in given.items() if name in own and value is not None}
-    return known(site, **settled(known, kept, f"the edit {kind} at {site}"))
+    return filled(known, {"site": site, **settled(known, kept, f"the edit {kind} at {site}")})
 
 
-def read_edit(data: Any, where: object = "the run") -> Edit:
+def read_edit(data: object, where: object = "the run") -> Edit:
     """The edit that `Edit.data` gave as data; raises SpecError naming `where` for what is none, SiteError for its site."""
-    need(
-        isinstance(data, Mapping) and {"kind", "site"} <= set(data),
-        f"An edit in {where} is {data!r}.",
-        "It is a JSON object with a kind, a site, and the settings of its kind.",
-        f"Kinds are {', '.join(_KINDS)}.",
-    )
+    if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
+        known = "It is a JSON object with a kind, a site, and the settings of its kind."
+        raise SpecError(f"An edit in {where} is {data!r}.", known, f"Kinds are {', '.join(_KINDS)}.")
     kind_of(data["kind"])
     settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
     return make_edit(data["kind"], Site.parse(data["site"]), settings)

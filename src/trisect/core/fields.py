@@ -74,7 +74,7 @@ class Declared(NamedTuple):
         return get_origin(self.kind) is tuple
 
     @property
-    def item(self) -> Any:
+    def item(self) -> object:
         """The type of one value."""
         return get_args(self.kind)[0] if self.several else self.kind
 
@@ -138,7 +138,7 @@ def _open(one: Declared) -> Declared:
 S = TypeVar("S")
 
 
-def build(settings: type[S], given: Mapping[str, Any]) -> S:
+def build(settings: type[S], given: Mapping[str, object]) -> S:
     """The settings with these values, groups filled from theirs; checked. Raises SpecError naming the field.
 
     A group that may be missing is null where none of its values is given.
@@ -214,19 +214,19 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
 
 
-def read(one: Declared, given: Any) -> Any:
+def read(one: Declared, given: object) -> object:
     """One value of a field, which may be given as a word, such as '1e-3'; checked. Raises SpecError naming the field."""
-    value = given
-    if one.item in NUMBERS and isinstance(given, str):
+    value, kind = given, one.item
+    if kind in (int, float) and isinstance(given, str):
         with suppress(ValueError):  # what is no number stays a word, and is refused as one
-            value = one.item(given)
-    elif one.item is int and isinstance(given, float) and given.is_integer():
+            value = int(given) if kind is int else float(given)
+    elif kind is int and isinstance(given, float) and given.is_integer():
         value = int(given)
     return _one(one, value)
 
 
 def _one(one: Declared, value: Any) -> Any:
-    kind, setting = one.item, one.setting
+    kind, setting = get_args(one.kind)[0] if one.several else one.kind, one.setting
     if kind is Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -243,7 +243,7 @@ def _one(one: Declared, value: Any) -> Any:
         raise SpecError(
             f"{one.name} is {shortened(value)}{or_closest(value, setting.choices)}", there, "Use one of them."
         )
-    if kind in NUMBERS and isinstance(value, int | float):
+    if kind in (int, float) and isinstance(value, int | float):
         _check_number(one, value)
     return value
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from trisect.core.json_text import Json
+
 F = TypeVar("F")
 MOST_UNITS = 1000  # with more of them than that, no number is said that would tell
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class Estimate(NamedTuple):
@@ -80,9 +81,9 @@ class Comparison(NamedTuple):
         return {**self._asdict(), "names": list(self.names), "pairs": pairs}
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | Sequence[Any]) -> Comparison:
+    def of(cls, given: Mapping[str, object] | Sequence[object]) -> Comparison:
         """The comparison that such data, or a record that is read back, is of."""
-        own = given if isinstance(given, Mapping) else dict(zip(cls._fields, given, strict=True))
+        own: dict[str, Any] = dict(given if isinstance(given, Mapping) else zip(cls._fields, given, strict=True))
         pairs = (PairedDifference(**p) if isinstance(p, Mapping) else PairedDifference(*p) for p in own["pairs"])
         return cls(**{**own, "names": tuple(own["names"]), "pairs": tuple(pairs)})
 
@@ -141,12 +142,13 @@ class Finding:
         return own
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Finding:
+    def of(cls, given: Mapping[str, object]) -> Finding:
         """The finding that such data, or a record that is read back, is of."""
-        values = tuple(Estimate(**one) if isinstance(one, Mapping) else Estimate(*one) for one in given["values"])
-        compared = given.get("compared")
+        own: dict[str, Any] = dict(given)
+        values = tuple(Estimate(**one) if isinstance(one, Mapping) else Estimate(*one) for one in own["values"])
+        compared = own.get("compared")
         read = compared if compared is None or isinstance(compared, Comparison) else Comparison.of(compared)
-        return cls(**{**given, "values": values, "groups": tuple(given["groups"]), "compared": read})
+        return cls(**{**own, "values": values, "groups": tuple(own["groups"]), "compared": read})
 
 
 @dataclass(frozen=True)

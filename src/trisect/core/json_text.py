@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from trisect.core.bounds import JSON_BYTES
 
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-def parse(text: str, strict: bool = True) -> Any:
+
+def parse(text: str, strict: bool = True) -> Json:
     """The value that a text is; raises ValueError, with what is wrong in words, for all that is no plain JSON.
 
     One that is not `strict` is as other programs write it: with NaN, and the last value of a key that stands twice.
@@ -22,7 +24,7 @@ def parse(text: str, strict: bool = True) -> Any:
         raise ValueError("Its lists and objects stand too deep inside one another.") from None
 
 
-def read(path: Path, strict: bool = True) -> Any:
+def read(path: Path, strict: bool = True) -> Json:
     """The value in a file; raises OSError where it cannot be read, ValueError as `parse` and for a file that is too large."""
     if (size := path.stat().st_size) > JSON_BYTES:
         raise ValueError(f"It has {size:,} bytes; up to {JSON_BYTES:,} are read.")
@@ -33,7 +35,7 @@ def read(path: Path, strict: bool = True) -> Any:
     return parse(content.decode("utf-8-sig"), strict)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
         met: set[str] = set()
@@ -44,5 +46,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(name: str) -> Any:
+def _refuse(name: str) -> Json:
     raise ValueError(f"{name} is no number of JSON.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.errors import SpecError
 from trisect.core.extras import there
+from trisect.core.json_text import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,7 @@ class KeptPart(NamedTuple):
     values: Tensor
 
 
-def save_parts(parts: Iterable[KeptPart], said: Mapping[str, Any], path: Path) -> Path:
+def save_parts(parts: Iterable[KeptPart], said: Mapping[str, Json], path: Path) -> Path:
     """Every part by its name, and what is said beside them as JSON in the file's metadata."""
     from safetensors.torch import save_file
 
@@ -41,7 +42,7 @@ def save_parts(parts: Iterable[KeptPart], said: Mapping[str, Any], path: Path) -
     return path
 
 
-def dataset_of(parts: Iterable[KeptPart], said: Mapping[str, Any]) -> Any:
+def dataset_of(parts: Iterable[KeptPart], said: Mapping[str, Json]) -> Any:
     """An xarray.Dataset: a variable for each part that has axes, called by their kind and length, so that lengths agree."""
     if not there("xarray"):
         raise SpecError("to_xarray needs the package xarray.", "It is not installed here.", "Run: pip install xarray.")

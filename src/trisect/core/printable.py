@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+
+from trisect.core.json_text import Json
 
 REPLACEMENT = "\ufffd"
 # What XML 1.0 does not allow, and what moves a terminal: C0 and C1 controls but tab and line ends, halves of characters,
@@ -17,13 +18,13 @@ def safe(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_sign, text)
 
 
-def safe_data(value: Any) -> Any:
+def safe_data(value: Json) -> Json:
     """JSON-ready data with all its texts safe, keys as well."""
     if isinstance(value, str):
         return safe(value)
     if isinstance(value, dict):
-        return {safe_data(key): safe_data(item) for key, item in value.items()}
-    return [safe_data(item) for item in value] if isinstance(value, list | tuple) else value
+        return {safe(key): safe_data(item) for key, item in value.items()}
+    return [safe_data(item) for item in value] if isinstance(value, list) else value
 
 
 def _sign(match: re.Match[str]) -> str:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, overload
 
 from trisect.core import bounds
-from trisect.core.edits import Edit, make_edit, place, read_edit
+from trisect.core.edits import Edit, make_edit, place
 from trisect.core.errors import unknown
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.site import Site
+from trisect.core.study_data import DesignData, ModelData, ProbeData, RunData, TrainingData
 from trisect.core.typecheck import need, settle, shortened, whole
 
 SCHEMA = 1
+MethodStatement: TypeAlias = Ablate | Attack | Control | Rewind | Freeze | Tie | Probe | Erase | Interchange
 LATER = ("edits", "ablate", "interchange", "idle")  # where there are none, neither statements nor ids name them
 
 
@@ -272,91 +273,40 @@ class Run:
         return f"{slug}-s{self.seed}-{digest(canonical(plain(self)), 4)}"
 
 
-def plain(value: Any) -> Any:
-    """A spec as JSON-ready data: sites as their canonical spelling, the schema number beside a run."""
+@overload
+def plain(value: Run) -> RunData: ...
+@overload
+def plain(value: Design) -> DesignData: ...
+@overload
+def plain(value: Model) -> ModelData: ...
+@overload
+def plain(value: Training) -> TrainingData: ...
+@overload
+def plain(value: Probe) -> ProbeData: ...
+@overload
+def plain(value: None) -> None: ...
+@overload
+def plain(value: Sequence[Design]) -> list[DesignData]: ...
+def plain(value: object) -> object:
+    """A statement as JSON-ready data: sites as their canonical spelling, the schema number beside a run."""
+    return _plain(value)
+
+
+def _plain(value: object) -> object:
     if isinstance(value, Site):
         return str(value)
     if isinstance(value, Run):
-        return {"schema": SCHEMA, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+        return {"schema": SCHEMA, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Edit):
         return value.data()
     if isinstance(value, Design):
-        own = {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        own = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
         return {name: part for name, part in own.items() if part or name not in LATER}
-    if isinstance(value, (Ablate, Attack, Control, Rewind, Freeze, Tie, Probe, Erase, Interchange)):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, MethodStatement):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, (Model, Training, Text)):
-        own = {name: plain(part) for name, part in asdict(value).items()}
+        own = {name: _plain(part) for name, part in asdict(value).items()}
         return {name: part for name, part in own.items() if part or name not in LATER}
     if isinstance(value, (tuple, list)):
-        return [plain(v) for v in value]
+        return [_plain(v) for v in value]
     return value
-
-
-_PARTS = {
-    "text": Text,
-    "model": Model,
-    "training": Training,
-    "attack": Attack,
-    "rewind": Rewind,
-    "freeze": Freeze,
-    "control": Control,
-    "tie": Tie,
-    "probe": Probe,
-    "erase": Erase,
-    "ablate": Ablate,
-    "interchange": Interchange,
-}
-
-
-def read_experiment(data: Any, where: str | Path) -> Design:
-    """A Design from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
-    known = {f.name for f in fields(Design)}
-    need(
-        isinstance(data, dict),
-        f"{where} does not hold an experiment.",
-        "An experiment is a JSON object.",
-        f"Its keys are {', '.join(sorted(known))}.",
-    )
-    _refuse(set(data) - known, known, where)
-    values: dict[str, Any] = {"name": "experiment"}
-    for key, value in data.items():
-        if key in _PARTS and value is not None:
-            kind = _PARTS[key]
-            names = {f.name for f in fields(kind)}
-            need(
-                isinstance(value, dict),
-                f"{key} in {where} is {value!r}.",
-                "It is a JSON object.",
-                f"Its keys are {', '.join(sorted(names))}.",
-            )
-            _refuse(set(value) - names, names, f"{key} in {where}")
-            parts = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-            for name in ("sites", "identity"):
-                if isinstance(parts.get(name), tuple):
-                    parts[name] = tuple(Site.parse(s) for s in parts[name])
-            values[key] = kind(**parts)
-        elif key == "edits":
-            given = f"edits in {where} is {value!r}."
-            need(
-                isinstance(value, list), given, "It is a list of JSON objects.", "Give a list, each with kind and site."
-            )
-            values[key] = tuple(read_edit(one, f"edit {i} of {where}") for i, one in enumerate(value or (), 1))
-        else:
-            values[key] = tuple(value) if isinstance(value, list) else value
-    return Design(**values)
-
-
-def read_run(data: dict[str, Any]) -> Run:
-    """The Run that `plain` gave as data."""
-    edit = read_edit(data["edit"], "the run") if data["edit"] is not None else None
-    return Run(data["corpus"], Model(**data["model"]), Training(**data["training"]), data["seed"], edit)
-
-
-def _refuse(unknown: set[str], known: set[str], where: object) -> None:
-    need(
-        not unknown,
-        f"{where} has {', '.join(sorted(unknown))}.",
-        f"Known are {', '.join(sorted(known))}.",
-        "Correct or remove the others.",
-    )

@@ -245,7 +245,7 @@ class Texts:
     options: tuple[str, ...] = ()
 
 
-def check_text(name: str, number: int, text: Any, paired: bool) -> tuple[str, str]:
+def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:
     """Source and target of a text, the same where one was given; raises ModelError for what is no text for this model."""
     given = f"Text {number + 1} is {text!r}."
     parts = text if isinstance(text, tuple) else (text,)
@@ -254,6 +254,7 @@ def check_text(name: str, number: int, text: Any, paired: bool) -> tuple[str, st
         raise ModelError(
             given, known, "Give pairs of texts." if paired else "Give a single text, in quotes on a command line."
         )
+    texts: list[str] = []
     for part in parts:
         if not isinstance(part, str) or not part.strip():
             known = "A text has at least one character that is not white space."
@@ -263,4 +264,5 @@ def check_text(name: str, number: int, text: Any, paired: bool) -> tuple[str, st
         except UnicodeEncodeError:
             known = "It holds a byte that is no UTF-8."
             raise ModelError(given.encode("ascii", "backslashreplace").decode(), known, "Give it as UTF-8.") from None
-    return parts[0], parts[-1]
+        texts.append(part)
+    return texts[0], texts[-1]

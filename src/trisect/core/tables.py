@@ -154,7 +154,7 @@ STUDY_TABLES = tuple(
 )  # what a study holds; pretrained models have rows of "measures"
 
 
-def frame(name: str, rows: Iterable[TableRow]) -> pl.DataFrame:
+def frame(name: str, rows: Iterable[TableRow | Mapping[str, object]]) -> pl.DataFrame:
     """Rows as the table of that name: its columns and no others, sorted so that the order of work leaves no trace."""
     schema = SCHEMAS[name]
     rows = list(rows)

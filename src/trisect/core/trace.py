@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.errors import SiteError
+from trisect.core.json_text import Json
 from trisect.core.keeping import KeptPart, dataset_of, save_parts
 from trisect.core.site import Site
 
@@ -284,7 +285,7 @@ class Reading:
 
     def save(self, path: str | Path) -> Path:
         """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them."""
-        said: dict[str, Any] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
+        said: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
         said["source"] = [list(row) for row in self.source.tokens]
         said["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
         return save_parts(self._parts(), said, Path(path))

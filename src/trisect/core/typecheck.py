@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from trisect.core.bounds import WHOLE
 from trisect.core.errors import SpecError
 
+S = TypeVar("S")
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
 
 
@@ -24,7 +25,7 @@ def settle(statement: Any) -> None:
         object.__setattr__(statement, name, value)
 
 
-def settled(statement: type[Any], values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def settled(statement: type[object], values: Mapping[str, object], name: str) -> dict[str, object]:
     """Values of a dataclass's fields brought to their annotated types, as `settle` does; `name` stands in the error."""
     hints, found = get_type_hints(statement), {}
     for key, value in values.items():
@@ -34,6 +35,16 @@ def settled(statement: type[Any], values: Mapping[str, Any], name: str) -> dict[
             where, what = f"{name} has {key} {shortened(value)}.", _word(hints[key])
             raise SpecError(where, f"{key} is {what}.", f"Give {key} as that.") from None
     return found
+
+
+def filled(statement: type[S], values: Mapping[str, object]) -> S:
+    """A statement with these values, which it checks itself as `settle` does; raises SpecError for a name that it has not."""
+    made: Callable[..., S] = statement
+    try:
+        return made(**values)
+    except TypeError as error:
+        known = ", ".join(get_type_hints(statement))
+        raise SpecError(f"{shortened(dict(values))} was given.", str(error), f"Give {known}.") from error
 
 
 def _fitted(value: Any, kind: Any) -> Any:
@@ -66,15 +77,11 @@ def need(ok: bool, given: str, known: str, todo: str) -> None:
         raise SpecError(given, known, todo)
 
 
-def whole(value: Any, name: str, least: int, most: int = WHOLE) -> None:
+def whole(value: object, name: str, least: int, most: int = WHOLE) -> None:
     """Raise SpecError unless the value is a whole number from `least` to `most`."""
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    need(
-        ok,
-        f"{name} is {shortened(value)}.",
-        f"It is a whole number, {least} or more.",
-        f"Give {name} as {least} or more.",
-    )
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        known = f"It is a whole number, {least} or more."
+        raise SpecError(f"{name} is {shortened(value)}.", known, f"Give {name} as {least} or more.")
     known = f"It is a whole number, at most {most:,}."
     need(value <= most, f"{name} is {shortened(value)}.", known, f"Give {name} as {most:,} or less.")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from trisect.core import errors
 from trisect.core.errors import TrisectError
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.engine.protocol import Failed
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from trisect.core.errors import StudyError
 from trisect.core.files import inside
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.engine.depot import LARGE, Depot
 from trisect.engine.protocol import Files
 

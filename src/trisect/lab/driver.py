@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import inside, read_json, write_json
-from trisect.core.finding import About, Json
+from trisect.core.files import inside, read_json, read_record, write_json
+from trisect.core.finding import About
+from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
@@ -82,6 +83,16 @@ def _machine(settings: Any, quiet: bool) -> Machine:
     return next((group.machine(quiet) for group in groups), Machine(quiet=quiet))
 
 
+class NotedRun(TypedDict, total=False):
+    """What is noted beside tables, besides the experiment's own facts."""
+
+    command: str
+    seconds: float
+    notes: list[str]
+    versions: dict[str, str]
+    claims_hash: str | None
+
+
 def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
     """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
     path = folder / experiment.record
@@ -92,9 +103,10 @@ def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
     except TypeError as error:
         todo = f"Delete {path} and call 'trisect {experiment.name}' again."
         raise DamagedFileError(f"{path} lacks something.", str(error), todo) from error
-    notes, made = tuple(body.get("notes", ())), body.get("versions", {})
-    seconds, hashed = body.get("seconds", 0.0), body.get("claims_hash")
-    return About(experiment.name, body.get("command", ""), seconds, notes, made, hashed, facts)
+    noted = read_record(path, f"Delete {path} and call 'trisect {experiment.name}' again.", NotedRun)
+    made, hashed = noted.get("versions", {}), noted.get("claims_hash")
+    words, seconds, notes = noted.get("command", ""), noted.get("seconds", 0.0), tuple(noted.get("notes", ()))
+    return About(experiment.name, words, seconds, notes, made, hashed, facts)
 
 
 def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:

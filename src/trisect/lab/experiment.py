@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trisect.core.door import door
-from trisect.core.finding import About, Finding, Json
+from trisect.core.finding import About, Finding
+from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 
 if TYPE_CHECKING:

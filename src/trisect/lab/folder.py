@@ -8,13 +8,13 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from trisect.core.errors import DamagedFileError, StudyError, TrisectError
-from trisect.core.files import digest, file_name, inside, is_name, is_scratch, read_json, remove_scratch
-from trisect.core.spec import read_run
+from trisect.core.files import digest, file_name, inside, is_name, is_scratch, read_record, remove_scratch
+from trisect.core.read_spec import read_run
+from trisect.core.study_data import LedgerData
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Folder:
         found = [p for p in self.path.iterdir() if not is_scratch(p.name)]
         return sorted(p.name for p in found if p.name != ".lock" or not p.is_file() or p.stat().st_size)
 
-    def read_ledger(self) -> dict[str, Any]:
+    def read_ledger(self) -> LedgerData:
         """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""
         moving = f"The ledger cannot be made again: move {self.path} away and run the study again."
         if self.ledger.exists():
@@ -207,12 +207,12 @@ def is_study(place: Path) -> bool:
     return Folder(place).ledger.exists() or Folder(place).copy.exists()
 
 
-def _ledger(path: Path, todo: str) -> dict[str, Any]:
+def _ledger(path: Path, todo: str) -> LedgerData:
     """A ledger whose parts are what a study wrote: of each run the statement that its id is the hash of.
 
     A checksum can be made for any content, so that it says nothing of that. Raises DamagedFileError.
     """
-    body = read_json(path, todo)
+    body = read_record(path, todo, LedgerData)
     try:
         runs, fleets, size = body["runs"], body["fleets"], body.get("fleet", 1)
         if not isinstance(size, int) or not 1 <= size <= 1_024:

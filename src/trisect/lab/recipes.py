@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from trisect.core.errors import SpecError, unknown
 from trisect.core.fields import Declared, flat, read
+from trisect.core.json_text import Json
 
 
 class NamedRecipe(Protocol):
@@ -24,7 +25,7 @@ class NamedRecipe(Protocol):
 R = TypeVar("R", bound=NamedRecipe)
 
 
-def with_settings(recipes: Mapping[str, R], wanted: str, settings: Mapping[str, Any]) -> R:
+def with_settings(recipes: Mapping[str, R], wanted: str, settings: Mapping[str, object]) -> R:
     """The wanted recipe with some settings changed, each given as a value or as a word that says one.
 
     Raises SpecError for a recipe, a setting or a value that there is not.
@@ -44,7 +45,7 @@ def settings_of(recipe: type[Any]) -> tuple[Declared, ...]:
     return tuple(one for one in flat(recipe) if one.words)
 
 
-def changed(recipes: Mapping[str, R], recipe: R) -> dict[str, Any]:
+def changed(recipes: Mapping[str, R], recipe: R) -> dict[str, Json]:
     """The settings in which a recipe differs from the one of its name."""
     names, base = [one.name for one in settings_of(type(recipe))], recipes[recipe.name]
     return {name: getattr(recipe, name) for name in names if getattr(recipe, name) != getattr(base, name)}

@@ -7,11 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from trisect.core.errors import StudyError
-from trisect.core.files import read_json, write_json
-from trisect.core.finding import Json
+from trisect.core.files import read_json, read_record, write_json
+from trisect.core.json_text import Json
 from trisect.lab.folder import Folder
+
+
+class CallsData(TypedDict):
+    """What a plan's file holds of its calls, beside what it was begun with."""
+
+    seeds: list[int]
+    wall_seconds: float
 
 
 @dataclass(frozen=True)
@@ -37,11 +45,12 @@ def join(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int])
     if not path.exists():
         Folder(folder).check_empty(kind)
         return ResumePlan(begun, tuple(sorted(set(seeds))))
-    old = read_json(path, f"Move {folder} away and call the same command again: the plan cannot be made from the rest.")
+    todo = f"Move {folder} away and call the same command again: the plan cannot be made from the rest."
+    calls, old = read_record(path, todo, CallsData), read_json(path, todo)
     if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{folder} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
-    return ResumePlan(begun, tuple(sorted({*old["seeds"], *seeds})), old["wall_seconds"])
+    return ResumePlan(begun, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
 
 
 def work(path: Path, plan: ResumePlan, left: int, do: Callable[[], object]) -> ResumePlan:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import read_json
+from trisect.core.files import as_record, read_json
+from trisect.core.study_data import FinishedRun
 from trisect.lab.folder import Folder
 from trisect.lm.snapshots import read_snapshot
 
 FORMAT = 1  # of run.json; a file without a number is of format 1
 
 
-def read_finished(folder: Folder, run: str) -> dict[str, Any]:
+def read_finished(folder: Folder, run: str) -> FinishedRun:
     """A finished run's statement and rows; raises DamagedFileError naming what to delete, StudyError for a later format."""
     path = folder.run(run)
-    body = read_json(path, f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained again.")
+    todo = f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained again."
+    body = read_json(path, todo)
     if (found := body.get("format", FORMAT)) != FORMAT:
         raise StudyError(
             f"{path} has format {found}.",
             f"This version reads format {FORMAT}.",
             "Use the version of trisect that wrote it, or run the study again in another folder.",
         )
-    return body
+    return as_record(body, path, todo, FinishedRun)
 
 
 def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.door import door
 from trisect.core.errors import ModelError
-from trisect.core.spec import Run, read_run
+from trisect.core.read_spec import read_run
+from trisect.core.spec import Run
 from trisect.lab.folder import Folder, is_study
 from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.reading import OwnModel

@@ -10,10 +10,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import digest, is_name, is_scratch, read_json, write_json
+from trisect.core.files import digest, is_name, is_scratch, read_record, write_json
 from trisect.core.tables import run_of_table
 
 MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; moved there last of all
@@ -21,7 +21,15 @@ PAGES = ".html"
 _STAGE = re.compile(r"\.run\.[0-9]+-[0-9a-f]{8}\.trisect-part")
 
 
-def run_mark(experiment: str, command: str, facts: Mapping[str, Any]) -> str:
+class ManifestData(TypedDict):
+    """A run's list of files: of which experiment, which run, and a checksum of each (empty: it has one of its own)."""
+
+    experiment: str
+    run: str
+    files: dict[str, str]
+
+
+def run_mark(experiment: str, command: str, facts: Mapping[str, object]) -> str:
     """32 hex digits of what a run is of: its experiment, command and facts; seconds aside, so that a repeat has the same."""
     return digest(json.dumps([experiment, command, _timeless(facts)], sort_keys=True, default=str))
 
@@ -123,14 +131,13 @@ def has_run(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> ManifestData:
     """Which experiment and run a folder's files are of, with their checksums; raises DamagedFileError where that is not said."""
     path = folder / MANIFEST
     todo = f"Delete {path} and call the same command again."
-    body = read_json(path, todo)
-    files = body.get("files")
-    texts = all(isinstance(body.get(name), str) for name in ("experiment", "run")) and isinstance(files, dict)
-    if not texts or not all(_inside(name) and isinstance(mark, str) for name, mark in files.items()):  # pyright: ignore[reportOptionalMemberAccess]
+    body = read_record(path, todo, ManifestData)
+    texts = all(isinstance(body[name], str) for name in ("experiment", "run"))
+    if not texts or not all(_inside(name) and isinstance(mark, str) for name, mark in body["files"].items()):
         raise DamagedFileError(f"{path} is no list of a run's files.", "It names files that no run writes.", todo)
     return body
 

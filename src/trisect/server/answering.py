@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.core.printable import safe, safe_data
 from trisect.core.subject import AnsweringSubject, TextOrPair
 from trisect.experiments.explore.pack import pack
@@ -60,7 +60,8 @@ class PageModel:
         paired = any(stack in ("dec", "cross") for stack in shape.stacks)
         known = {"model": self.subject.name, "layers": layers, "paired": paired, "mask": self.subject.mask}
         known["example"] = self.example
-        return safe_data({**known, "objective": self.subject.objective, "notes": list(self.subject.notes)})
+        said: dict[str, Json] = {**known, "objective": self.subject.objective, "notes": list(self.subject.notes)}
+        return {name: safe_data(value) for name, value in said.items()}
 
     def answer(self, state: PageState, has: str, check: StillWanted = lambda: None) -> PageAnswer:
         """The answer to a state; `check` is called between passes and may raise. Raises TrisectError."""

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.extras import there
-from trisect.core.files import is_scratch, read_json, write_json
+from trisect.core.files import is_scratch, read_json, read_record, write_json
+from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
@@ -27,7 +28,7 @@ from trisect.text import arrays, sources
 from trisect.text.corpus import SPLITS, Corpus, Split
 from trisect.text.hub import DatasetTexts
 from trisect.text.readers.base import Reader
-from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, describe, tag
+from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, ShardLabels, describe, tag
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
 NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
@@ -162,7 +163,7 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
 
 def _statement(
     kind: Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: PipelineFacts
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """All that the labels depend on; shards and results of another statement are never taken for ours."""
     return {
         "format": 1,
@@ -176,7 +177,7 @@ def _statement(
     }
 
 
-def _finished(out: Path, statement: Mapping[str, Any]) -> Corpus | None:
+def _finished(out: Path, statement: Mapping[str, Json]) -> Corpus | None:
     """The corpus that an earlier call finished, null while there is none; raises CorpusError for another's."""
     if not (out / "corpus.json").is_file() or (out / ".shards").is_dir():
         return None
@@ -206,7 +207,7 @@ def _locked(out: Path) -> FileLock:
     return lock
 
 
-def _prepare(folder: Path, statement: Mapping[str, Any]) -> None:
+def _prepare(folder: Path, statement: Mapping[str, Json]) -> None:
     """Keep the shards of the same statement, remove those of another."""
     key = folder / "statement.json"
     try:
@@ -241,7 +242,7 @@ def _whole(shard: _Shard) -> bool:
     if not shard.path.is_file():
         return False
     try:
-        body = read_json(shard.path, "")
+        body = read_record(shard.path, "", ShardLabels)
     except DamagedFileError:
         return False
     return all(len(ids) == shard.tokens for ids in body["ids"].values())
@@ -346,7 +347,8 @@ def _merge(text: Corpus, kind: Reader, folder: Path, columns: Sequence[str], not
         grown = {column: arrays.GrowingArray(np.int16) for column in columns}
         number, n = 0, len(split.tokens)
         while (start := len(grown[columns[0]])) < n:
-            body = read_json(_shard_path(folder, name, number), f"Delete {folder} and call the same command again.")
+            path = _shard_path(folder, name, number)
+            body = read_record(path, f"Delete {folder} and call the same command again.", ShardLabels)
             for column in columns:
                 ids = np.array(body["ids"][column])
                 lookup = np.array([classes[column][c] if c else -1 for c in body["classes"][column]], np.int16)

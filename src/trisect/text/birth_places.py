@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
@@ -241,18 +241,37 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def read_people(data: Mapping[str, Any]) -> People:
-    """The People that travelled as JSON, made by `dataclasses.asdict`."""
-    asked = {part: tuple(Question(*row) for row in data[part]) for part in ("train", "valid", "test", "invented")}
+QuestionData: TypeAlias = tuple[str, str, str | None]
+
+
+class PeopleData(TypedDict):
+    """People as JSON, made by `dataclasses.asdict`: a line and a question are lists of their fields."""
+
+    name: str
+    lines: list[tuple[str, str]]
+    train: list[QuestionData]
+    valid: list[QuestionData]
+    test: list[QuestionData]
+    left_out: list[str]
+    invented: list[QuestionData]
+    notes: list[str]
+    fingerprint: str
+    origin: str
+
+
+def read_people(data: PeopleData) -> People:
+    """The People that travelled as JSON."""
+    parts = (data["train"], data["valid"], data["test"], data["invented"])
+    train, valid, test, invented = (tuple(Question(*row) for row in part) for part in parts)
     lines = tuple(PretrainingLine(*row) for row in data["lines"])
     return People(
         data["name"],
         lines,
-        asked["train"],
-        asked["valid"],
-        asked["test"],
+        train,
+        valid,
+        test,
         tuple(data["left_out"]),
-        asked["invented"],
+        invented,
         tuple(data["notes"]),
         data["fingerprint"],
         data["origin"],

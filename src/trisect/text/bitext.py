@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
@@ -138,15 +138,18 @@ def assemble(name: str, splits: Mapping[str, Sequence[SentencePair]], notes: Ite
     return Bitext(name, train, valid, test, tuple(notes), digest(marks, 8))
 
 
+PairData: TypeAlias = tuple[list[str], list[str], list[list[int]] | None, list[list[int]] | None]
+
+
 class BitextData(TypedDict):
     """A Bitext as JSON: a pair is its two lists of words, then its sure and its possible links or null."""
 
     name: str
     notes: list[str]
     fingerprint: str
-    train: list[list[Any]]
-    valid: list[list[Any]]
-    test: list[list[Any]]
+    train: list[PairData]
+    valid: list[PairData]
+    test: list[PairData]
 
 
 def bitext_data(bitext: Bitext) -> BitextData:
@@ -157,9 +160,9 @@ def bitext_data(bitext: Bitext) -> BitextData:
     )
 
 
-def read_bitext(data: BitextData | Mapping[str, Any]) -> Bitext:
+def read_bitext(data: BitextData) -> Bitext:
     """The Bitext that travelled as JSON, made by `bitext_data`."""
-    train, valid, test = (tuple(_pair(row) for row in data[split]) for split in (TRAIN, "valid", TEST))
+    train, valid, test = (tuple(map(_pair, part)) for part in (data["train"], data["valid"], data["test"]))
     return Bitext(data["name"], train, valid, test, tuple(data["notes"]), data["fingerprint"])
 
 
@@ -201,11 +204,11 @@ def _mark(pair: SentencePair) -> str:
     return f"{' '.join(pair.source)}\t{' '.join(pair.target)}\t{links}"
 
 
-def _data(pair: SentencePair) -> list[Any]:
-    links = [None if some is None else sorted(map(list, some)) for some in (pair.sure, pair.possible)]
-    return [list(pair.source), list(pair.target), *links]
+def _data(pair: SentencePair) -> PairData:
+    sure, possible = (None if some is None else sorted(map(list, some)) for some in (pair.sure, pair.possible))
+    return list(pair.source), list(pair.target), sure, possible
 
 
-def _pair(row: Sequence[Any]) -> SentencePair:
+def _pair(row: PairData) -> SentencePair:
     links = [None if some is None else frozenset((int(s), int(t)) for s, t in some) for some in row[2:]]
     return SentencePair(tuple(row[0]), tuple(row[1]), *links)

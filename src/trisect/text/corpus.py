@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import canonical, digest, inside, is_name, read_json, write_json
+from trisect.core.files import as_record, canonical, digest, inside, is_name, read_json, write_json
+from trisect.core.json_text import Json
 from trisect.core.spec import Text
 from trisect.text import arrays
+from trisect.text.corpus_file import CorpusFile
 from trisect.text.names import SPLITS, UNKNOWN, UNSHOWN
 
 FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
@@ -180,10 +182,11 @@ class Corpus:
             )
             raise CorpusError(f"{folder} is not a corpus folder.", found, "Give a folder that 'trisect corpus' wrote.")
         todo = f"Delete {folder} and read or annotate the text again."
-        body = read_json(path, todo)
-        if body["format"] not in (1, FORMAT):
+        found = read_json(path, todo)
+        if found.get("format") not in (1, FORMAT):
             known = f"This version reads the formats 1 and {FORMAT}."
-            raise DamagedFileError(f"{path} has format {body['format']}.", known, todo)
+            raise DamagedFileError(f"{path} has format {found.get('format')}.", known, todo)
+        body = as_record(found, path, todo, CorpusFile)
         labels = {name: tuple(classes) for name, classes in body["labels"].items()}
         _check_columns(body["name"], labels)
         files = {
@@ -195,14 +198,14 @@ class Corpus:
         splits = {
             name: _read_split(folder, name, files[name], body["lengths"][name], todo, documents) for name in files
         }
-        found = _checksums(splits)
+        sums = _checksums(splits)
         paths = {f"{name}.{label}.npy": path for name, own in files.items() for label, path in own.items()}
         for array, value in body["checksums"].items():
-            if found.get(array) != value:
-                place = paths.get(array, path if array not in found else folder / array)
+            if sums.get(array) != value:
+                place = paths.get(array, path if array not in sums else folder / array)
                 raise DamagedFileError(f"{place} is damaged.", "Its content does not match its checksum.", todo)
         vocabulary = tuple(body["vocabulary"])
-        mark = _fingerprint(vocabulary, labels, found, documents)
+        mark = _fingerprint(vocabulary, labels, sums, documents)
         return cls(body["name"], vocabulary, labels, splits, tuple(body["notes"]), mark)
 
 
@@ -370,14 +373,14 @@ def _fingerprint(
     return digest(canonical({**content, "checksums": dict(checksums), **_documents_data(documents)}), 8)
 
 
-def _documents_data(documents: Documents | None) -> dict[str, Any]:
+def _documents_data(documents: Documents | None) -> dict[str, Json]:
     """What is noted and hashed of documents: nothing of running text, as before there were any."""
     if documents is None:
         return {}
     return {"documents": {"length": documents.length, "own": list(documents.own)}}
 
 
-def _read_documents(body: Mapping[str, Any]) -> Documents | None:
+def _read_documents(body: CorpusFile) -> Documents | None:
     noted = body.get("documents")
     return None if noted is None else Documents(noted["length"], tuple(noted["own"]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trisect.core import json_text
 from trisect.core.errors import CorpusError
@@ -54,7 +53,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
     return tuple(found)
 
 
-def given_pairs(given: Any) -> tuple[TextPair, ...]:
+def given_pairs(given: object) -> tuple[TextPair, ...]:
     """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
     if isinstance(given, str | Mapping | TextPair) or not isinstance(given, Iterable):
         raise CorpusError(f"{given!r} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
@@ -69,7 +68,7 @@ def bad_pair(place: str, what: str) -> CorpusError:
     return CorpusError(f"{place[:1].upper()}{place[1:]}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
 
-def _given(one: Any, place: str) -> TextPair:
+def _given(one: object, place: str) -> TextPair:
     if isinstance(one, TextPair):
         return one if one.place else TextPair(one.base, one.donor, one.answers, place, one.kind)
     if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2:
@@ -77,7 +76,7 @@ def _given(one: Any, place: str) -> TextPair:
     return _pair(one, place)
 
 
-def _pair(body: Any, place: str) -> TextPair:
+def _pair(body: object, place: str) -> TextPair:
     if not isinstance(body, Mapping):
         raise bad_pair(place, f"it is {type(body).__name__}, no object")
     if unknown := set(body) - {"base", "donor", "answers", "kind"}:
@@ -95,7 +94,7 @@ def _pair(body: Any, place: str) -> TextPair:
     return TextPair(texts[0], texts[1], dict(answers), place, str(body.get("kind") or ""))
 
 
-def _text(given: Any, name: str, place: str) -> TextOrPair:
+def _text(given: object, name: str, place: str) -> TextOrPair:
     if isinstance(given, str) and given.strip():
         return given
     if isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(t, str) and t.strip() for t in given):

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import polars as pl
 
 from trisect.core.errors import StudyError
-from trisect.core.files import canonical, digest, read_json, write_json
-from trisect.core.finding import Json
+from trisect.core.files import canonical, digest, read_record, write_json
+from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import Line, as_table
@@ -126,6 +126,13 @@ def _facts(part: DissectPart, shown: Results, folder: Path) -> PartFacts:
     return PartFacts(part.name, part.title, part.question, tuple(part.says(shown)), tuple(claims), pages)
 
 
+class NotesData(TypedDict):
+    """Notes as their file holds them."""
+
+    seconds: float
+    steps: dict[str, dict[str, Json]]
+
+
 @dataclass(frozen=True)
 class Notes:
     """What `parts.json` holds: seconds of all calls, and of each step, by its folder, its key and what it made.
@@ -142,7 +149,7 @@ class Notes:
         path = folder / NOTED
         if not path.exists():
             return cls()
-        body = read_json(path, f"Delete {path}: nothing else is lost.")
+        body = read_record(path, f"Delete {path}: nothing else is lost.", NotesData)
         return cls(body["seconds"], body["steps"])
 
     def write(self, folder: Path) -> None:

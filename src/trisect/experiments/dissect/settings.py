@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from trisect.core.fields import Setting
 from trisect.core.finding import Finding
+from trisect.core.json_text import Json
 from trisect.core.spec import Design
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Workers
@@ -47,12 +48,12 @@ class DissectSettings:
         str | Path | Design, Setting("The study of planted roles: a preset, a JSON file, or a Design.", option="")
     ] = "roles-quick"
     recall: (
-        Annotated[Mapping[str, Any], Setting("Other values for settings of recall's recipe.", option="", many="pairs")]
+        Annotated[Mapping[str, Json], Setting("Other values for settings of recall's recipe.", option="", many="pairs")]
         | None
     ) = None
     translation: (
         Annotated[
-            Mapping[str, Any],
+            Mapping[str, Json],
             Setting("Other values for settings of the translation models' recipe.", option="", many="pairs"),
         ]
         | None
@@ -71,12 +72,12 @@ class PartFacts:
     pages: Mapping[str, str]
 
     @classmethod
-    def of(cls, given: PartFacts | Mapping[str, Any]) -> PartFacts:
+    def of(cls, given: PartFacts | Mapping[str, object]) -> PartFacts:
         """From what a record holds of it."""
         if isinstance(given, PartFacts):
             return given
-        found = tuple(map(Finding.of, given["findings"]))
-        return cls(**{**given, "findings": found, "claims": tuple(given["claims"])})
+        own: dict[str, Any] = dict(given)
+        return cls(**{**own, "findings": tuple(map(Finding.of, own["findings"])), "claims": tuple(own["claims"])})
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _open(settings: PatchSettings, subject: AnsweringSubject) -> tuple[str, tupl
         return "given pairs", given_pairs(settings.given), ()
     if settings.task == "recall":
         return "recall", *recall_pairs(settings.source.model, settings.count, settings.seed)
-    return settings.task, *_task_pairs(settings, subject)
+    return str(settings.task), *_task_pairs(settings, subject)
 
 
 def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ MASK = "<mask>"  # ends a question (hf.small.gpt)
 TRAINED = "Give the folder of a model that 'trisect recall' trained."
 
 
-def recall_pairs(model: Any, count: int, seed: int) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """Pairs of questions about people whose place a text of questions says, in a model's folder that `trisect recall` wrote.
 
     Names are as long as each other, so that characters stand at the same positions, and places begin with different
@@ -46,15 +45,19 @@ def recall_pairs(model: Any, count: int, seed: int) -> tuple[tuple[TextPair, ...
     return tuple(found), (note,)
 
 
-def _places(model: Any) -> dict[str, str]:
+def _places(model: object) -> dict[str, str]:
     """The place of every name that has one on the model's card."""
     path = Path(model) / CARD if isinstance(model, str | Path) else None
     if path is None or not path.is_file():
         known = f"It needs the names that the model has read, which stand in its folder's {CARD}: there is none."
         raise SpecError(f"The task 'recall' was asked for with {model!s:.80}.", known, TRAINED)
     todo = "Call 'trisect recall' again for the folder of the experiment: it writes every card."
-    body = read_json(path, todo)
-    names = body.get("names") if isinstance(body, dict) else None
-    if not isinstance(names, dict) or not all(isinstance(row, list) and len(row) == 3 for row in names.values()):
+    names, places = read_json(path, todo).get("names"), dict[str, str]()
+    for name, row in names.items() if isinstance(names, dict) else ():
+        if not isinstance(row, list) or len(row) != 3:
+            names = None
+        elif isinstance(row[2], str) and row[2]:
+            places[name] = row[2]
+    if not isinstance(names, dict):
         raise DamagedFileError(f"{path} is no card of a model.", "It holds something else than names.", todo)
-    return {name: row[2] for name, row in names.items() if isinstance(row[2], str) and row[2]}
+    return places

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.experiments.patch.words import SiteKey, place_of, site_order
 from trisect.lab.experiment import Result

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.stats.tested import ALPHA
 
 COMPONENTS = ("q", "k", "v")

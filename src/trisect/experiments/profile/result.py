@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.experiments.profile.settings import ProfileFacts
 from trisect.lab.experiment import Result
 

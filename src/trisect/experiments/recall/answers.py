@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from trisect.core.tables import REAL, TEXT, WHOLE
 from trisect.measure import nearest_names as near
 from trisect.stats.bootstrap import DRAWS, CrossedBootstrap, CrossedEstimate
 
-NEIGHBOURS: dict[str, Any] = {
+NEIGHBOURS: dict[str, type[pl.DataType]] = {
     "model": TEXT,  # null: of every model
     "seed": WHOLE,  # null: of every seed
     "match": TEXT,  # last name, representation; n-grams stand in the answers themselves

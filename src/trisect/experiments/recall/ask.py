@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import exp
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
-from trisect.core.files import read_json
-from trisect.core.finding import Json
+from trisect.core.files import faults, read_json
+from trisect.core.json_text import Json
+from trisect.experiments.recall.rows_kept import CardData
 from trisect.experiments.recall.settings import AskSettings
 from trisect.measure.nearest_names import nearest_by_characters
 from trisect.text.birth_places import QUESTION, name_in
@@ -134,7 +135,7 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
     rule = _threshold([Threshold(**row) for row in card["thresholds"]], risk)
     found = (answerer or _open(folder)).answer([question.strip()])[0]
     probability = exp(found.log_probability)
-    names: Mapping[str, Any] = card["names"]
+    names = card["names"]
     pretrained, tuned, _ = names.get(name, (False, False, None))
     seen = SEEN[bool(pretrained), bool(tuned)]
     held = rule is not None and (rule.threshold is None or probability < rule.threshold)
@@ -159,7 +160,7 @@ def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[
     return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
-def _card(folder: Path) -> dict[str, Any]:
+def _card(folder: Path) -> CardData:
     """What recall.json holds."""
     if not (folder / CARD).is_file():
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
@@ -169,18 +170,25 @@ def _card(folder: Path) -> dict[str, Any]:
     if "recipe" in card and "names" not in card:
         known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
         raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
-    try:
-        rows = [Threshold(**row) for row in card["thresholds"]]
-        sound = all(len(row) == 3 for row in card["names"].values()) and all(isinstance(r.n, int) for r in rows)
-    except (KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
+    if not _is_card(card):
         known = "It holds something else than names and thresholds."
         raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN)
     return card
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _is_card(card: object) -> TypeGuard[CardData]:
+    """Whether that is a card: three things are said of each name, four of each threshold."""
+    if faults(card, CardData):
+        return False
+    sound: Any = card
+    try:
+        rows = [Threshold(**row) for row in sound["thresholds"]]
+        return all(len(row) == 3 for row in sound["names"].values()) and all(isinstance(r.n, int) for r in rows)
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _read(path: Path) -> dict[str, Json]:
     """The card as it was written, whatever it holds."""
     try:
         body = read_json(path, MADE_AGAIN)
@@ -189,7 +197,7 @@ def _read(path: Path) -> dict[str, Any]:
             known = "It has no checksum: 'trisect recall' did not write it as it is."
             raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
         raise
-    return body if isinstance(body, dict) else {}
+    return body
 
 
 def _open(folder: Path) -> Answering:

@@ -12,6 +12,7 @@ from trisect.experiments.recall.page_numbers import (
     MODELS,
     SCORES,
     SHORT,
+    MeasureRow,
     RecallNumbers,
     cumulative,
     probabilities,
@@ -56,15 +57,19 @@ def confidence(numbers: RecallNumbers) -> Section | None:
     return Section("Retrieved or made up?", said, tuple(figures), tables)
 
 
+def _placed(numbers: RecallNumbers, measure: str, model: str) -> list[MeasureRow]:
+    """Rows of a measure that stand at a probability or a share, in its order."""
+    found = [row for row in numbers.rows(measure, subject=model) if row["at"] is not None]
+    return sorted(found, key=lambda row: row["at"] or 0.0)
+
+
 def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Iterable[Figure]:
     panels, total, errors = [], 0, []
     for model in models:
-        rows = sorted(
-            (r for r in numbers.rows("reliability", subject=model) if r["at"] is not None), key=lambda r: r["at"]
-        )
+        rows = _placed(numbers, "reliability", model)
         if not rows:
             continue
-        points = tuple((r["at"], r["value"]) for r in rows)
+        points = tuple((r["at"] or 0.0, r["value"]) for r in rows)
         path = Path(SHORT.get(model, model), look(model), points, (), True, tuple((r["low"], r["high"]) for r in rows))
         panels.append(
             path_panel(MODELS.get(model, model).capitalize(), [path], "probability", "share right", UNIT, True)
@@ -123,9 +128,9 @@ def _ranking(numbers: RecallNumbers, deep: str) -> Iterable[Figure]:
 def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Iterable[Figure]:
     paths, areas, count = [], [], 0
     for model in models:
-        rows = sorted((r for r in numbers.rows("risk", subject=model) if r["at"] is not None), key=lambda r: r["at"])
+        rows = _placed(numbers, "risk", model)
         if rows:
-            points = tuple((r["at"], r["value"]) for r in rows)
+            points = tuple((r["at"] or 0.0, r["value"]) for r in rows)
             paths.append(Path(SHORT.get(model, model), look(model), points))
             count = max(count, *(r["n"] or 0 for r in rows))
         if rows and (area := numbers.number("aurc", model)):
@@ -156,7 +161,7 @@ def _auroc(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
 def _thresholds(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
     rows = []
     for model in models:
-        covered = {r["at"]: r["value"] for r in numbers.rows("threshold_coverage", subject=model)}
+        covered = {r["at"] or 0.0: r["value"] for r in _placed(numbers, "threshold_coverage", model)}
         limits = {r["at"]: r["value"] for r in numbers.rows("threshold", subject=model)}
         for risk, share in sorted(covered.items()):
             limit = limits.get(risk)

@@ -8,7 +8,15 @@ from typing import Any
 import polars as pl
 
 from trisect.core.files import digest
-from trisect.experiments.recall.page_numbers import MODELS, SHORT, UNSEEN, RecallNumbers, number_of, probabilities
+from trisect.experiments.recall.page_numbers import (
+    MODELS,
+    SHORT,
+    UNSEEN,
+    MeasureRow,
+    RecallNumbers,
+    number_of,
+    probabilities,
+)
 from trisect.experiments.recall.page_panels import (
     UNIT,
     Share,
@@ -102,13 +110,13 @@ def survival(numbers: RecallNumbers) -> Section | None:
     return Section(TITLE, said, tuple(figures), (Table(columns, tuple(cells), "Every replacement, in every model"),))
 
 
-def _survival(measure: str, rows: Sequence[dict[str, Any]]) -> Figure:
+def _survival(measure: str, rows: Sequence[MeasureRow]) -> Figure:
     """A panel for each kind of answer, of one model."""
     model, by = rows[0]["subject"], SURVIVAL[measure]
     kinds = [k for k in dict.fromkeys((*KINDS, *(r["group"] for r in rows))) if any(r["group"] == k for r in rows)]
     panels, counts, least = [], [], []
     for kind in kinds:
-        mine = sorted((r for r in rows if r["group"] == kind), key=lambda r: r["layer"])
+        mine = sorted((r for r in rows if r["group"] == kind), key=lambda r: r["layer"] or 0)
         panels.append(layer_panel(str(kind).capitalize(), _bars(mine), UNIT, zero=False))
         counts.append(f"{kind} {words.count(max(r['n'] or 0 for r in mine))}")
         fewest = min(mine, key=lambda r: r["value"])
@@ -123,8 +131,8 @@ def _survival(measure: str, rows: Sequence[dict[str, Any]]) -> Figure:
     return Figure(name, "", title, caption, tuple(panels), component_key(_bars(rows))[:-1])
 
 
-def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    return [Bar(r["component"], str(r["layer"]), r["value"], r["low"], r["high"]) for r in rows]
+def _bars(rows: Sequence[MeasureRow]) -> list[Bar]:
+    return [Bar(str(r["component"]), str(r["layer"]), r["value"], r["low"], r["high"]) for r in rows]
 
 
 def examples(numbers: RecallNumbers) -> Section | None:

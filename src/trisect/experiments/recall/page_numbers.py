@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, TypeVar, cast
 
 import polars as pl
 
 from trisect.core.tables import SCHEMAS, frame
 
+V = TypeVar("V")
 MODELS = {
     "plain": "fine-tuned only",
     "pretrained": "pretrained, then fine-tuned",
@@ -37,6 +38,23 @@ class Number(NamedTuple):
     low: float | None = None
     high: float | None = None
     n: int | None = None
+
+
+class MeasureRow(TypedDict):
+    """A row of the table `measures`."""
+
+    subject: str
+    stack: str
+    layer: int | None
+    head: int | None
+    component: str | None
+    measure: str
+    group: str | None
+    at: float | None
+    value: float
+    low: float | None
+    high: float | None
+    n: int | None
 
 
 class RecallCurve(NamedTuple):
@@ -94,12 +112,12 @@ class RecallNumbers:
         """Every seed."""
         return sorted(set(self.answers["seed"].to_list()) or {curve.seed for curve in self.curves()})
 
-    def rows(self, measure: str, **fixed: str | int | None) -> list[dict[str, Any]]:
+    def rows(self, measure: str, **fixed: str | int | None) -> list[MeasureRow]:
         """Rows of a measure, sorted; each of `fixed` is a column and its value, null for rows without."""
         found = self.measures.filter(pl.col("measure") == measure)
         for column, value in fixed.items():
             found = found.filter(pl.col(column).is_null() if value is None else pl.col(column) == value)
-        return found.sort(list(SCHEMAS["measures"]), nulls_last=True).to_dicts()
+        return cast("list[MeasureRow]", found.sort(list(SCHEMAS["measures"]), nulls_last=True).to_dicts())
 
     def number(self, measure: str, model: str, group: str | None = None) -> Number | None:
         """One number of a model."""
@@ -134,7 +152,7 @@ class RecallNumbers:
         return sorted(found, key=lambda c: (rank.index(c.model) if c.model in rank else len(rank), c.seed))
 
 
-def number_of(row: Mapping[str, Any]) -> Number:
+def number_of(row: MeasureRow) -> Number:
     """A row of `measures` as a number."""
     return Number(row["value"], row["low"], row["high"], row["n"])
 
@@ -144,7 +162,7 @@ def probabilities(answers: pl.DataFrame) -> list[float]:
     return sorted(math.exp(min(0.0, v)) for v in answers["log_probability"].to_list())
 
 
-def thin(values: Sequence[Any], most: int = 200) -> list[Any]:
+def thin(values: Sequence[V], most: int = 200) -> list[V]:
     """At most so many of the values, evenly spaced, the first and the last among them."""
     if len(values) <= most:
         return list(values)

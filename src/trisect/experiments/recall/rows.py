@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -54,7 +53,7 @@ def measure_rows(
 
 def judge(
     answers: pl.DataFrame,
-    about: Mapping[str, Any],
+    about: Mapping[str, object],
     nearest: pl.DataFrame | None = None,
     seed: int = 0,
     draws: int = DRAWS,

@@ -11,13 +11,14 @@ from typing import Any
 import polars as pl
 
 from trisect.core.errors import SpecError
-from trisect.core.files import read_json, read_json_list, write_json
+from trisect.core.files import read_json_list, read_record, write_json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.recall.answers import NEIGHBOURS, held_out
 from trisect.experiments.recall.ask import CARD
 from trisect.experiments.recall.rows import RISKS, judge, measure_rows
+from trisect.experiments.recall.rows_kept import AnswersData, CardData, SurvivedRow, ThresholdData
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
     RECALL,
@@ -108,11 +109,11 @@ class RecallWork:
     def _found(self, place: RecallFolder, plan: ResumePlan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
         """The tables, from what every model answered."""
         people, recipe = self.people, self.recipe
-        read = {one: read_json(place.answers(one), _again(place.answers(one))) for one in lessons}
+        read = {one: read_record(place.answers(one), _again(place.answers(one)), AnswersData) for one in lessons}
         answers = frame("answers", [row for body in read.values() for row in body["answers"]])
         nearest = pl.DataFrame([row for body in read.values() for row in body["nearest"]], schema=NEIGHBOURS)
         survived = [
-            {"model": one.model, "seed": one.seed, **row} for one, body in read.items() for row in body["survival"]
+            SurvivedRow(model=one.model, seed=one.seed, **row) for one, body in read.items() for row in body["survival"]
         ]
         tables = {
             "answers": answers,
@@ -160,17 +161,17 @@ def open_world(data: str | Path, recipe: RecallRecipe) -> People:
     return people.smaller(recipe.trained_people) if recipe.trained_people else people
 
 
-def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> dict[str, Any]:
+def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> CardData:
     """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
     mine = answers.filter(model=lesson.model, seed=lesson.seed)
     met = {line.name for line in lesson.world(people).lines} if lesson.model != "plain" else set[str]()
     trained = {a.name: a.place for a in people.train}
     gold = {a.name: a.place for a in people.valid} | trained
-    names = {name: [name in met, name in trained, gold.get(name)] for name in sorted(met | set(trained))}
+    names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
     held = held_out(mine)
     sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
     found = [threshold(sure, right, risk) for risk in RISKS]
-    rows = [{"risk": t.risk, "threshold": t.value, "coverage": float(t.coverage), "n": len(held)} for t in found]
+    rows = [ThresholdData(risk=t.risk, threshold=t.value, coverage=float(t.coverage), n=len(held)) for t in found]
     return {"question": QUESTION, "names": names, "thresholds": rows}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from trisect.core.bounds import MODEL, RESAMPLES, TRAINING
 from trisect.core.fields import Setting
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
@@ -176,7 +176,7 @@ class RecallRecipe:
             epochs, batch, rate, self.warmup_tokens, decay, self.floor, self.weight_decay, betas, self.clip, cycles
         )
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Json]:
         """As JSON-ready data."""
         return asdict(self)
 
@@ -222,7 +222,7 @@ EMBEDDED = replace(
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, COURSE)}
 
 
-def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, Any] | None = None) -> RecallRecipe:
+def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, object] | None = None) -> RecallRecipe:
     """A recipe by name, with some settings changed; null is 'embedded' for the generated world and 'small' else.
 
     Raises SpecError for a recipe, a setting or a value that there is not.

@@ -10,8 +10,10 @@ import polars as pl
 from jaxtyping import Bool, Float
 
 from trisect.core.subject import Parts, Shape, SiteTarget, Writer
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.experiments.recall.answers import AnswerBootstrap
+from trisect.experiments.recall.rows_kept import AnswerRow, Survived, SurvivedRow
 from trisect.measure.ablation import put, zeros
 
 COMPONENTS = ("q", "k", "v")
@@ -38,7 +40,7 @@ class EditedAnswering(Protocol):
         ...
 
 
-def group_of(row: Mapping[str, Any]) -> str | None:
+def group_of(row: AnswerRow) -> str | None:
     """What kind of answer a row of the table `answers` is; null where nobody can say.
 
     'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
@@ -53,7 +55,7 @@ def group_of(row: Mapping[str, Any]) -> str | None:
     return TAUGHT if row["correct"] else None
 
 
-def survived(answerer: EditedAnswering, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def survived(answerer: EditedAnswering, answers: Iterable[AnswerRow]) -> list[Survived]:
     """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
 
     `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
@@ -66,21 +68,26 @@ def survived(answerer: EditedAnswering, answers: Iterable[Mapping[str, Any]]) ->
     if not asked:
         return []
     again = answerer.reproduces(asked, said)
-    means, rows = answerer.means(asked, said), []
+    means, rows = answerer.means(asked, said), list[Survived]()
     for address in sorted(answerer.shape.heads):
         for how, source in (("mean", means[address]), ("zero", zeros())):
             for component in COMPONENTS:
                 write = {address: put([SiteTarget(address, component, None)], source)}
                 same = answerer.reproduces(asked, said, write)
-                place = {"how": how, "stack": address.stack, "layer": address.layer, "component": component}
                 for group in GROUPS:
                     of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
                     if of:
-                        rows.append({"group": group, **place, "same": {asked[i]: bool(same[i]) for i in of}})
+                        place = (address.stack, address.layer, component)
+                        rows.append(_survived(group, how, place, {asked[i]: bool(same[i]) for i in of}))
     return rows
 
 
-def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
+def _survived(group: str, how: str, place: tuple[str, int, str], same: dict[str, bool]) -> Survived:
+    stack, layer, component = place
+    return {"group": group, "how": how, "stack": stack, "layer": layer, "component": component, "same": same}
+
+
+def survival_measures(rows: Iterable[SurvivedRow], seed: int = 0) -> list[NewRow]:
     """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
 
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
@@ -94,7 +101,7 @@ def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[
     return found
 
 
-def _together(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[Any, ...], list[pl.DataFrame]]]:
+def _together(rows: Iterable[SurvivedRow]) -> Iterator[tuple[tuple[Any, ...], list[pl.DataFrame]]]:
     """The seeds of one number, each as a table of names."""
     found: dict[tuple[Any, ...], dict[int, Mapping[str, bool]]] = {}
     for row in rows:

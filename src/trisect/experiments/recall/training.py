@@ -7,21 +7,23 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
 
-from trisect.core.files import inside, read_json, write_json
+from trisect.core.files import inside, read_record, write_json
+from trisect.core.json_text import Json
+from trisect.core.typecheck import filled
 from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.recall.answers import neighbours
+from trisect.experiments.recall.rows_kept import AnswerRow, NeighbourRow
 from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.recall.survival import survived
 from trisect.hf.small.answers import Answerer
 from trisect.hf.small.gpt import ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.hf.small.training import Practice
 from trisect.lm.matmul import fast_products, one_thread
-from trisect.text.birth_places import People, ask, read_people
+from trisect.text.birth_places import People, PeopleData, ask, read_people
 from trisect.text.corruption import Example, draw_span, pretraining_example, question_example
 
 MODELS = ("plain", "pretrained", "left-out")
@@ -107,7 +109,7 @@ class RecallJob:
 
     model: str
     seed: int
-    recipe: Mapping[str, Any]
+    recipe: Mapping[str, Json]
     device: str
 
 
@@ -124,7 +126,7 @@ def teach(asked: RecallJob, desk: JobDesk) -> None:
         take(
             Lesson(asked.model, asked.seed),
             RecallFolder(desk.scratch),
-            RecallRecipe(**asked.recipe),
+            filled(RecallRecipe, asked.recipe),
             people,
             asked.device,
             emit,
@@ -132,7 +134,7 @@ def teach(asked: RecallJob, desk: JobDesk) -> None:
 
 
 def _open_people(path: Path) -> People:
-    return read_people(read_json(path, "Call 'trisect recall' again: it writes the file again."))
+    return read_people(read_record(path, "Call 'trisect recall' again: it writes the file again.", PeopleData))
 
 
 def take(lesson: Lesson, place: RecallFolder, recipe: RecallRecipe, people: People, device: str, emit: Emit) -> None:
@@ -195,7 +197,7 @@ def _practise(
     write_json(place.losses(lesson, stage), list(losses))
 
 
-def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[AnswerRow], list[NeighbourRow]]:
     """Rows of the table `answers` for every question, and the nearest known names of names that the model met nowhere.
 
     Known are names that the model met in a text, and whose place a question says.
@@ -211,7 +213,7 @@ def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[dict
     vectors = dict(zip((*unmet, *known), answerer.represent(questions), strict=True))
     near = neighbours(unmet, known, vectors, lesson.model, lesson.seed)
     first = {row["name"]: row for row in near.filter(match="n-grams").iter_rows(named=True)}
-    rows = [
+    rows: list[AnswerRow] = [
         {
             "model": lesson.model,
             "seed": lesson.seed,
@@ -233,4 +235,4 @@ def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[dict
         }
         for (split, a), found in zip(asked, answers, strict=True)
     ]
-    return rows, near.to_dicts()
+    return rows, [NeighbourRow(**row) for row in near.to_dicts()]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import read_json
+from trisect.core.read_spec import read_run
+from trisect.core.study_data import LedgerData
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.run import read_about
 from trisect.experiments.study.tasks import evaluation_advice, fleet_name
@@ -43,7 +44,7 @@ def unfinished(out: Path) -> tuple[int, int]:
     return sum(not folder.run(run).exists() for run in runs), len(runs)
 
 
-def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], object]]:
+def _readers(folder: Folder, ledger: LedgerData) -> Iterator[Callable[[], object]]:
     """Something that reads, for each file that is there; a finished run's own must be there."""
     if folder.copy.exists():
         todo = f"Delete {folder.copy} and call 'trisect study' again: it is written again."
@@ -57,7 +58,8 @@ def _readers(folder: Folder, ledger: dict[str, Any]) -> Iterator[Callable[[], ob
             yield lambda run=run: read_finished(folder, run)
             yield lambda run=run: weights(folder, run, "final.safetensors", "cpu")
             if statement["edit"] is None:
-                yield lambda run=run, epochs=statement["training"]["epochs"]: _epochs(folder, run, epochs)
+                epochs = read_run(statement).training.epochs
+                yield lambda run=run, epochs=epochs: _epochs(folder, run, epochs)
         else:  # still in training: what it has kept so far is not written again
             for path in sorted(folder.epochs(run).glob("*.safetensors")):
                 yield lambda run=run, file=f"epochs/{path.name}": weights(folder, run, file, "cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trisect.experiments.study.rows import StudyRows
 from trisect.measure.curves import NODES, TOLERANCE
@@ -27,7 +27,8 @@ def exactness(rows: StudyRows) -> Exactness | None:
         return None
     checks, nodes = rows.measure("rewind_check_nats", "train"), rows.measure("rewind_nodes", "train")
     bands = _bands(rows)
-    how: dict[str, Any] = (rows.about.get("experiment") or {}).get("rewind") or {}
+    asked = rows.about.get("experiment")
+    how = asked.get("rewind") if asked else None
     points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
     columns = [
         ("Evaluations", f"for {several(points, 'value')} of α, by seed"),
@@ -41,9 +42,10 @@ def exactness(rows: StudyRows) -> Exactness | None:
         cells += [_span(nodes, site)] if nodes else []
         cells += [found.get(site, "–") for _, found in bands]
         table.append((site, tuple(cells)))
-    said = _sentence(spent, checks, nodes, points, how.get("mode", "adaptive"))
+    said = _sentence(spent, checks, nodes, points, how["mode"] if how else "adaptive")
     if bands:
-        size = f" ({count(how['sample_tokens'])} tokens of each split)" if how.get("sample_tokens") else ""
+        sample = how.get("sample_tokens") if how else None
+        size = f" ({count(sample)} tokens of each split)" if sample else ""
         said += (
             f" Losses are those of a sample of whole rows{size}, the same rows at every α, site and seed; the intervals in "
             "the table say where the rise over all rows would lie, α by α."

@@ -60,6 +60,7 @@ def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
 def study(rows: StudyRows) -> dict[str, Any]:
     """What the head, the cards and the last section say about the study."""
     experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
+    edits = experiment.get("edits")
     model, splits = experiment.get("model") or {}, corpus.get("splits") or {}
     layers, heads = model.get("layers", 0), model.get("heads", 0)
     said_model = f"{words.several(layers, 'layer')}, {words.several(heads, 'head')}, width {model.get('width', '–')}"
@@ -86,8 +87,8 @@ def study(rows: StudyRows) -> dict[str, Any]:
         "wall": "–" if seconds is None else _duration(float(seconds)),
         "products": _products(rows.about.get("precision", "float32")),
         "versions": _versions(rows),
-        "settings": [(name, _settings(experiment[name])) for name in SECTIONS if experiment.get(name)]
-        + ([("edits", [_edit(one) for one in experiment["edits"]])] if experiment.get("edits") else []),
+        "settings": [(name, _settings(part)) for name in SECTIONS if (part := experiment.get(name))]
+        + ([("edits", [_edit(one) for one in edits])] if edits else []),
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import altair as alt
 import polars as pl
 
+from trisect.core.study_data import StudyAbout
 from trisect.experiments.study import beyond, controls, curves, dose, edits, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import LOSS, SHARE
@@ -28,7 +28,7 @@ MEASURES = {
 }
 
 
-def draw(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> dict[str, alt.ConcatChart]:
+def draw(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, alt.ConcatChart]:
     """Charts by name: `answer`, `fig03-attack-pos-train`, …; those without rows are left out.
 
     `tables` holds runs, metrics, sites and claims by the schemas of core.tables; `about` is the study's description.

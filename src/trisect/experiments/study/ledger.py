@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.methods import METHODS
+from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
-from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain, read_experiment
+from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
+from trisect.core.study_data import BaseData, DesignData, LedgerData, RewindData
 from trisect.lab.folder import Folder
 
 # members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
@@ -26,7 +28,7 @@ def join_ledger(
     device: str = "cpu",
     precision: str = "float32",
     fleet: int | None = None,
-) -> dict[str, Any]:
+) -> LedgerData:
     """Add what experiments ask to the folder's ledger, new runs grouped into fleets, and write it before any work.
 
     `corpus` is the fingerprint of their text as cut; `fleet` says how many runs a new study trains side by side, where
@@ -49,32 +51,47 @@ def extended_ledger(
     device: str,
     precision: str,
     fleet: int | None = None,
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+) -> tuple[LedgerData | None, LedgerData]:
     """The ledger as it lies there (null where there is none) and as `join_ledger` would write it; raises as that does."""
     there = folder.ledger.exists() or folder.copy.exists()
     if not there:
         folder.check_empty("study")
     old = folder.read_ledger() if there else None
-    new = {"base": None, "experiment": None, "asked": [], "runs": {}, "fleets": [], "fleet": fleet or FLEET[device]}
-    ledger = old or new | {"precision": precision}
-    if (trained := _precision(ledger)) != precision:
+    if (trained := precision if old is None else precision_of(old)) != precision:
         raise StudyError(
             f"{folder.path} belongs to a study trained with {trained} products.",
             f"Here {precision} ones are asked for, and the runs of a study are compared with one another.",
             f"Give --precision {trained}, or choose another folder with --out.",
         )
-    if fleet not in (None, _size(ledger)):
+    size = (fleet or FLEET[device]) if old is None else size_of(old)
+    if fleet not in (None, size):
         raise StudyError(
-            f"{folder.path} belongs to a study with fleets of up to {_size(ledger)} runs.",
+            f"{folder.path} belongs to a study with fleets of up to {size} runs.",
             f"Here --fleet {fleet} is asked for; which runs are trained side by side decides a study's last bits.",
             "Leave --fleet out, or choose another folder with --out.",
         )
-    for experiment in experiments:
+    ledger = old or _begun(experiments[0], corpus, size, precision)
+    for experiment in experiments if old else experiments[1:]:
         ledger = _joined(folder, ledger, experiment, corpus)
     return old, ledger
 
 
-def _copied(folder: Folder) -> Any:
+def _begun(experiment: Design, corpus: str, size: int, precision: str) -> LedgerData:
+    """The ledger of a study that begins with this experiment."""
+    statement, runs = plain(experiment.resolved()), list(experiment.runs(corpus))
+    asked = [statement] if runs or evaluations(experiment, corpus) else []
+    return {
+        "base": _base(experiment, corpus),
+        "experiment": statement,
+        "asked": asked,
+        "runs": {run.id: plain(run) for run in runs},
+        "fleets": [[run.id for run in fleet] for fleet in fleets(runs, size)],
+        "fleet": size,
+        "precision": precision,
+    }
+
+
+def _copied(folder: Folder) -> object:
     """What the copy says; nothing where it is gone or damaged. A process killed between two writes leaves an old one."""
     try:
         return read_json(folder.copy, "")
@@ -82,9 +99,9 @@ def _copied(folder: Folder) -> Any:
         return None
 
 
-def _joined(folder: Folder, old: dict[str, Any], experiment: Design, corpus: str) -> dict[str, Any]:
+def _joined(folder: Folder, old: LedgerData, experiment: Design, corpus: str) -> LedgerData:
     base = _base(experiment, corpus)
-    if differences := _differences(old["base"] or base, base):
+    if differences := _differences(dict(old["base"]), dict(base)):
         raise StudyError(
             f"{folder.path} belongs to another study.",
             "It differs in " + "; ".join(differences) + ".",
@@ -93,36 +110,47 @@ def _joined(folder: Folder, old: dict[str, Any], experiment: Design, corpus: str
     here, asked = plain(experiment.resolved()), old.get("asked", [old["experiment"]])
     new = [run for run in experiment.runs(corpus) if run.id not in old["runs"]]
     more = evaluations(experiment, corpus) - _evaluated(asked, corpus)
+    known: Any = {**base, **{key: value for key, value in old["base"].items() if value is not None}}
     return {
-        "base": base | {key: value for key, value in (old["base"] or base).items() if value is not None},
+        "base": known,
         "experiment": _merged(old["experiment"], here),
-        "asked": [one | {"text": here["text"]} for one in asked] + ([here] if new or more else []),
+        "asked": [_of_text(one, here) for one in asked] + ([here] if new or more else []),
         "runs": old["runs"] | {run.id: plain(run) for run in new},
-        "fleets": old["fleets"] + [[run.id for run in fleet] for fleet in fleets(new, _size(old))],
-        "fleet": _size(old),
-        "precision": _precision(old),
+        "fleets": old["fleets"] + [[run.id for run in fleet] for fleet in fleets(new, size_of(old))],
+        "fleet": size_of(old),
+        "precision": precision_of(old),
     }
 
 
-def repeating(ledger: dict[str, Any]) -> Any:
+def _of_text(one: DesignData, here: DesignData) -> DesignData:
+    """A design with the text of another: the same by its fingerprint, it may have moved."""
+    changed = one.copy()
+    changed["text"] = here["text"]
+    return changed
+
+
+def repeating(ledger: LedgerData) -> DesignData | list[DesignData]:
     """What `trisect study` takes to do the same again, to the bit: one experiment, or what was asked, call by call.
 
     One experiment where it makes the same runs in the same fleets and the same evaluations; after a study was
     extended unevenly, or by sites, a list.
     """
     corpus, merged = ledger["base"]["corpus"], read_experiment(ledger["experiment"], LEDGER)
-    grouped = {tuple(run.id for run in fleet) for fleet in fleets(list(merged.runs(corpus)), _size(ledger))}
+    asked = ledger.get("asked", [ledger["experiment"]])
+    grouped = {tuple(run.id for run in fleet) for fleet in fleets(list(merged.runs(corpus)), size_of(ledger))}
     same = grouped == {tuple(fleet) for fleet in ledger["fleets"]}
-    if same and evaluations(merged, corpus) == _evaluated(ledger["asked"], corpus):
+    if same and evaluations(merged, corpus) == _evaluated(asked, corpus):
         return ledger["experiment"]
-    return ledger["asked"]
+    return asked
 
 
-def _size(ledger: dict[str, Any]) -> int:
+def size_of(ledger: LedgerData) -> int:
+    """How many runs of a study are trained side by side at most."""
     return ledger.get("fleet", FLEET["cpu"])  # ledgers from before there was a choice do not say
 
 
-def _precision(ledger: dict[str, Any]) -> str:
+def precision_of(ledger: LedgerData) -> str:
+    """Of which precision the products of a study's training are."""
     return ledger.get("precision", "float32")  # nor of this one
 
 
@@ -173,41 +201,39 @@ def evaluations(experiment: Design, corpus: str) -> set[AskedEvaluation]:
     return {asked for run in fitted.runs(corpus) for asked in asked_of(fitted, run)}
 
 
-def _evaluated(asked: Sequence[Any], corpus: str) -> set[AskedEvaluation]:
+def _evaluated(asked: Sequence[DesignData], corpus: str) -> set[AskedEvaluation]:
     return {each for one in asked for each in evaluations(read_experiment(one, LEDGER), corpus)}
 
 
-def _base(experiment: Design, corpus: str) -> dict[str, Any]:
+def _base(experiment: Design, corpus: str) -> BaseData:
     attack, rewind = experiment.attack, experiment.rewind
-    return {
+    found: BaseData = {
         "schema": SCHEMA,
         "corpus": corpus,
         "model": plain(experiment.model),
         "training": plain(experiment.training),
         "attack_epochs": (attack.epochs or experiment.training.epochs) if attack else None,
         "rewind": _measured(rewind) if rewind else None,
-        **{key: value for key, value in _listened(experiment).items() if value is not None},
     }
-
-
-def _measured(rewind: Rewind) -> dict[str, Any]:
-    """How rewinding is measured; a sample stands there only where one is drawn, as in ledgers from before there were any."""
-    sample = {"sample_tokens": rewind.sample_tokens, "sample_seed": rewind.sample_seed}
-    how = {"points": rewind.points, "epsilon": rewind.epsilon, "mode": rewind.mode}
-    return how | (sample if rewind.sample_tokens is not None else {})
-
-
-def _listened(experiment: Design) -> dict[str, Any]:
-    """How probes, erasure and interchange are done, which is one for all of a folder."""
     probe, erase, interchange = plain(experiment.resolved().probe), experiment.erase, experiment.interchange
-    return {
-        "probe": probe and {"sites": probe["sites"], "kinds": probe["kinds"]},
-        "erase": erase and {"draws": erase.draws},
-        "interchange": interchange and {"pairs": interchange.pairs},
-    }
+    if probe:
+        found["probe"] = {"sites": probe["sites"], "kinds": probe["kinds"]}
+    if erase:
+        found["erase"] = {"draws": erase.draws}
+    if interchange:
+        found["interchange"] = {"pairs": interchange.pairs}
+    return found
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+def _measured(rewind: Rewind) -> RewindData:
+    """How rewinding is measured; a sample stands there only where one is drawn, as in ledgers from before there were any."""
+    how: RewindData = {"points": rewind.points, "epsilon": rewind.epsilon, "mode": rewind.mode}
+    if rewind.sample_tokens is not None:
+        how["sample_tokens"], how["sample_seed"] = rewind.sample_tokens, rewind.sample_seed
+    return how
+
+
+def _differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> list[str]:
     found = []
     for key in sorted(set(old) | set(new)):
         a, b = old.get(key), new.get(key)
@@ -218,11 +244,9 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     return found
 
 
-def _merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+def _merged(old: DesignData, new: DesignData) -> DesignData:
     """The union of what was asked before and now, for the report; lists keep their order, new members last."""
-    if old is None:
-        return new
-    merged = dict(new)
+    merged: Any = dict(new)
     for key in METHODS:
         a, b = old.get(key), new.get(key)
         if a and b:

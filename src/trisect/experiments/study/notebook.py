@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from markupsafe import Markup
 
 from trisect.claims import preconditions
+from trisect.core.study_data import StudyAbout
 from trisect.experiments.study import facts
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards
@@ -17,7 +17,7 @@ from trisect.report import format as words
 from trisect.report.notebook import ROW, _framed
 
 
-def study(tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any], report: Path) -> str:
+def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -> str:
     """A study in short: experiment, text, model, runs, the checks before any verdict, verdicts, and where its page is."""
     rows = StudyRows.of(tables, about)
     said, name = facts.study(rows), (about.get("experiment") or {}).get("name", "study")

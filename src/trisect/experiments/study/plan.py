@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.extras import need_extra, there
 from trisect.core.site import Site
 from trisect.core.spec import Design, Rewind, Run, plain
+from trisect.core.study_data import CorpusData, DesignData, LedgerData
 from trisect.experiments.study.estimate import (
     disk_bytes,
     listening_seconds,
@@ -34,6 +35,18 @@ from trisect.lm.fleet import size
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.sources import load_text, whole_place
 from trisect.text.worlds import world_of
+
+
+class PlanData(TypedDict):
+    """A plan as JSON-ready data: the statement, or several, that `trisect study` takes; seconds are of one core."""
+
+    experiment: DesignData | list[DesignData]
+    corpus: CorpusData
+    parameters: int
+    runs: list[str]
+    core_seconds: dict[str, float]
+    disk_bytes: int
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class Plan:
             f"disk      {self.disk_bytes / 1e6:,.0f} MB",
         )
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> PlanData:
         """The plan as JSON-ready data."""
         return {
             "experiment": plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments),
@@ -239,7 +252,7 @@ def evaluated_tokens(corpus: Corpus, run: Run) -> int:
     return windows * training.columns * training.window + len(corpus.splits["valid"].tokens)
 
 
-def make_tasks(plan: Plan, folder: Folder, ledger: dict[str, Any]) -> list[Task]:
+def make_tasks(plan: Plan, folder: Folder, ledger: LedgerData) -> list[Task]:
     """Every piece of work of the plan that is not done: fleets in the ledger's order, then evaluations."""
     by_id, words = {run.id: run for run in plan.runs}, len(plan.corpus.vocabulary)
     train, evaluated = len(plan.corpus.splits["train"].tokens), evaluated_tokens(plan.corpus, plan.runs[0])

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trisect.core.errors import TrisectError
-from trisect.core.finding import About, Finding, Json
+from trisect.core.finding import About, Finding
+from trisect.core.json_text import Json
 from trisect.lab.experiment import Result
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,6 +10,8 @@ from torch import Tensor
 
 from trisect.core.site import Site
 from trisect.core.spec import Run
+from trisect.core.study_data import RewindData
+from trisect.experiments.study.evaluation import CurveData, EvaluationData
 from trisect.lm.feed import Piece
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, stages
 from trisect.measure.curves import adaptive_curves, exact_curves
@@ -22,32 +23,35 @@ CurveSums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed lo
 
 
 def rewind(
-    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: Any
-) -> dict[str, Any]:
+    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: RewindData
+) -> EvaluationData:
     """What an evaluation's file holds: towards the first of the stored epochs (convex), or through all of them.
 
     `final` and `epochs` have no member axis; `pieces` are all that is evaluated, by split; `how` is the ledger's.
     """
     sample, drawn = how.get("sample_tokens"), pieces
     if sample is not None:
-        drawn = {split: draw_rows(part, sample, how["sample_seed"], split) for split, part in pieces.items()}
+        drawn = {split: draw_rows(part, sample, how.get("sample_seed", 0), split) for split, part in pieces.items()}
+    body: EvaluationData = {}
     if convex:
-        body, sums = _convex(run, site, final, epochs[0], drawn, how)
+        curves, sums = _convex(run, site, final, epochs[0], drawn, how, body)
     else:
-        body, sums = _midstage(run, site, final, epochs, drawn)
+        curves, sums = _midstage(run, site, final, epochs, drawn)
     if sample is not None:
         for split, part in drawn.items():
             tokens = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs])
             band = paired_band(sums[split], tokens, sum(len(p.inputs) for p in pieces[split]))
             ends = numbers(np.array([band.area_low, band.area_high]))
-            body[split] |= {"rise_low_nats": numbers(band.low), "rise_high_nats": numbers(band.high)}
-            body[split] |= {"area_low": ends[0], "area_high": ends[1]}
+            curve = curves[split]
+            curve["rise_low_nats"], curve["rise_high_nats"] = numbers(band.low), numbers(band.high)
+            curve["area_low"], curve["area_high"] = ends
+    body["train"], body["valid"] = curves["train"], curves["valid"]
     return body
 
 
 def _midstage(
     run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], pieces: Pieces
-) -> tuple[dict[str, Any], CurveSums]:
+) -> tuple[dict[str, CurveData], CurveSums]:
     whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
     found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in pieces.items()}
     body = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
@@ -55,9 +59,9 @@ def _midstage(
 
 
 def _convex(
-    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: Any
-) -> tuple[dict[str, Any], CurveSums]:
-    """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes."""
+    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: RewindData, body: EvaluationData
+) -> tuple[dict[str, CurveData], CurveSums]:
+    """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes, which `body` counts."""
     whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how["points"]) / (how["points"] - 1)
     rows: dict[float, list[np.ndarray]] = {}
 
@@ -72,15 +76,16 @@ def _convex(
         if how["mode"] == "exact"
         else adaptive_curves(evaluate, grid, len(pieces), how["epsilon"])
     )
-    body: dict[str, Any] = {"evaluations": curves.evaluations, "nodes": curves.nodes}
+    body["evaluations"], body["nodes"] = curves.evaluations, curves.nodes
+    found: dict[str, CurveData] = {}
     for i, (split, part) in enumerate(pieces.items()):
         n = sum(p.tokens for p in part)
-        body[split] = curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
-        body[split]["check_nats"] = float(curves.checks[i])
-    return body, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}
+        found[split] = curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
+        found[split]["check_nats"] = float(curves.checks[i])
+    return found, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}
 
 
-def curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> dict[str, Any]:
+def curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> CurveData:
     """One split's curve, over n tokens."""
     return {"at": at, "loss_nats": numbers(losses), "accuracy": numbers(accuracies), "n": n}
 

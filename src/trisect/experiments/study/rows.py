@@ -6,17 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trisect.claims.evidence import later
 from trisect.claims.floors import LEARNED_NATS
+from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
 from trisect.report.points import Point, order
 
 if TYPE_CHECKING:
-    from trisect.core.finding import About, Json
+    from trisect.core.finding import About
     from trisect.experiments.study.settings import StudyFacts
 
 REWINDS = ("rewind_", "midstage_", "criticality")  # how measures of rewinding begin
@@ -39,13 +40,13 @@ class StudyRows:
     metrics: pl.DataFrame
     sites: pl.DataFrame
     claims: pl.DataFrame
-    about: Mapping[str, Any]
+    about: StudyAbout
     controls: pl.DataFrame = field(default_factory=lambda: frame("controls", ()))
     revised: pl.DataFrame = field(default_factory=lambda: frame("claims_revised", ()))
     heads: StudyRows | None = None
 
     @classmethod
-    def of(cls, tables: Mapping[str, pl.DataFrame], about: Mapping[str, Any]) -> StudyRows:
+    def of(cls, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> StudyRows:
         """Take the tables; a missing one is an empty one, and values that are no numbers are left out."""
         kept = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims", "controls")}
         for name in ("metrics", "sites"):
@@ -217,15 +218,17 @@ class StudyRows:
         return tuple(sorted(self.runs.filter(PLAIN)["epochs"].drop_nulls().unique().to_list()))
 
 
-def described(about: About[StudyFacts]) -> dict[str, Json]:
+def described(about: About[StudyFacts]) -> StudyAbout:
     """What is said of a study beside its tables, as JSON-ready data."""
     facts = about.facts
-    return {
-        "corpus": dict(facts.corpus),
+    said: StudyAbout = {
+        "corpus": facts.corpus,
         "device": facts.device,
         "precision": facts.precision,
         "wall_seconds": facts.wall_seconds,
-        "experiment": dict(facts.experiment),
         "command": about.command,
         "versions": dict(about.versions),
     }
+    if facts.experiment is not None:
+        said["experiment"] = facts.experiment
+    return said

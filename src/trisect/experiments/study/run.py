@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
-from trisect.core.files import read_json, replace_file, write_json
+from trisect.core.files import read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
+from trisect.core.study_data import LedgerData, NotedStudy
 from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
-from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, repeating
+from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
@@ -114,7 +114,7 @@ def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
 def _run(
     tasks: list[Task],
     folder: Folder,
-    ledger: dict[str, Any],
+    ledger: LedgerData,
     device: str,
     machine: Machine,
     track: Callable[[Sequence[str]], None],
@@ -128,7 +128,7 @@ def _run(
     )
 
 
-def _sweep(folder: Folder, ledger: dict[str, Any]) -> None:
+def _sweep(folder: Folder, ledger: LedgerData) -> None:
     """Remove checkpoints of fleets that are finished: left where a process ended before it could."""
     for fleet in ledger["fleets"]:
         if is_done(Task("train", tuple(fleet)), folder):
@@ -145,13 +145,13 @@ def _keep_corpus(folder: Folder, plan: Plan) -> None:
     plan.corpus.save(folder.corpus)
 
 
-def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], seconds: float) -> None:
+def _note(folder: Folder, plan: Plan, device: str, ledger: LedgerData, seconds: float) -> None:
     """What the report says of text and machine (seconds add up over calls), and the experiment as study takes it."""
     content = json.dumps(repeating(ledger), indent=1) + "\n"
     replace_file(folder.path / EXPERIMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
     path = folder.path / "about.json"
-    before = read_about(folder)["wall_seconds"] if path.exists() else 0.0
-    corpus, narrow = plan.corpus, ledger["precision"] != "float32"
+    before = read_about(folder).get("wall_seconds", 0.0) if path.exists() else 0.0
+    corpus, precision = plan.corpus, precision_of(ledger)
     write_json(
         path,
         {
@@ -164,25 +164,30 @@ def _note(folder: Folder, plan: Plan, device: str, ledger: dict[str, Any], secon
                 "notes": list(corpus.notes),
             },
             "device": device,
-            "precision": ledger["precision"],
+            "precision": precision,
             "command": f"trisect study {EXPERIMENT} --out again"
-            + (f" --precision {ledger['precision']}" if narrow else "")
-            + (f" --fleet {ledger['fleet']}" if ledger["fleet"] not in FLEET.values() else ""),
+            + (f" --precision {precision}" if precision != "float32" else "")
+            + (f" --fleet {size_of(ledger)}" if size_of(ledger) not in FLEET.values() else ""),
             "wall_seconds": before + seconds,
         },
     )
 
 
-def read_about(folder: Folder) -> dict[str, Any]:
+def read_about(folder: Folder) -> NotedStudy:
     """What was noted of text and machine; raises DamagedFileError naming what to delete."""
     path = folder.path / "about.json"
-    return read_json(path, f"Delete {path} and call 'trisect study' again: finished runs are kept.")
+    return read_record(path, f"Delete {path} and call 'trisect study' again: finished runs are kept.", NotedStudy)
 
 
 def read_study_about(folder: Folder) -> About[StudyFacts]:
     """Where a study's tables are from: its record, and the statement that its ledger holds; raises StudyError."""
     ledger = folder.read_ledger()
     body = read_about(folder)
-    names = ("corpus", "device", "precision", "wall_seconds")
-    facts = StudyFacts(**{name: body[name] for name in names if name in body}, experiment=ledger["experiment"])
+    facts = StudyFacts(
+        body["corpus"],
+        body["device"],
+        body.get("precision", "float32"),
+        body.get("wall_seconds", 0.0),
+        ledger["experiment"],
+    )
     return About(STUDY.name, body.get("command", ""), facts.wall_seconds, (), versions(), None, facts)

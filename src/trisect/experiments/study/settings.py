@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 from trisect.core.bounds import FLEET
 from trisect.core.fields import Setting
-from trisect.core.finding import Json
 from trisect.core.machine import Machine
 from trisect.core.methods import METHODS
 from trisect.core.site import Site
 from trisect.core.spec import Design
+from trisect.core.study_data import CorpusData, DesignData
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
@@ -108,11 +107,11 @@ class PlanSettings:
 class StudyFacts:
     """The text, the machine, the seconds of all calls, and the statement of a study, both as JSON-ready data."""
 
-    corpus: Mapping[str, Json]
+    corpus: CorpusData
     device: str
     precision: str = "float32"
     wall_seconds: float = 0.0
-    experiment: Mapping[str, Json] = field(default_factory=dict)
+    experiment: DesignData | None = None
 
 
 STUDY = Experiment(

@@ -6,19 +6,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 from torch import Tensor
 
 from trisect.claims import REVISION, claims_hash
 from trisect.core.files import digest, write_json
+from trisect.core.json_text import Json
 from trisect.core.processor import processor
+from trisect.core.read_spec import read_run
 from trisect.core.site import Site
-from trisect.core.spec import Run, plain, read_run
+from trisect.core.spec import Run, plain
+from trisect.core.study_data import EraseData, HowData, InterchangeData, ProbeData, RewindData, RunData
 from trisect.engine.jobs import JobDesk, job
 from trisect.experiments.study.ablating import ablate
 from trisect.experiments.study.erasing import erase
+from trisect.experiments.study.evaluation import EvaluationData
 from trisect.experiments.study.interchanging import change_one, interchange
 from trisect.experiments.study.probing import probe
 from trisect.experiments.study.rewinding import curve_data, rewind
@@ -87,9 +91,9 @@ class StudyJob:
     runs: tuple[str, ...]
     site: str
     label: str
-    statements: Mapping[str, Any]
+    statements: Mapping[str, RunData]
     rewound: tuple[str, ...]
-    how: Mapping[str, Any] | None
+    how: HowData | None
     device: str
     precision: str
 
@@ -105,7 +109,7 @@ def execute(asked: StudyJob, desk: JobDesk) -> None:
         else:
             began = time.monotonic()
             body = _evaluate(asked, folder, runs[0], corpus)
-            body |= {"kind": asked.kind, "site": asked.site, "label": asked.label}
+            body["kind"], body["site"], body["label"] = asked.kind, asked.site, asked.label
             body["wall_seconds"] = time.monotonic() - began
             write_json(folder.evaluation(runs[0].id, asked.kind, asked.site, asked.label), body)
 
@@ -152,41 +156,45 @@ def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, des
     checkpoint.unlink(missing_ok=True)  # nobody goes on from it
 
 
-def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> dict[str, Any]:
+def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> EvaluationData:
     if read_finished(folder, run.id)["status"] == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
     bare = weights(folder, run.id, "final.safetensors", task.device)
     if task.kind in ("probe", "erase"):
-        return _labelled(task, run, bare, task.how, corpus)
+        return _labelled(task, run, bare, corpus)
     final = {n: v[None] for n, v in bare.items()}
     pieces = {s: evaluation_pieces(corpus, run.training, s, (), task.device) for s in ("train", "valid")}
     if task.kind == "cut":
         cut = {s: self_only_loss(final, run.model, p) for s, p in pieces.items()}
         found = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
-        return found | {"unigram": {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}}
+        unigram = {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}
+        return {"train": found["train"], "valid": found["valid"], "unigram": unigram}
     site = Site.parse(task.site)
     if task.kind == "ablate":
         return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
     if task.kind == "interchange":
-        return {"rows": _interchanged(run, bare, corpus, site, (task.how or {})["pairs"])}
+        return {"rows": _interchanged(run, bare, corpus, site, cast("InterchangeData", task.how)["pairs"])}
     epochs = epoch_weights(folder, run.id, run.training.epochs)
-    convex, how = task.kind == "rewind", task.how
+    convex, how = task.kind == "rewind", cast("RewindData", task.how)
     stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
     return rewind(run, site, bare, stored, convex, pieces, how)
 
 
-def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], how: Any, corpus: Corpus) -> dict[str, Any]:
+def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], corpus: Corpus) -> EvaluationData:
     """Rows of the table `sites` about one run: probes of a label at every site, or a label erased at one."""
     if task.kind == "probe":
+        how = cast("ProbeData", task.how)
         sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]
         found = probe(final, run.model, corpus, run.training, task.label, how["kinds"], sites, run.seed)
     else:
         site = Site.parse(task.site)
-        found = erase(final, run.model, corpus, run.training, site, task.label, how["draws"], run.seed)
+        found = erase(
+            final, run.model, corpus, run.training, site, task.label, cast("EraseData", task.how)["draws"], run.seed
+        )
     return {"rows": [row._asdict() | {"label": task.label} for row in found]}
 
 
-def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site, count: int) -> list[dict[str, Any]]:
+def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site, count: int) -> list[dict[str, Json]]:
     """Rows of the table `sites`: what donors that differ in everything change, and those that differ in one attribute."""
     world, words = world_of(corpus), corpus.vocabulary
     whole = interchange(final, run.model, words, site, world.pairs(count, run.seed))

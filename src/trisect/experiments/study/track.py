@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from trisect.core.errors import SpecError, unknown
 from trisect.core.extras import there
-from trisect.core.files import file_name, inside, read_json, write_json
+from trisect.core.files import file_name, inside, read_record, write_json
 from trisect.lab.folder import Folder
 from trisect.lab.runs import read_finished
 
@@ -37,8 +37,8 @@ class Record:
     key: str
     study: str
     place: Path
-    config: Mapping[str, Any]
-    status: Mapping[str, Any]
+    config: Mapping[str, object]
+    status: Mapping[str, object]
     epochs: Mapping[int, Mapping[str, float]]
 
 
@@ -103,7 +103,7 @@ def _tensorboard(record: Record) -> None:
                 writer.add_scalar(name, value, epoch, new_style=True, double_precision=True)
 
 
-def _fenced(value: Mapping[str, Any]) -> str:
+def _fenced(value: Mapping[str, object]) -> str:
     return f"```json\n{json.dumps(value, indent=1, sort_keys=True)}\n```"
 
 
@@ -161,10 +161,17 @@ def log_path(folder: Folder, name: str) -> Path:
     return inside(folder.path, "track", f"{name}.json")
 
 
-def read_logged(path: Path) -> dict[str, Any]:
+def read_logged(path: Path) -> LoggedRuns:
     """What has been logged, from OUT/track/NAME.json; raises DamagedFileError naming what to delete."""
     again = f"call 'trisect study' again with --track {path.stem}"
-    return read_json(path, f"Delete {path.parent} and {again}: every run is then logged again.")
+    return read_record(path, f"Delete {path.parent} and {again}: every run is then logged again.", LoggedRuns)
+
+
+class LoggedRuns(TypedDict):
+    """The runs that a tracker has been given, and the mark that makes their keys those of this folder."""
+
+    mark: str
+    runs: list[str]
 
 
 class _Log:
@@ -174,7 +181,7 @@ class _Log:
         self.name, self.folder, self.study = name, folder, study
         self.path = log_path(folder, name)
         self.stopped = False
-        self.kept: dict[str, Any] = {"mark": secrets.token_hex(3), "runs": []}
+        self.kept: LoggedRuns = {"mark": secrets.token_hex(3), "runs": []}
         if self.path.exists():
             self.kept = read_logged(self.path)
 

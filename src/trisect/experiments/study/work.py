@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from trisect.core.study_data import BaseData, HowData, LedgerData
 from trisect.engine.drive import JobOrder
 from trisect.engine.landing import land
 from trisect.engine.protocol import Files
@@ -26,7 +26,7 @@ class StudyWork:
 
     task: Task
     folder: Folder
-    ledger: dict[str, Any]
+    ledger: LedgerData
     device: str
     precision: str
     untrained: set[str]
@@ -64,15 +64,15 @@ class StudyWork:
         return path.relative_to(self.folder.path).as_posix()
 
     def _asked(self) -> StudyJob:
-        task, base, rewinding = self.task, self.ledger["base"], self.ledger["experiment"]["rewind"]
+        task, base, rewinding = self.task, self.ledger["base"], self.ledger["experiment"].get("rewind")
         return StudyJob(
             task.kind,
             task.runs,
             task.site,
             task.label,
             {run: self.ledger["runs"][run] for run in task.runs},
-            tuple(rewinding["sites"]) if rewinding else (),
-            base.get("rewind" if task.kind == "midstage" else task.kind),
+            tuple(rewinding.get("sites", ())) if rewinding else (),
+            _how(base, task.kind),
             self.device,
             self.precision,
         )
@@ -98,3 +98,14 @@ class StudyWork:
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
             self.untrained.difference_update(self.task.runs)
             self.track(self.task.runs)
+
+
+def _how(base: BaseData, kind: str) -> HowData | None:
+    """What the ledger says of evaluations of a kind."""
+    match kind:
+        case "rewind" | "midstage":
+            return base.get("rewind")
+        case "probe" | "erase" | "interchange":
+            return base.get(kind)
+        case _:
+            return None

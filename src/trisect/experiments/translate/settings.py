@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from trisect.core.bounds import MODEL, RESAMPLES, TRAINING
 from trisect.core.fields import Setting
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
@@ -133,7 +133,7 @@ class TranslationRecipe:
 
         return Translating(padding, self.smoothing)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Json]:
         """As JSON-ready data."""
         return asdict(self)
 
@@ -155,7 +155,7 @@ RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL)}
 
 
 def choose_translation(
-    name: str | None, embedded: bool, settings: Mapping[str, Any] | None = None
+    name: str | None, embedded: bool, settings: Mapping[str, object] | None = None
 ) -> TranslationRecipe:
     """A recipe by name, with some settings changed; null is 'embedded' for the generated bitext and 'small' else.
 

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from trisect.core.files import inside, read_json, read_json_list, write_json
+from trisect.core.files import inside, read_json_list, read_record, write_json
+from trisect.core.json_text import Json
+from trisect.core.tables import NewRow
+from trisect.core.typecheck import filled
 from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
 from trisect.hf.small.gpt import is_model, save
@@ -16,7 +19,7 @@ from trisect.hf.small.training import Practice
 from trisect.hf.small.translation import Translator
 from trisect.hf.small.translator import encode, learn_tokenizer, make_model
 from trisect.lm.matmul import fast_products, one_thread
-from trisect.text.bitext import Bitext, read_bitext
+from trisect.text.bitext import Bitext, BitextData, read_bitext
 
 SCORED = ("valid", "test")
 SHOWN = 8  # translations that are kept to look at
@@ -83,7 +86,7 @@ class TranslationJob:
     """A model to be trained, as a worker reads it."""
 
     seed: int
-    recipe: Mapping[str, Any]
+    recipe: Mapping[str, Json]
     device: str
 
 
@@ -95,13 +98,13 @@ def teach(asked: TranslationJob, desk: JobDesk) -> None:
         desk.keep()
         desk.say(share, words)
 
-    bitext, recipe = desk.read("bitext", _open_bitext), TranslationRecipe(**asked.recipe)
+    bitext, recipe = desk.read("bitext", _open_bitext), filled(TranslationRecipe, asked.recipe)
     with one_thread(), fast_products():
         take(Apprentice(asked.seed), TranslationFolder(desk.scratch), recipe, bitext, asked.device, emit)
 
 
 def _open_bitext(path: Path) -> Bitext:
-    return read_bitext(read_json(path, "Call the same command again: it writes the file again."))
+    return read_bitext(read_record(path, "Call the same command again: it writes the file again.", BitextData))
 
 
 def take(
@@ -129,7 +132,30 @@ def take(
         write_json(place.scores(one), {"scores": rows, "translations": texts})
 
 
-def metric_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[dict[str, Any]]:
+class ScoreRow(TypedDict):
+    """A score of a trained model on pairs that it did not learn from."""
+
+    split: str
+    name: str
+    value: float
+
+
+class TranslationRow(TypedDict):
+    """A pair that it did not learn from, and what it makes of the source."""
+
+    source: str
+    target: str
+    made: str
+
+
+class ScoresData(TypedDict):
+    """What a model's file of scores holds."""
+
+    scores: list[ScoreRow]
+    translations: list[TranslationRow]
+
+
+def metric_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[NewRow]:
     """Rows of the table `metrics` of one model: its loss in training, smoothed, by epoch, and its scores after the last."""
     losses = read_json_list(place.losses(one), todo)
     kept = {"run": f"translation/{one.seed}", "epoch": len(losses)}
@@ -137,13 +163,17 @@ def metric_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[di
         {**kept, "epoch": epoch, "split": "train", "name": "smoothed_loss_nats", "value": loss}
         for epoch, loss in enumerate(losses, start=1)
     ]
-    return rows + [{**kept, **row} for row in read_json(place.scores(one), todo)["scores"]]
+    return rows + [{**kept, **row} for row in read_record(place.scores(one), todo, ScoresData)["scores"]]
 
 
-def translation_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[dict[str, Any]]:
+def translation_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[NewRow]:
     """Rows of the table `translations` of one model: pairs that it did not learn from, with what it makes of the source."""
-    shown = read_json(place.scores(one), todo)["translations"]
-    return [{"run": f"translation/{one.seed}", "pair": i, **row} for i, row in enumerate(shown, start=1)]
+    shown = read_record(place.scores(one), todo, ScoresData)["translations"]
+    run = f"translation/{one.seed}"
+    return [
+        {"run": run, "pair": i, "source": row["source"], "target": row["target"], "made": row["made"]}
+        for i, row in enumerate(shown, start=1)
+    ]
 
 
 def _train(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trisect.core.finding import Json
+from trisect.core.json_text import Json
 from trisect.lab.experiment import LayerMeasure, Result
 
 
