@@ -12,7 +12,17 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from trisect.core.errors import DamagedFileError, StudyError, TrisectError
-from trisect.core.files import digest, file_name, inside, is_name, is_scratch, read_record, remove_scratch
+from trisect.core.files import (
+    as_record,
+    digest,
+    faults,
+    file_name,
+    inside,
+    is_name,
+    is_scratch,
+    read_json,
+    remove_scratch,
+)
 from trisect.core.read_spec import read_run
 from trisect.core.study_data import LedgerData
 
@@ -212,8 +222,11 @@ def _ledger(path: Path, todo: str) -> LedgerData:
 
     A checksum can be made for any content, so that it says nothing of that. Raises DamagedFileError.
     """
-    body = read_record(path, todo, LedgerData)
+    found = read_json(path, todo)
     try:
+        if wrong := faults(found, LedgerData):
+            raise ValueError(wrong[0])
+        body = as_record(found, path, todo, LedgerData)
         runs, fleets, size = body["runs"], body["fleets"], body.get("fleet", 1)
         if not isinstance(size, int) or not 1 <= size <= 1_024:
             raise ValueError(f"its fleets have {size!r} members")
