@@ -191,7 +191,7 @@ def list_claims() -> list[ListedPart]:
 
 @door()
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
-    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (found out when null)."""
+    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when null)."""
     return open_corpus(where, reader)
 
 

@@ -84,7 +84,7 @@ def test_the_first_screen_answers_for_each_of_q_k_and_v_or_says_that_it_does_not
     page = done.report.read_text()
     short = page[page.index('id="short-answer"') : page.index('id="sure"')]
     assert all(one.words.partition(" (")[0] in short for one in answers)
-    for place in ("How sure?", "What could not be told apart, and why", "What decides it", "trisect study roles"):
+    for place in ("How sure?", "What could not be distinguished, and why", "What decides it", "trisect study roles"):
         assert place in page
     assert page.index('id="open"') < page.index(PARTS[0].question)
 

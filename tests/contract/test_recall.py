@@ -276,7 +276,7 @@ def test_it_can_be_asked(done):
         (["recall", "--set", "warmup_tokens=-1"], "It is a whole number, 0 or more."),
         (["recall", "--set", "beta2=1"], "It is a number, from 0 to 0.9999."),
         (["recall", "--set", "pretraining_cycles=0"], "pretraining_cycles is 0."),
-        (["recall", "--set", "left_out=3"], "It has people of its own whom no text tells of."),
+        (["recall", "--set", "left_out=3"], "It has people of its own who are in no text."),
         (["recall", "--set", "block=20"], "Give a block of at least"),
         (["recall", "--data", "nowhere"], "There is no file nowhere/wiki.txt."),
         (["ask", "nowhere", "Where was Bo born?"], "nowhere cannot be asked."),

@@ -69,7 +69,7 @@ def test_it_holds_back_below_the_threshold_of_the_risk(folder, risk, probability
     assert reply.probability == pytest.approx(probability, abs=1e-12)  # exp(log p) rounds
     assert (reply.threshold and reply.threshold.threshold) == threshold
     assert ("Adona" in reply.words()[0]) == answered
-    assert ("I do not say." in reply.words()[0]) != answered
+    assert ("Not confident enough to answer." in reply.words()[0]) != answered
 
 
 def test_a_probability_at_the_threshold_is_answered(folder):

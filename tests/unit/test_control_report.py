@@ -100,7 +100,7 @@ def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
         "Attack",
         "Control labels",
         "Bounded attack",
-        "Reach of the site alone",
+        "Gradient limited to this projection",
     ]
     assert {s.site for panel in figure.panels for s in panel.series} == {str(site) for site in DECIDING}
     # of six sites one differs, by 0.2 nats
@@ -134,7 +134,7 @@ def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     both = pl.col("variant").replace({"site": "bounded+site"})
     rows = StudyRows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
     figure = next(iter(controls.figures(rows)))
-    assert [panel.title for panel in figure.panels][-1] == "Bounded, reach of the site alone"
+    assert [panel.title for panel in figure.panels][-1] == "Bounded, gradient limited to this projection"
     assert [c for c, how in controls.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
 
 
@@ -205,7 +205,7 @@ def test_a_claim_survives_where_every_part_does(rows):
     assert whole(["does not survive", "no such effect"]) == "does not survive"
     assert whole(["survives"] * 3) == "survives"
     found = survivals(rows.controls, "submodules", "A-1")
-    assert [one.name for one in found] == ["Control labels", "Bounded attack", "Reach of the site alone"]
+    assert [one.name for one in found] == ["Control labels", "Bounded attack", "Gradient limited to this projection"]
     assert found[0].said == spelt("control", "survives")
     assert found[1].said == spelt("bounded", "does not survive")
     assert len(found[0].parts) == 2
@@ -311,7 +311,7 @@ def test_lines_are_counted_and_not_added_up():
     assert [one.kind for one in ordered(lines)] == ["tying", "freezing", "freezing", "norms", "ablation"]
     assert summary(lines) == (
         "Of 4 lines of evidence that compare q, k and v by paired differences, 2: v most (tying, freezing), 1: q most (freezing) "
-        "and 1: too uncertain to tell (ablation)."
+        "and 1: too uncertain to say (ablation)."
     )
     assert summary([line("norms", None, None, 0.1)]) == ""
     assert figure([line("norms", None, None, 0.1)]) is None

@@ -215,7 +215,7 @@ def test_words_that_are_more_than_one_token_are_left_out():
 def test_a_tokenizer_with_too_few_words_is_refused_with_the_reason():
     refused(
         lambda: usable_templates(ids_of({*KEYS, "ball", "hat"}), [TEMPLATE]),
-        "The tokenizer cannot tell the texts of the task 'bindings'.",
+        "The tokenizer cannot distinguish the texts of the task 'bindings'.",
         "has: 5 of 5 keys and 2 of 5 values are one token",
         "Give pairs of your own with --pairs",
     )
@@ -296,7 +296,7 @@ def test_a_recall_model_is_asked_about_another_person(tmp_path):
 def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
     done = trisect.patch(gpt2, "w1 w2", "w1 w2", "q@1", out=tmp_path / "out", quiet=True)
     assert done.notes == (
-        "Pairs whose base and donor have the same answer, which tell nothing of the way to the donor: 1 of 1.",
+        "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1.",
     )
     assert (done.sites[0].n, done.sites[0].logit_change) == (0, None)
 

@@ -183,7 +183,7 @@ def read_seeds(text: str) -> int | tuple[int, ...]:
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """The values of an option NAME=VALUE that may stand several times; raises SpecError for one without '='."""
+    """The values of a repeatable option NAME=VALUE; raises SpecError for one without '='."""
     pairs = [text.partition("=") for text in given]
     if wrong := [name for name, sign, _ in pairs if not sign]:
         known = "A setting has a name, '=' and a value."

@@ -41,7 +41,7 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         met: set[str] = set()
         twice = next(name for name, _ in pairs if name in met or met.add(name))
         raise ValueError(
-            f"The key {twice[:60]!r} stands twice in one object, so that one of its values would be ignored."
+            f"The key {twice[:60]!r} is given twice in one object, so that one of its values would be ignored."
         )
     return found
 

@@ -38,7 +38,7 @@ def _filled(statement: object, *names: str) -> None:
         need(
             len(set(values)) == len(values),
             f"{name} are {', '.join(map(str, values))}.",
-            "One stands twice.",
+            "One is given twice.",
             "Name each once.",
         )
 
@@ -68,7 +68,7 @@ class Attack:
             need(
                 len(set(values)) == len(values),
                 f"{name} are {', '.join(map(str, values))}.",
-                "One stands twice.",
+                "One is given twice.",
                 "Name each once.",
             )
 

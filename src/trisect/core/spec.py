@@ -172,7 +172,7 @@ class Design:
         need(
             len(set(self.seeds)) == len(self.seeds),
             f"seeds are {self.seeds}.",
-            "One of them stands twice.",
+            "One of them is given twice.",
             "Name each seed once.",
         )
         last = self.attack.epochs if self.attack and self.attack.epochs else 0

@@ -242,7 +242,7 @@ def fork_rng(model: nn.Module) -> AbstractContextManager[None]:
 def following(
     model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
 ) -> Iterator[Follower]:
-    """Forward passes inside are recorded, edited and counted; hooks and mode are taken away in the end."""
+    """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
     follower = Follower(model, edits or NOTHING, pieces)
     follower.calls = follower.calls if calls is None else calls
     with ExitStack() as stack:

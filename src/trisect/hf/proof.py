@@ -27,7 +27,7 @@ TODO = "Choose a model with softmax attention over whole sequences, or see `tris
 
 
 class Law(NamedTuple):
-    """What one attention call was found to obey.
+    """The laws that one attention call was found to satisfy.
 
     `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| as a share of the largest
     output, `sink` whether rows may sum to less, `ahead` whether a position gives weight to a later one. `cause` says

@@ -33,7 +33,7 @@ DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, to
 
 @dataclass(frozen=True, eq=False)
 class CallWeights:
-    """What is known of one attention call: its projections, the norm and residual around it, and whether it obeys its laws."""
+    """What is known of one attention call: its projections, the norm and residual around it, and whether it satisfies its laws."""
 
     module: str
     projections: Projections

@@ -133,7 +133,7 @@ def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> S
         return load(model, **options)
     own = [f for f in fields(source) if f.name not in ("model", "models")]
     if given := [f.name for f in own if getattr(source, f.name) != f.default]:
-        known = f"{model.name} is loaded already, so that they cannot be heeded."
+        known = f"{model.name} is loaded already, so that they cannot be applied."
         raise ModelError(f"{', '.join(given)} was given.", known, "Give them to trisect.load instead.")
     return model
 

@@ -12,7 +12,7 @@ from trisect.core.json_text import Json
 
 
 class NamedRecipe(Protocol):
-    """A frozen dataclass whose fields carry what they are and their bounds; one without an option is no setting."""
+    """A frozen dataclass whose fields carry what they are and their bounds; one without an option is not a setting."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

@@ -16,7 +16,7 @@ from trisect.claims.rule import UNDECIDED
 from trisect.claims.sampled import MOST, more_helps
 from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
 from trisect.papers import unit_of
-from trisect.report.format import count, number, several
+from trisect.report.format import count, number, several, why_open
 from trisect.report.survival import Survival, survivals
 from trisect.stats.reach import MOST_SEEDS
 
@@ -106,7 +106,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         sentence=whole["sentence"] or "",
         verdict=verdict,
         badge=badge(verdict),
-        reason=whole["reason"] or "",
+        reason=why_open(dict(whole)),
         parts=tuple(_part(r, spans[r["unit"]]) for r in parts),
         facts=_facts(whole, parts),
         reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
@@ -145,12 +145,12 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
     if whole["verdict"] == "not tested":
         return "not tested"
     if whole["verdict"] != "inconclusive":
-        return "no more"
+        return "sample size sufficient"
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
     if varies not in TRAINED:
         if not more_helps(whole["reason"]):
-            return f"barred: no number of {varies}s"
+            return "not testable here"
         tried = whole["reason"] == UNDECIDED and all(r["spread"] for r in parts if r["decides"])
         return f"more than {count(MOST)}" if tried and varies != "head" else "not known"
     if whole["reason"] == UNDECIDED:
@@ -158,7 +158,7 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
     if whole["reason"] in (ONE_SEED, NO_SPREAD, ONE_MODEL, models.NO_SPREAD):
         return "not known"
     asked = re.match(r"(\d+) (models trained alike|seeds) are asked for", whole["reason"] or "")
-    return asked.group(1) if asked else f"barred: no number of {varies}s"
+    return asked.group(1) if asked else "not testable here"
 
 
 def _p(value: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from trisect.claims.rule import UNDECIDED
 from trisect.core.files import digest
 from trisect.report.points import Mean
 
@@ -94,7 +95,17 @@ def _verdict_line(row: ClaimRow) -> str:
     if row["effect"] is not None and row["low"] is not None:
         ends = f"{number(row['low'], True)} to {number(row['high'], True)}"
         line += f" {number(row['effect'], True)} {row['unit']} (95\u00a0%: {ends})"
-    return line + (f" ({row['reason']})" if row["reason"] else "")
+    why = why_open(row)
+    return line + (f" ({why})" if why else "")
+
+
+def why_open(row: ClaimRow) -> str:
+    """Why a claim is open, in words; empty where it is not. What decides is how many units there are and were needed."""
+    if row["reason"] != UNDECIDED:
+        return row["reason"] or ""
+    if row.get("seeds_needed"):
+        return f"too uncertain: about {count(row['seeds_needed'])} needed, {count(row['n'])} run"
+    return "too uncertain at the measured spread"
 
 
 def verdict_lines(claims: pl.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""The first screen of a page: what q, k and v are, the answer on each, how sure it is, and what could not be told apart."""
+"""The first screen of a page: what q, k and v are, the answer on each, how sure it is, and what could not be distinguished."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ def undecided(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section
     )
     none = () if blocks else ("Nothing that was compared was left open.",)
     return Section(
-        "What could not be told apart, and why", none, blocks=blocks, id="open", short="What could not be told apart"
+        "What could not be distinguished, and why",
+        none,
+        blocks=blocks,
+        id="open",
+        short="What could not be distinguished",
     )
 
 

@@ -14,8 +14,8 @@ from trisect.report.points import Mean
 NAMES = {
     "control": "Control labels",
     "bounded": "Bounded attack",
-    "site": "Reach of the site alone",
-    "bounded+site": "Bounded, reach of the site alone",
+    "site": "Gradient limited to this projection",
+    "bounded+site": "Bounded, gradient limited to this projection",
 }
 SAID = {
     "control": {

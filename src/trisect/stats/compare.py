@@ -1,4 +1,4 @@
-"""Compare components by paired differences: which is largest, which are alike within a margin, and how many units would tell."""
+"""Compare components by paired differences: which is largest, which are alike within a margin, and how many units would decide."""
 
 from __future__ import annotations
 

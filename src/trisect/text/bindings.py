@@ -1,4 +1,4 @@
-"""Texts of bindings in English (who has what, what is in which box) as pairs of base and donor, for a tokenizer that can tell them."""
+"""Texts of bindings in English (who has what, what is in which box) as pairs of base and donor, if the tokenizer distinguishes them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TEMPLATES = (
 
 
 def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[UsableTemplate, ...]:
-    """The templates that a tokenizer can tell, each with the words that are one token of their own wherever they stand.
+    """The templates that a tokenizer can distinguish, each with the words that are one token of their own wherever they stand.
 
     Then all texts of a template are as long, and position by position they differ in the words alone. Raises CorpusError
     with the reason, template by template, where none is left.
@@ -108,7 +108,7 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
     if not found:
         known = f"A text needs {BINDINGS} keys and {BINDINGS} values, each one token of its own ({'; '.join(reasons)})."
         todo = "Give pairs of your own with --pairs, in the words that it knows."
-        raise CorpusError("The tokenizer cannot tell the texts of the task 'bindings'.", known, todo)
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'bindings'.", known, todo)
     return tuple(found)
 
 

@@ -144,7 +144,7 @@ class Corpus:
         if len(present) < 2:
             found = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
             given = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
-            raise CorpusError(given, found, "Use a column with at least two classes: there is nothing to tell apart.")
+            raise CorpusError(given, found, "Use a column with at least two classes: there is nothing to distinguish.")
         return names
 
     def save(self, folder: Path) -> Path:

@@ -61,7 +61,7 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     if not shapes:
         few = f"{len(usable)} of its target's words are one token each; an answer is one token."
         todo = "Give a model that 'trisect translate-train' trained on the embedded bitext, or pairs of your own with --pairs."
-        raise CorpusError("The tokenizer cannot tell the texts of the task 'translation'.", few, todo)
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", few, todo)
     found: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
     for base, donor in _candidates(shapes, draw, count * TRIES):
         answers, both = predicted_words(base, donor), (_begun(base), _begun(donor))

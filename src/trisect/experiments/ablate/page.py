@@ -1,4 +1,4 @@
-"""Ablation's page: what a model loses where q, k or v is taken away, by layer or by head."""
+"""Ablation's page: what changes when q, k or v is ablated, by layer or by head."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
     if 2 * len(floor) > len(score):
         said.append(
             f"At {words.several(len(floor), 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
-            "floor, and tells these sites apart no further."
+            "floor, and cannot distinguish these sites further."
         )
     return Section("Convex rewinding", tuple(said), (_heat(sites, facts), _scores(area, score, facts)))
 

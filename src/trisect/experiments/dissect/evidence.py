@@ -155,7 +155,7 @@ def summary(lines: Sequence[Line]) -> str:
     sorts: dict[str, list[str]] = {}
     for line in ordered(lines):
         if line.compared is not None:
-            said = "too uncertain to tell" if line.compared.kind == "uncertain" else largest(line)
+            said = "too uncertain to say" if line.compared.kind == "uncertain" else largest(line)
             sorts.setdefault(said, []).append(line.title.lower())
     if not sorts:
         return ""
@@ -258,7 +258,7 @@ def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.L
     offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
     reach = [float(str(row[end])) for row in rows for end in ("low", "high", "value") if row[end] is not None]
     scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
-    x = alt.X("value:Q", scale=scale, title="share of the line's largest number", axis=alt.Axis(grid=False))
+    x = alt.X("value:Q", scale=scale, title="relative effect (largest = 1)", axis=alt.Axis(grid=False))
     layers = [chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])]
     layers[0] = layers[0].encode(alt.X("level:Q", scale=scale))
     if ranged := [row for row in rows if row["low"] is not None]:

@@ -69,7 +69,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> 
 
 
 def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Sequence[Line]) -> tuple[Section, ...]:
-    """The answer in three sentences and one picture; how sure it is; what could not be told apart, and what would decide it."""
+    """The answer in three sentences and one picture; how sure it is; what could not be distinguished, and what would decide it."""
     every = [one for part in about.facts.parts for one in part.findings]
     planted = next((part for part in about.facts.parts if part.name == "roles"), None)
     answers = answered(planted.findings) if planted else ()
@@ -171,7 +171,7 @@ def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
 def _verdicts(claims: pl.DataFrame) -> Table:
     wholes = claims.filter(pl.col("part").is_null())
     rows = [
-        (row["claim"], row["sentence"], row["verdict"], _effect(row), row["reason"] or "–")
+        (row["claim"], row["sentence"], row["verdict"], _effect(row), words.why_open(row) or "–")
         for row in wholes.iter_rows(named=True)
     ]
     open_ones = any(row[2] in ("inconclusive", "not tested") for row in rows)

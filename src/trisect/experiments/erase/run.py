@@ -80,7 +80,7 @@ def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
     found = sorted({name for one in texts.texts() for name in one.labels[label] if name is not None})
     if len(found) < 2:
         known = f"Its words carry {found[0]!r} alone." if found else "None of its words carries one."
-        todo = "Use a column with at least two classes: there is nothing to tell apart."
+        todo = "Use a column with at least two classes: there is nothing to distinguish."
         raise CorpusError(f"The label column '{label}' of {texts.name} has fewer than two classes.", known, todo)
     return {name: i for i, name in enumerate(found)}
 

@@ -22,7 +22,7 @@ function build(app) {
 
   app.about = make("div", { class: "x-about" });
   const grids = make("section", { class: "x-section" }, make("div", { class: "x-head" }, make("h2", {}, "Every head"), scale.element),
-    make("p", { class: "x-quiet" }, "Layers down, heads across; last, each layer as a whole, on a scale of its own. In a map rows read, columns are read. Click one to open it."),
+    make("p", { class: "x-quiet" }, "Layers down, heads across; last, each layer as a whole, on a scale of its own. Rows: query tokens; columns: attended tokens. Click one to open it."),
     make("div", { class: "x-pairs" }, ...app.grids.map(({ element }) => element)), app.about);
 
   app.title = make("h2", { class: "x-title" });

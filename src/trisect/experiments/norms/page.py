@@ -178,7 +178,7 @@ def _dispersion(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
         return None
     caption = (
         "Standard deviation of ‖f(x)‖ over all tokens, divided by its mean, in every head. At 0 every token's vector would be as long "
-        f"as any other, and weights would tell the whole story. {n}."
+        f"as any other, and weights would be the whole story. {n}."
     )
     figure = grid(f"{prefix}dispersion", "", "Dispersion of ‖f(x)‖", caption, heads, "of the mean")
     found = [(name, _model(rows, name).get(None)) for name in ("cv_x", "cv_f", "cv_a", "cv_af")]

@@ -137,7 +137,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
         return pairs, ("Sentences are of the embedded bitext's languages, whose links and roles are known.",)
     usable = usable_templates(lambda texts: [one.source for one in tokenize(subject, texts)])
     names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
-    return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can tell: {names}.",)
+    return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
 
 
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:

@@ -112,7 +112,7 @@ def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTab
         )
     if runs.own and (alike := int((runs.predicted["base"] == runs.predicted["donor"]).sum())):
         notes.append(
-            f"Pairs whose base and donor have the same answer, which tell nothing of the way to the donor: {alike} of {len(counted)}."
+            f"Pairs whose base and donor have the same answer, which say nothing about the way to the donor: {alike} of {len(counted)}."
         )
     made = {
         "measures": frame("measures", rows),

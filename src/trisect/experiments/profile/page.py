@@ -59,7 +59,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     lede = (
         f"What the queries, keys and values of {facts.subject} keep of each word of {facts.corpus}, and what they drop: how well "
-        "a linear probe tells a label from one head's numbers, less how well it does from random maps of the same input "
+        "a linear probe predicts a label from one head's numbers, less how well it does from random maps of the same input "
         "to as many numbers. This speaks of this one model on these texts."
     )
     found = (*_answer(numbers), *(_label(numbers, label) for label in numbers.labels))

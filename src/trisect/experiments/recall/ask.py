@@ -97,7 +97,13 @@ class RecallReply:
 
     def words(self) -> tuple[str, ...]:
         """The reply as lines for a terminal."""
-        answer = "I do not say." if self.answer is None else self.answer if self.answer.strip() else repr(self.answer)
+        answer = (
+            "Not confident enough to answer."
+            if self.answer is None
+            else self.answer
+            if self.answer.strip()
+            else repr(self.answer)
+        )
         said = [f"{answer}  (probability {self.probability:.3f})"]
         if self.threshold is not None:
             said.append(_rule(self.threshold))

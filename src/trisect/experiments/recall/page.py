@@ -94,7 +94,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
 
 def _whole(found: Finding, row: Mapping[str, Any]) -> Finding:
     """A claim's verdict; its numbers are said with its parts, each with its own places."""
-    why = f" ({row['reason']})" if row["reason"] else ""
+    said = words.why_open(dict(row))
+    why = f" ({said})" if said else ""
     return replace(found, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}")
 
 
@@ -188,7 +189,7 @@ def _right(numbers: RecallNumbers) -> Finding:
 def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     said = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
-        "remember, it makes up. Fine-tuning shows how such questions are answered; the texts that tell of the people held out "
+        "remember, it makes up. Fine-tuning shows how such questions are answered; the texts about the people held out "
         "are read in pretraining alone.",
         str(_right(numbers)),
     )

@@ -1,4 +1,4 @@
-"""Recall's confidence: whether a model's probabilities tell what it retrieved from what it made up."""
+"""Recall's confidence: whether a model's probabilities separate what it retrieved from what it made up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def confidence(numbers: RecallNumbers) -> Section | None:
     models = [m for m in numbers.models if m != "plain"]
     said = (
         "An answer is retrieved where it is right and the model has met the name; it is made up where no text has the name. "
-        "What is asked here is whether the model's own confidence tells a right answer from the others.",
+        "What is asked here is whether the model's own confidence separates right answers from the others.",
     )
     figures = [
         *_reliability(numbers, models),
@@ -115,14 +115,14 @@ def _ranking(numbers: RecallNumbers, deep: str) -> Iterable[Figure]:
         return
     caption = (
         "Of the answers to the questions held out, the share of right ones that score above a line against that of wrong ones, "
-        f"for every line. On the dashed diagonal a score tells nothing; {MODELS.get(deep, deep)}. "
+        f"for every line. On the dashed diagonal a score is at chance; {MODELS.get(deep, deep)}. "
         f"n\u00a0=\u00a0{words.several(len(answers), 'answer')}, "
         f"{words.count(sum(answers['correct'].to_list()))} right."
     )
     if area := numbers.number("auroc_probability", deep):
         caption += f" Area under the curve of the probability: {words_for(area)}."
     panel = path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", UNIT, True)
-    yield Figure("recall-ranking", "", "Does confidence tell right from wrong?", caption, (panel,), tuple(key))
+    yield Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), tuple(key))
 
 
 def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Iterable[Figure]:
@@ -154,7 +154,7 @@ def _auroc(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
         if any(found):
             rows.append((name, *(words_for(f) for f in found)))
     columns = ("What is ranked by", *(SHORT.get(m, m) for m in models))
-    caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 tells nothing"
+    caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
     return Table(columns, tuple(rows), caption) if rows else None
 
 

@@ -74,7 +74,7 @@ def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
 
 @dataclass(frozen=True)
 class RecallWork:
-    """Models to be trained and asked; interrupted, a call goes on where it stopped, and with more seeds it is extended."""
+    """Models to be trained and asked; interrupted, call it again to resume; with more seeds it is extended."""
 
     settings: RecallSettings
     recipe: RecallRecipe
@@ -153,7 +153,7 @@ def open_world(data: str | Path, recipe: RecallRecipe) -> People:
     """The generated people, or those of a folder, with as many names left out and invented as the recipe says."""
     if str(data) == EMBEDDED_DATA:
         if recipe.left_out:
-            known = "It has people of its own whom no text tells of."
+            known = "It has people of its own who are in no text."
             raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
         people = generated(unseen=recipe.invented)
     else:

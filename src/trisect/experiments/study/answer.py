@@ -179,7 +179,7 @@ def compared(rows: StudyRows) -> Iterator[Finding]:
 
 
 def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding]) -> tuple[Section, ...]:
-    """The first screen: the answer, how sure it is, and what could not be told apart."""
+    """The first screen: the answer, how sure it is, and what could not be distinguished."""
     answers = answered(found)
     return (
         opening(answers, figure(rows, answers), _more(rows)),
@@ -195,7 +195,7 @@ def figure(rows: StudyRows, answers: Sequence[Finding]) -> Figure | None:
         f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
         f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
     )
-    costs = f"What the validation loss changes by when q, k or v of the model is taken away: means over {many}, 95 % intervals."
+    costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
     return picture_of(answers, shares, costs)
 
 

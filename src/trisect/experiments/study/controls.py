@@ -22,8 +22,8 @@ from trisect.report.survival import NAMES, tallied, tally
 HOW = {
     "control": "Control labels are drawn by chance, one for each word type.",
     "bounded": "The bounded attack pushes the adversary's output towards the label prior, so that its loss has a floor.",
-    "site": "Reach of the site alone: the attack trains no weights but the site's own projection.",
-    "bounded+site": "One attack is both: bounded, and with the reach of the site alone.",
+    "site": "Gradient limited to this projection: the attack trains no weights but the site's own projection.",
+    "bounded+site": "One attack is both: bounded, with its gradient limited to this projection.",
 }
 WITH = {
     "control": "control labels",

@@ -119,7 +119,7 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
-    """For each label the attack less its control where both remove as much."""
+    """For each label the attack minus its control, where both remove as much."""
     for label in rows.labels:
         if points := against_control(rows, label):
             noun = study_words.label_name(label)

@@ -168,7 +168,7 @@ def _revised(rows: StudyRows) -> tuple[PageBlock, ...]:
         return ()
     before = {(r["source"], r["claim"]): r["verdict"] for r in _wholes(rows.claims)}
     cells = tuple(
-        (r["claim"], before.get((r["source"], r["claim"]), "not asked"), r["verdict"], r["reason"] or "–")
+        (r["claim"], before.get((r["source"], r["claim"]), "not asked"), r["verdict"], words.why_open(r) or "–")
         for r in _wholes(rows.revised)
     )
     said = (

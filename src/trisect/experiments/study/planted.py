@@ -49,7 +49,7 @@ class CaseEffect(NamedTuple):
 
 
 class MethodScore(NamedTuple):
-    """How well a method tells what is planted from what is not: AUROC over all cases and seeds, and in each seed; by its
+    """How well a method separates what is planted from what is not: AUROC over all cases and seeds, and in each seed; by its
     own rule the share of false cases that it finds and of true ones that it misses (null with one seed).
 
     `key` is how its measure is named, `over` is cells or sites.

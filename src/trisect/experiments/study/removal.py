@@ -25,8 +25,8 @@ GUESSED = {"bits": "by the labels' frequencies finds nothing", "accuracy": "alwa
 AFTER = {
     "plain": "Attacked there",
     "bounded": "Bounded attack there",
-    "site": "Attacked there, reach of the site alone",
-    "bounded+site": "Bounded attack there, reach of the site alone",
+    "site": "Attacked there, gradient limited to this projection",
+    "bounded+site": "Bounded attack there, gradient limited to this projection",
 }
 CELL = 15.0
 GUESSING = Level("guessing", 0.0)

@@ -1,4 +1,4 @@
-"""Which methods can tell? Sentences and tables on how well each finds what a world has planted."""
+"""Which methods find what is planted? Sentences and tables on how well each finds what a world has planted."""
 
 from __future__ import annotations
 
@@ -95,9 +95,12 @@ def blind(rows: StudyRows) -> tuple[str, ...]:
 
 
 def _best(found: Sequence[MethodScore]) -> str:
-    """Which methods tell almost everything apart, and which hardly do better than guessing."""
+    """Which methods find almost everything, and which hardly do better than guessing."""
     ends = (
-        ("These tell what is planted from what is not (AUROC above 0.99)", [one for one in found if one.auroc > 0.99]),
+        (
+            "These separate what is planted from what is not (AUROC above 0.99)",
+            [one for one in found if one.auroc > 0.99],
+        ),
         (
             "These do hardly better than guessing, or no better (below 0.75)",
             [one for one in found if one.auroc < BLIND],
@@ -112,7 +115,7 @@ def _methods(found: Sequence[MethodScore]) -> Table:
         for one in found
     )
     columns = ("Method", "Over", "AUROC", "In each seed", "False alarms", "Misses")
-    caption = f"How well each method tells. {words.several(_seeds(found), 'seed')}."
+    caption = f"How well each method finds what is planted. {words.several(_seeds(found), 'seed')}."
     return Table(columns, rows, caption, folded=False, id="planted-methods", wrap=False)
 
 

@@ -72,7 +72,7 @@ def _where(settings: TranslateSettings) -> str | Path | tuple[str | Path, str | 
 
 @dataclass(frozen=True)
 class TranslateWork:
-    """Models to be trained; interrupted, a call goes on where it stopped, and with more seeds it is extended."""
+    """Models to be trained; interrupted, call it again to resume; with more seeds it is extended."""
 
     settings: TranslateSettings
     recipe: TranslationRecipe

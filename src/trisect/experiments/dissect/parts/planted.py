@@ -42,7 +42,7 @@ def evidence(found: Sequence[Findings]) -> Iterator[Line]:
 
 
 def says(results: Results) -> Iterator[Finding]:
-    """The answer, and how well each method tells what was planted."""
+    """The answer, and how well each method finds what was planted."""
     yield from (one for one in found(results) if one.measure in SAID)
 
 

@@ -14,7 +14,7 @@ from trisect.experiments.study.settings import STUDY, DesignSource, StudyMachine
 KINDS = {
     "all_layers": "All layers at once",
     "attack": "Attack",
-    "control": "Attack less its control",
+    "control": "Attack minus control",
     "probe": "Removed by the attack",
     "erasure": "Erasure",
     "rewinding": "Rewinding",

@@ -1,0 +1,56 @@
+"""Plain words: what a person reads — texts of the program, first lines of docstrings, pages, docs — has none of a list of expressions."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BANNED = re.compile(
+    r"\b(told|anew|heard|mended|believed?|believes|heeded|put up with|puts up with|the house|stands? twice|may stand several times"
+    r"|reach of the site alone|less its control|barred: no number|each view stands|rows read, columns are read|narrows the factors"
+    r"|of every random draw|share of the line's largest|no method tells|found out when|is no (?:split|recipe|dtype|device|setting))\b",
+    re.I,
+)
+GENERATED = {"api.md", "cli.md", "measures.md", "architecture.md"}  # from docstrings, which are read at their source
+HISTORY = {"decisions", "log.md"}
+# sentences of sources, as they were fixed: their hash stands in every run
+CLAIMS = ROOT / "src" / "trisect" / "papers"
+
+
+def texts(path: Path) -> Iterator[str]:
+    """String literals of a module, and of docstrings the first line."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            first = node.body[0]
+            assert isinstance(first, ast.Expr)
+            docstrings[id(first.value)] = (ast.get_docstring(node) or "").splitlines()[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield docstrings.get(id(node), node.value)
+
+
+def found() -> list[str]:
+    """Every banned expression with its place."""
+    said = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if not path.is_relative_to(CLAIMS):
+            said += [(path, match[0]) for text in texts(path) for match in BANNED.finditer(text)]
+    pages = [p for suffix in ("html", "js") for p in (ROOT / "src").rglob(f"*.{suffix}")]
+    docs = [
+        p for p in (ROOT / "docs").rglob("*.md") if p.name not in GENERATED | HISTORY and p.parent.name not in HISTORY
+    ]
+    for path in (*pages, *docs, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
+        said += [(path, match[0]) for match in BANNED.finditer(path.read_text(encoding="utf-8"))]
+    return [f"{path.relative_to(ROOT)}: {word}" for path, word in said]
+
+
+def test_no_banned_expression_is_shown():
+    assert found() == []
+
+
+def test_the_list_is_looked_for_in_whole_words(tmp_path):
+    (tmp_path / "x.py").write_text('"""What it was told.\n\nUnseen: anew.\n"""\nx = "overheard; the household; Anew"\n')
+    assert [m[0] for text in texts(tmp_path / "x.py") for m in BANNED.finditer(text)] == ["told", "Anew"]
