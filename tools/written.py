@@ -346,8 +346,66 @@ def _paired(rise: Sequence[Point], chance: Sequence[Point]) -> list[Point]:
     return [p._replace(value=p.value - known[p.site, p.run]) for p in rise if (p.site, p.run) in known]
 
 
-PAGES = {"alignment": alignment, "wikitext2-controls": controls, "roles": roles, "induction": induction}
+TOGETHER = """# All layers at once on WikiText-2, five seeds
+
+One component, or several, in all five layers at a time: rewound to its initial weights, frozen throughout training, or replaced by its mean
+over the text. The model of [wikitext2-small](../wikitext2-small/README.md), on the same text without labels. Written by
+`python tools/written.py` from the tables here.
+
+```sh
+trisect study wikitext2-small --corpus wikitext-2 --seeds 5 --only freeze,rewind,ablate \\
+  --sites q@all --sites k@all --sites v@all --sites q+k@all --sites q+k+v@all --out all-layers
+```
+"""
+FULL = (
+    ("rewound to initialisation, train loss", "rewind_loss_nats", "train"),
+    ("rewound to initialisation, validation loss", "rewind_loss_nats", "valid"),
+    ("mean ablation, validation loss", "ablate_rise_nats", "valid"),
+)
+
+
+def together() -> str:
+    """results/wikitext2-all-layers/README.md, as it should be."""
+    place = ROOT / "wikitext2-all-layers"
+    tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
+    experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
+    rows = StudyRows.of(tables, {"experiment": experiment[0] if isinstance(experiment, list) else experiment})
+    runs = tables["runs"]
+    made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
+    found = {f"frozen, {split} loss": rows.effects("freeze", split) for split in ("train", "valid")}
+    for name, measure, split in FULL:
+        points = rows.measure(measure, split)
+        if measure == "rewind_loss_nats":
+            end = {(p.site, p.seed): p.value for p in points if p.at == 1}
+            points = [p._replace(value=p.value - end[p.site, p.seed], at=None) for p in points if p.at == 0]
+        found[name] = points
+    means = {name: by_site(points) for name, points in found.items()}
+    sites = list(next(iter(means.values())))
+    body = [[name, *(mean_said(mean.get(site), 4) for site in sites)] for name, mean in means.items()]
+    asked = tables["claims"].filter(pl.col("claim") == "A-15")
+    parts = [
+        [row["part"], said(row | {"value": row["effect"]}, 1.0, 4), f"{row['margin']:g}", row["reason"] or ""]
+        for row in asked.filter(pl.col("part").is_not_null()).iter_rows(named=True)
+    ]
+    head = ["change of the loss, nats", *sites]
+    note = (
+        "With keys at their mean every score of a query is the same, so that queries no longer matter: q+k is k. With values at their mean "
+        "nothing depends on the scores: q+k+v is v."
+    )
+    lines = [TOGETHER, made, "", *verdicts(asked), *table(head, body), note, ""]
+    return "\n".join([*lines, *table(["part of A-15", "effect (95 %)", "margin", ""], parts)]).rstrip() + "\n"
+
+
+PAGES = {
+    "wikitext2-all-layers": together,
+    "alignment": alignment,
+    "wikitext2-controls": controls,
+    "roles": roles,
+    "induction": induction,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
+        if not (ROOT / name).is_dir():
+            continue
         (ROOT / name / "README.md").write_text(page(), encoding="utf-8")
