@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trisect.engine.ray_connect import ALWAYS, LOOPBACK, MODE
+
 STORE = 80_000_000  # bytes of each node's object store
 SOON: Mapping[str, int] = {  # how soon a node that says nothing counts as gone
     "health_check_initial_delay_ms": 0,
@@ -17,12 +19,7 @@ SOON: Mapping[str, int] = {  # how soon a node that says nothing counts as gone
 }
 ROOT = Path(__file__).parents[1]
 PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # where nodes find trisect and the tests' jobs
-SETTINGS = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # everything on 127.0.0.1
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+SETTINGS = {**ALWAYS, **LOOPBACK, MODE: "token"}
 
 
 @dataclass

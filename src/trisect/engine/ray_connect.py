@@ -14,8 +14,13 @@ from typing import Any
 from trisect.core.errors import StudyError
 from trisect.core.extras import need_extra
 
-# before ray is imported: nothing is reported to anybody, and a cluster of one's own is reached from this machine alone
-ALWAYS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+# before ray is imported: nothing is reported to anybody, no line of Ray's comes between ours (what it says of nodes that
+# are gone it prints whatever log_to_driver says), and a cluster of one's own is reached from this machine alone
+ALWAYS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
+}
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # of Ray's switches the one that keeps its ports on 127.0.0.1
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
@@ -58,9 +63,7 @@ def connected(address: str | None, cores: int, store_bytes: int | None = None) -
             if address is None:
                 _check_loopback(ray.nodes())
             yield
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError, RayError) as error:
-            if isinstance(error, RuntimeError) and ray.is_initialized():
-                raise
+        except (OSError, RuntimeError, ValueError, RayError) as error:
             raise _not_reached(address, error) from error
         finally:
             with suppress(Exception):
