@@ -285,17 +285,22 @@ def test_the_dimensions_behind_a_cell(visit, shown, name, n, head):
     i, j = (size[0] - 2, 1)
     tab.mouse.click(*cell_of(tab, i, j, size))
     tab.mouse.move(2, 2)
-    q, k = trace.q[0, head, i], trace.k[0, head // (trace.q.shape[1] // trace.k.shape[1]), j]
+    shared = head // (trace.q.shape[1] // trace.k.shape[1])
+    q, k, v = trace.q[0, head, i], trace.k[0, shared, j], trace.v[0, shared, j]
     score = float((q * k).sum() * (trace.scale or 1))
     loose = 0.3 if name == "long" else 2e-3  # 8 bits: half a step of 8 dimensions of up to ±6, at their worst
     assert value(tab.locator(".x-score")) == pytest.approx(score, abs=loose)
     lane = tab.locator(".x-cell canvas")
     lane.scroll_into_view_if_needed()
     box = lane.bounding_box()
-    steps = {"q": trace.q[0, head].abs().amax(0), "k": trace.k[0].abs().amax((0, 1))}
+    steps = {
+        "q": trace.q[0, head].abs().amax(0),
+        "k": trace.k[0].abs().amax((0, 1)),
+        "v": trace.v[0].abs().amax((0, 1)),
+    }
     for e in (0, 3, 7):
         tab.mouse.move(box["x"] + 50 + (e + 0.5) * (box["width"] - 54) / 8, box["y"] + 60)
-        for row, true in (("q", q[e]), ("k", k[e])):
+        for row, true in (("q", q[e]), ("k", k[e]), ("v", v[e])):
             error = float(steps[row][e]) / (127 if name == "long" else 32767) / 2 + 1e-5
             assert value(tab.locator(f".x-cell-said [data-row='{row}']")) == pytest.approx(float(true), abs=error)
     tab.get_by_role("button", name="by size").click()
@@ -304,6 +309,17 @@ def test_the_dimensions_behind_a_cell(visit, shown, name, n, head):
     assert value(tab.locator(".x-cell-said [data-row=adds]")) == pytest.approx(
         float((q * k)[adds.argmax()] * (trace.scale or 1)), abs=loose / 4
     )
+
+
+def test_a_head_under_the_pointer_is_a_preview(visit):
+    tab = visit(place="#attn@1.h1")
+    mark = tab.locator(".x-about .x-preview")
+    assert mark.count() == 0
+    tab.mouse.move(*tile(tab, 0, 1))
+    mark.wait_for()
+    assert tab.locator(".x-about b").first.inner_text() == "Layer 1, head 2"
+    tab.mouse.move(*tile(tab, 0, 0))
+    mark.wait_for(state="detached")
 
 
 def test_what_else_enters_the_scores_is_said(visit):

@@ -41,7 +41,7 @@ def coarse(request, monkeypatch):
 
 
 def unpacked(packed, n):
-    """Layer n of a pack, read by another hand than the page's: weights [H T S], norms, summed, q, k."""
+    """Layer n of a pack, read by another hand than the page's: weights [H T S], norms, summed, q, k, v."""
     facts, levels = packed.manifest["layers"][n], packed.levels
     H, K, T, S, E = facts["shape"]
     raw = zlib.decompress(packed.chunks[1 + 2 * n], -15)
@@ -53,8 +53,11 @@ def unpacked(packed, n):
     raw = zlib.decompress(packed.chunks[2 + 2 * n], -15)
     scale = np.frombuffer(raw, "<f4", (H + K) * E).reshape(H + K, 1, E)
     ints = np.frombuffer(raw, np.int8 if packed.manifest["bits"] == 8 else "<i2", offset=4 * (H + K) * E)
-    q, k = ints[: H * T * E].reshape(H, T, E) * scale[:H], ints[H * T * E :].reshape(K, S, E) * scale[H:]
-    return maps[:H], norms, maps[H] * facts["summed"] if normed else None, q, k
+    q, k = ints[: H * T * E].reshape(H, T, E) * scale[:H], ints[H * T * E :][: K * S * E].reshape(K, S, E) * scale[H:]
+    raw, V = raw[4 * (H + K) * E + ints.itemsize * (H * T + K * S) * E :], facts["values"]
+    scale = np.frombuffer(raw, "<f4", K * V).reshape(K, 1, V)
+    v = np.frombuffer(raw, ints.dtype, offset=4 * K * V).reshape(K, S, V) * scale
+    return maps[:H], norms, maps[H] * facts["summed"] if normed else None, q, k, v
 
 
 @given(
@@ -88,11 +91,13 @@ def test_what_is_packed_is_what_was_read(name, coarse):
         weights = trace.weights[0][:, real[0]][:, :, real[1]].numpy()
         facts = packed.manifest["layers"][n]
         assert facts["shape"] == [*weights.shape[:1], trace.k.shape[1], *weights.shape[1:], trace.q.shape[-1]]
-        got, norms, summed, q, k = unpacked(packed, n)
+        got, norms, summed, q, k, v = unpacked(packed, n)
         L = packed.levels
         assert (np.abs(got - weights) <= np.sqrt(weights) / L + 1 / (4 * L * L) + FLOAT).all()
         steps = 2 ** (packed.manifest["bits"] - 1) - 1
-        for found, true in ((q, trace.q[0][:, real[0]]), (k, trace.k[0][:, real[1]])):
+        assert facts["values"] == trace.v.shape[-1]
+        for found, part, there in zip((q, k, v), (trace.q, trace.k, trace.v), (real[0], real[1], real[1]), strict=True):
+            true = part[0][:, there]
             size = true.abs().amax(1, keepdim=True).numpy() / steps
             assert (np.abs(found - true.numpy()) <= size / 2 + FLOAT).all()
         if trace.w_o is None:

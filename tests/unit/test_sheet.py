@@ -16,7 +16,7 @@ from tests.unit.test_sampled_claims import claim, drawn, part, source
 
 from trisect.claims import judge_sampled
 from trisect.core.errors import StudyError
-from trisect.report import template
+from trisect.report import palette, template
 from trisect.report.blocks import (
     Bullets,
     Code,
@@ -151,3 +151,9 @@ def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
     assert places == sorted(places)
     assert '<p class="quiet" id="place">A paragraph</p>' in page
     assert {type(block) for block in blocks} | {Picture, Strip, Verdicts} == set(get_args(PageBlock))
+
+
+def test_a_legend_stands_above_the_title_of_the_axis():
+    made = palette.theme().to_dict()
+    size = made["axisY"].get("titleFontSize", made["axis"]["titleFontSize"])
+    assert made["legend"]["offset"] >= size - made["axisY"]["titleY"]

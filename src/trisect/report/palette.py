@@ -100,6 +100,6 @@ def theme() -> alt.Config:
             titleY=-9,
         ),
         view=alt.ViewConfig(stroke=None),  # pyright: ignore[reportArgumentType]
-        legend=alt.LegendConfig(orient="top", offset=14, symbolSize=70, symbolOpacity=1, **words),
+        legend=alt.LegendConfig(orient="top", offset=24, symbolSize=70, symbolOpacity=1, **words),
         concat=alt.CompositionConfig(spacing=28),
     )

@@ -1,4 +1,4 @@
-// Cell: why query i reads key j: the vectors q and k, and what each dimension adds to their score; for a layer, its heads.
+// Cell: why query i reads key j: q and k, what each dimension adds to their score, and the v that the weight brings; for a layer, its heads.
 const LANES = 62; // CSS pixels of each vector's lane
 const NEEDLE = 76; // and of the products'
 
@@ -40,12 +40,12 @@ class Cell {
       chip("q", app.token("i", i)), app.head < 0 ? " something from " : " look at ", chip("k", app.token("j", j)),
     );
     if (app.head < 0) this.heads(app.layer.cell(i, j));
-    else if (app.vectors) this.vectors(app.vectors.cell(app.head, i, j));
+    else if (app.vectors) this.vectors(app.vectors.cell(app.head, i, j), app.maps.row(app.maps.W, i)[j]);
     else return;
     this.draw();
   }
 
-  vectors(cell) {
+  vectors(cell, weight) {
     const { facts } = this.app;
     const half = [...cell.adds].map(Math.abs).sort((a, b) => b - a);
     const whole = half.reduce((sum, x) => sum + x, 0);
@@ -63,6 +63,10 @@ class Cell {
     ];
     this.by = cell.adds;
     this.unit = "dimension";
+    if (!cell.v.length) return;
+    const size = Math.hypot(...cell.v);
+    this.lede.append(` What arrives is ${number(weight)} × v, of length ${number(weight * size)}.`);
+    this.rows.push({ name: "v", values: cell.v, colour: "v", shape: "triangle" });
   }
 
   heads({ W, N }) {
@@ -122,8 +126,11 @@ class Cell {
     pen.fillRect(this.left, Math.round(zero) - 0.5, width - this.left, 1);
     pen.fillStyle = pen.strokeStyle = ink[colour];
     const size = Math.min(7, Math.max(2, this.step * 0.62));
-    this.shown.forEach((e, place) => {
-      const x = this.left + (place + 0.5) * this.step;
+    // A value of another width than q and k has dimensions of its own, in their order.
+    const own = values.length === this.by.length;
+    const [order, step] = own ? [this.shown, this.step] : [[...values.keys()], (width - this.left - 4) / values.length];
+    order.forEach((e, place) => {
+      const x = this.left + (place + 0.5) * step;
       const tip = zero - (values[e] / most) * (reach - size / 2);
       const wide = shape === "bar" ? Math.min(14, Math.max(1, this.step * 0.7)) : Math.max(1, Math.min(1.5, this.step * 0.3));
       pen.fillRect(x - wide / 2, Math.min(zero, tip), wide, Math.abs(tip - zero));
@@ -132,6 +139,13 @@ class Cell {
         pen.arc(x, tip, size / 2, 0, 2 * Math.PI);
         pen.fill();
       } else if (shape === "square") pen.fillRect(x - size / 2, tip - size / 2, size, size);
+      else if (shape === "triangle") {
+        pen.beginPath();
+        pen.moveTo(x, tip - size / 2);
+        pen.lineTo(x + size / 2, tip + size / 2);
+        pen.lineTo(x - size / 2, tip + size / 2);
+        pen.fill();
+      }
     });
   }
 
@@ -151,7 +165,7 @@ class Cell {
       this.said.textContent = `Most: ${best.map((e) => `${name(e)} (${number(this.by[e])})`).join(", ")}.`;
     } else {
       const e = shown[at];
-      this.said.replaceChildren(`${name(e)}: `, ...rows.flatMap(({ name: row, values }, lane) => [lane ? ", " : "", `${row} `, make("b", { "data-value": values[e], "data-row": row }, number(values[e]))]));
+      this.said.replaceChildren(`${name(e)}: `, ...rows.filter(({ values }) => values.length === this.by.length).flatMap(({ name: row, values }, lane) => [lane ? ", " : "", `${row} `, make("b", { "data-value": values[e], "data-row": row }, number(values[e]))]));
     }
     this.frame.setAttribute("aria-label", `${this.title.textContent}: ${this.said.textContent} Left and right read the ${unit}s.`);
   }

@@ -100,22 +100,27 @@ class Vectors {
     this.kStep = new Float32Array(buffer, 4 * H * E, K * E);
     this.q = new Ints(buffer, 4 * (H + K) * E, H * T * E);
     this.k = new Ints(buffer, 4 * (H + K) * E + this.q.byteLength, K * S * E);
+    const [V, at] = [facts.values || 0, 4 * (H + K) * E + this.q.byteLength + this.k.byteLength];
+    this.V = V;
+    this.vStep = new Float32Array(buffer.slice(at, at + 4 * K * V)); // copies: what comes before may end between two numbers
+    this.v = new Ints(buffer.slice(at + 4 * K * V));
   }
 
-  // q and k behind a cell, what each dimension adds to the score, and how far the score may be off.
+  // q, k and v behind a cell, what each dimension adds to the score, and how far the score may be off.
   cell(h, i, j) {
     const { E, T, S } = this;
     const kv = Math.floor(h / this.group);
     const scale = this.scale ?? 1;
     const q = Float32Array.from({ length: E }, (_, e) => this.q[(h * T + i) * E + e] * this.qStep[h * E + e]);
     const k = Float32Array.from({ length: E }, (_, e) => this.k[(kv * S + j) * E + e] * this.kStep[kv * E + e]);
+    const v = Float32Array.from({ length: this.V }, (_, e) => this.v[(kv * S + j) * this.V + e] * this.vStep[kv * this.V + e]);
     const adds = q.map((value, e) => scale * value * k[e]);
     let error = 0;
     for (let e = 0; e < E; e++) {
       const [a, b] = [this.qStep[h * E + e] / 2, this.kStep[kv * E + e] / 2];
       error += Math.abs(scale) * (Math.abs(q[e]) * b + Math.abs(k[e]) * a + a * b);
     }
-    return { q, k, adds, score: adds.reduce((sum, x) => sum + x, 0), error };
+    return { q, k, v, adds, score: adds.reduce((sum, x) => sum + x, 0), error };
   }
 }
 

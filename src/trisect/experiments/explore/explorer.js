@@ -280,7 +280,8 @@ class Explorer {
     for (const grid of this.grids) grid.mark();
     const spot = this.pointed && this.layers[this.pointed.row];
     const [n, head] = spot ? [spot.n, this.pointed.head] : [this.n, this.head];
-    this.about.replaceChildren(...describe(this, n, head));
+    const preview = n !== this.n || head !== this.head;
+    this.about.replaceChildren(...describe(this, n, head, preview));
   }
 
   announce() {

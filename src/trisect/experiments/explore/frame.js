@@ -45,7 +45,7 @@ function build(app) {
 }
 
 // What a head's weights and norms are shared out among, as a small table with bars.
-function describe(app, n, head) {
+function describe(app, n, head, preview = false) {
   const { shares, stack } = app.manifest.layers[n];
   const used = app.manifest.kinds.map((_, c) => c).filter((c) => stack !== "cross" || c === 0 || c === 4); // places compare within one text only
   const rows = KINDS.filter((kind) => shares[kind]).map((kind) => {
@@ -59,7 +59,7 @@ function describe(app, n, head) {
     return make("tr", {}, make("th", { scope: "row" }, TITLES[kind].toLowerCase()), ...cells);
   });
   const apart = head < 0 ? null : shares.apart?.[head];
-  const heading = make("p", {}, make("b", {}, app.name(n, head)), head < 0 ? ": on average over its heads, where from?" : ": where does it take from, on the whole?");
+  const heading = make("p", {}, preview ? make("span", { class: "x-preview" }, "Preview") : "", make("b", {}, app.name(n, head)), head < 0 ? ": on average over its heads, where from?" : ": where does it take from, on the whole?");
   if (apart != null) heading.append(` The two views differ by ${percent(apart)}`, make("span", { class: "x-quiet" }, " (0 %: alike, 100 %: nothing in common)."));
   const columns = used.map((c) => make("th", { scope: "col" }, app.manifest.kinds[c]));
   const table = make("table", {}, make("thead", {}, make("tr", {}, make("td"), ...columns)), make("tbody", {}, ...rows));

@@ -27,7 +27,7 @@ NEAR = 1.05  # how far the guess of a size may be off
 class Packed(NamedTuple):
     """What the explorer's script reads: words and small numbers, and chunks of raw deflate.
 
-    Chunk 0 holds the small pictures of all maps; layer n (from 0) has its maps in chunk 1 + 2n and its q and k in the
+    Chunk 0 holds the small pictures of all maps; layer n (from 0) has its maps in chunk 1 + 2n and its q, k and v in the
     next. `levels` is the number of steps of √a.
     """
 
@@ -71,7 +71,9 @@ def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Pa
         given = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
         raise CorpusError(given, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
     front, rest = _front(picture, effort), [np.concatenate([_vectors(layer, 8)]) for layer in picture.layers]
-    numbers = count + sum(layer.q.size + layer.k.size for layer in picture.layers)
+    numbers = count + sum(
+        part.size for layer in picture.layers for part in (layer.q, layer.k, layer.v) if part is not None
+    )
     if numbers <= FINE:
         return _packed(picture, front, [_vectors(layer, 16) for layer in picture.layers], 65535, effort)
     with ThreadPoolExecutor(2) as pool:
@@ -130,7 +132,11 @@ def _maps(layer: Layer, levels: int) -> np.ndarray:
 
 def _vectors(layer: Layer, bits: int) -> np.ndarray:
     q, k = vectors(layer.q, bits), vectors(layer.k, bits)
-    return _raw(q.steps.astype("<f4"), k.steps.astype("<f4"), q.ints, k.ints)
+    scores = _raw(q.steps.astype("<f4"), k.steps.astype("<f4"), q.ints, k.ints)
+    if layer.v is None:
+        return scores
+    v = vectors(layer.v, bits)
+    return _raw(scores, v.steps.astype("<f4"), v.ints)
 
 
 def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Any], bytes]:
@@ -179,6 +185,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
         "queries": queries,
         "keys": keys,
         "shape": [heads, len(layer.k), tokens, sources, layer.q.shape[2]],
+        "values": 0 if layer.v is None else layer.v.shape[2],
         "thumb": pictures[0].pixels.shape[1:],
         "tops": dict(zip(("weights", "mean", "norms", "summed"), tops, strict=True)),
         "scale": layer.scale,

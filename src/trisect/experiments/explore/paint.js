@@ -57,7 +57,7 @@ function fit(canvas, width, height) {
 // The page's own colours, light or dark, as they are now.
 function colours(element) {
   const style = getComputedStyle(element);
-  const names = ["paper", "ink", "soft", "rule", "line", "wash", "q", "k", "hit", "mark"];
+  const names = ["paper", "ink", "soft", "rule", "line", "wash", "q", "k", "v", "hit", "mark"];
   return Object.fromEntries([...names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]), ["font", style.fontFamily]]);
 }
 

@@ -18,7 +18,7 @@ class Layer:
     `weights` [H T S], `q` [H T E] and `k` [K S E] as they enter the dot product, `norms` [H S] the ‖f_h(x_j)‖ and
     `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both null where the layer has no output projection to take them by:
     `lacking` then says why. `scale` multiplies q·k, null where unknown; `plain` tells whether the softmax of scale·q·k
-    is the weights, so that nothing else (a position bias, a cap) enters the scores.
+    is the weights, so that nothing else (a position bias, a cap) enters the scores. `v` is what the weights weigh.
     """
 
     stack: str
@@ -31,6 +31,7 @@ class Layer:
     scale: float | None = None
     plain: bool = True
     lacking: str = ""
+    v: Float[np.ndarray, "K S V"] | None = None
 
 
 @dataclass(frozen=True)

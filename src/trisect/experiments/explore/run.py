@@ -138,6 +138,7 @@ def _layer(trace: Trace, model: str) -> Layer:
         trace.scale,
         _is_plain(trace),
         lacking,
+        trace.v[0].numpy(),
     )
 
 
