@@ -21,6 +21,7 @@ import norms
 import patching
 import profiling
 import proof
+import restarting
 import rewinding
 import similarity
 import step
@@ -43,6 +44,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "proof": proof.rows,
     "checking": checking.rows,
     "patching": patching.rows,
+    "restarting": restarting.rows,
     "explorer": explorer.rows,
     "gpu": gpu.rows,
 }

@@ -60,7 +60,7 @@ def units(*models: Any, **named: Any) -> SeveralModels:
     return found
 
 
-def asked(*models, **named):
+def asked(*models: Any, **named: Any) -> AblateSettings:
     return AblateSettings(ModelSource(models if len(models) > 1 else models[0]), TextSource(TEXTS), **named)
 
 

@@ -231,6 +231,46 @@ class AnsweringSubject(Subject, Protocol):
         ...
 
 
+class EditedPasses(Protocol):
+    """Many edited passes over the same batches, which may share what lies below what they edit; the numbers are those of `score`
+    and `outputs` of the model itself, bit for bit.
+    """
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of how they were made."""
+        ...
+
+    def begin(self, batch: Batch, hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None) -> None:
+        """Read a batch unedited, with these weights held, for the passes over it that follow."""
+        ...
+
+    def score(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        clean: RowScores | None = None,
+    ) -> RowScores:
+        """As Subject's; one without edits also begins."""
+        ...
+
+    def outputs(
+        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """As AnsweringSubject's."""
+        ...
+
+
+@runtime_checkable
+class SharingSubject(Subject, Protocol):
+    """A Subject whose edited passes share what lies below them."""
+
+    def edited_passes(self) -> EditedPasses:
+        """Passes to be made; they hold a batch's numbers until the next batch begins."""
+        ...
+
+
 @dataclass(frozen=True)
 class Texts:
     """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` starts from the first each time.

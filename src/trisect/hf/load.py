@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,13 +19,16 @@ from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
-from trisect.hf.calls import Call, Calls, Edits, edits_at, outline, sparing
+from trisect.hf.calls import Call, Edits, edits_at, outline
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
+from trisect.hf.forward import ProvedModel, run_forward
 from trisect.hf.laws import check_maps, checking
-from trisect.hf.losses import first_tensor, row_scores
+from trisect.hf.losses import output_at, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
-from trisect.hf.refusal import check_finite, check_ids
+from trisect.hf.refusal import check_finite
+from trisect.hf.restart import Restarts
+from trisect.hf.shared_passes import SharedPasses
 from trisect.hf.sides import find_sides, labelled
 from trisect.hf.sketches import CallLaws
 
@@ -87,6 +90,7 @@ class Pretrained:
     state: State | None = None
     options: tuple[str, ...] = (ANY,)
     remarks: tuple[str, ...] = ()
+    restarts: Restarts = field(default_factory=Restarts, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -253,22 +257,19 @@ class Pretrained:
         places: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
-        made = first_tensor(self.predict(batch.inputs, write, hold)).detach()
-        if places is None:
-            return made.cpu()
-        return made[torch.arange(len(made), device=made.device), places.to(made.device)][:, None].cpu()
+        return output_at(self.predict(batch.inputs, write, hold), places)
+
+    def edited_passes(self) -> SharedPasses:
+        """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
+        return SharedPasses(self._proved, self.objective, self.restarts)
+
+    @property
+    def _proved(self) -> ProvedModel:
+        return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof)
 
     def _run(self, inputs: Inputs, edits: Edits, take: Callable[[Call], Call] = outline) -> tuple[Sequence[Call], Any]:
         """One forward pass; of each call no more is kept than what `take` leaves of it."""
-        own = {name: value for name, value in inputs.items() if name in self.desk.accepts and name != "labels"}
-        if "use_cache" in self.desk.accepts:
-            own["use_cache"] = False
-        check_ids(self.name, self.model, self.tokenizer, own)
-        hook = self.proof.hook(self.model, edits, calls=Calls(take))
-        with torch.no_grad(), evaluating(self.model), sparing(self.model), hook as calls:
-            made = self.model(**own)
-        _same_calls(self.name, [call.module for call in calls], [found.module for found in self.proof.found])
-        return list(calls), made
+        return run_forward(self._proved, inputs, edits, take)
 
 
 def _check_state(name: str, state: State | None, model: nn.Module) -> None:
@@ -287,17 +288,6 @@ def _not_through(name: str, inputs: Inputs, accepts: Iterable[str], error: Excep
     known = f"The model says: {' '.join(str(error).split())[:200]}"
     todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
     return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
-
-
-def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
-    """Whether the calls of a pass are those of loading, by their modules; raises ModelError where they are not."""
-    todo = "Give inputs of the kind that it was loaded with."
-    if len(modules) != len(wanted):
-        raise ModelError(f"{name} made {len(modules)} attention calls.", f"On loading it made {len(wanted)}.", todo)
-    for number, (made, found) in enumerate(zip(modules, wanted, strict=True)):
-        if made != found:
-            given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
-            raise ModelError(given, f"On loading it was made by {found!r}.", todo)
 
 
 def load(

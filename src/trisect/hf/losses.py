@@ -32,6 +32,14 @@ def first_tensor(made: Any) -> Tensor:
     return found
 
 
+def output_at(made: Any, places: Int[Tensor, " B"] | None) -> Float[Tensor, "B T V"]:
+    """Logits, else last hidden states, on the CPU; of each row's place alone where `places` are given."""
+    found = first_tensor(made).detach()
+    if places is None:
+        return found.cpu()
+    return found[torch.arange(len(found), device=found.device), places.to(found.device)][:, None].cpu()
+
+
 def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None) -> RowScores:
     """Sums over predicted tokens and their number, per row; see `core.subject.RowScores` for the units."""
     answer = first_tensor(made)
@@ -68,9 +76,14 @@ def _next_tokens(answer: Tensor, batch: Batch) -> RowScores:
 
 
 def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> RowScores:
-    kept = logits if logits.dtype == torch.float64 else logits.float()
-    losses = F.cross_entropy(kept.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    losses = torch.cat([_row_losses(row[None], own[None]) for row, own in zip(logits, labels, strict=True)])
     return RowScores(losses.double().sum(1).cpu(), (labels != IGNORED).sum(1).double().cpu())
+
+
+def _row_losses(logits: Float[Tensor, "1 T V"], labels: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T"]:
+    """The loss of every position of one row: a batch's logits are never held a second time."""
+    kept = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(kept.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
 
 
 def _changes(answer: Tensor, batch: Batch, clean: RowScores | None) -> RowScores:

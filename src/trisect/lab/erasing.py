@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError
 from trisect.core.finding import Json
-from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
+from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject, Writer
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.lab.passes import EditedPass, compare_components
@@ -135,11 +135,11 @@ def make_writer(batch: Batch, edit: EditedPass, eraser: Eraser) -> Writer:
 
 
 @torch.no_grad()
-def passes(subject: Subject, batch: Batch, places: Sequence[ErasedSite]) -> tuple[RowScores, list[RowScores]]:
+def passes(sharing: EditedPasses, batch: Batch, places: Sequence[ErasedSite]) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each eraser of each place."""
-    clean = subject.score(batch)
+    clean = sharing.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
-    return clean, [subject.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
+    return clean, [sharing.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
 
 
 def compare_by_label(places: Sequence[ErasedSite], table: Float[np.ndarray, "N C"], draws: int) -> dict[str, Json]:

@@ -8,17 +8,60 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from trisect.core.errors import CorpusError, SiteError
 from trisect.core.finding import Json
 from trisect.core.site import Site
-from trisect.core.subject import Batch, RowScores, Shape, SiteTarget, Subject, Texts
+from trisect.core.subject import (
+    AnsweringSubject,
+    Batch,
+    EditedPasses,
+    RowScores,
+    Shape,
+    SharingSubject,
+    SiteTarget,
+    Subject,
+    Texts,
+    Writer,
+)
 from trisect.core.trace import Address
 from trisect.stats.compare import compare
 from trisect.text.labelled import LabelledTexts
 
 MARGIN = 0.02  # nats a token, or of the output's share: components that differ by less are alike
+
+
+class WholePasses(NamedTuple):
+    """Passes of a model that shares nothing between them."""
+
+    subject: Subject
+    notes: tuple[str, ...] = ()
+
+    def begin(self, batch: Batch, hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None) -> None:
+        """Nothing: every pass is a whole one."""
+
+    def score(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None,
+        clean: RowScores | None = None,
+    ) -> RowScores:
+        """The subject's own."""
+        return self.subject.score(batch, write, hold, clean)
+
+    def outputs(
+        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[torch.Tensor, " B"] | None = None
+    ) -> Float[torch.Tensor, "B T V"]:
+        """The subject's own."""
+        assert isinstance(self.subject, AnsweringSubject), "whoever asks for outputs has looked"
+        return self.subject.outputs(batch, write, places=places)
+
+
+def edited_passes(subject: Subject) -> EditedPasses:
+    """Many edited passes over the same batches, which share what they can."""
+    return subject.edited_passes() if isinstance(subject, SharingSubject) else WholePasses(subject)
 
 
 class EditedPass(NamedTuple):

@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.finding import Json
-from trisect.core.subject import Batch, RowScores, Subject, Texts
+from trisect.core.subject import Batch, EditedPasses, RowScores, Subject, Texts
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.lab.passes import EditedPass, Tally, compare_components, plan_edits, what_was_read
+from trisect.lab.passes import EditedPass, Tally, compare_components, edited_passes, plan_edits, what_was_read
 from trisect.measure.ablation import put
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
@@ -43,13 +43,13 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     with bench.progress(f"{how} at {len(edits)} places") as step:
         rounds = read.count * (2 if how == "mean" else 1)
         replace = make_replacement(subject, read, addresses, how, batch, settings.seed, lambda n: step(n, rounds))
-        tally, notes = Tally(), dict.fromkeys(texts.notes)
+        tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)
         for one in subject.batches(read.stream(), batch, scored=True):
             notes |= dict.fromkeys(one.notes)
-            tally.add(one, *_passes(subject, one, edits, replace(one), settings.hold))
+            tally.add(one, *_passes(subject, passes, one, edits, replace(one), settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
     table = tally.table(texts.name)
-    notes |= dict.fromkeys((*tally.left_out(table), *_alike(edits, how)))
+    notes |= dict.fromkeys((*tally.left_out(table), *_alike(edits, how), *passes.notes))
     measures = frame("measures", _rows(subject, table, edits, settings))
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
@@ -64,14 +64,21 @@ def _alike(edits: Sequence[EditedPass], how: str) -> tuple[str, ...]:
 
 
 def _passes(
-    subject: Subject, batch: Batch, edits: Sequence[EditedPass], sources: Mapping[Address, Any], hold: bool
+    subject: Subject,
+    passes: EditedPasses,
+    batch: Batch,
+    edits: Sequence[EditedPass],
+    sources: Mapping[Address, Any],
+    hold: bool,
 ) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each edit."""
     with torch.no_grad():
-        clean = subject.score(batch)
+        clean = passes.score(batch)
         kept = {t.address: t.weights for t in subject.trace(batch).traces} if hold else None
+        if kept is not None:
+            passes.begin(batch, kept)
         edited = [
-            subject.score(batch, {e.address: put(e.targets, sources[e.address])}, _held(kept, e), clean) for e in edits
+            passes.score(batch, {e.address: put(e.targets, sources[e.address])}, _held(kept, e), clean) for e in edits
         ]
     return clean, edited
 

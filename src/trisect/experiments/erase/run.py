@@ -12,7 +12,7 @@ from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.erasing import compare_by_label, erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench, Measured
-from trisect.lab.passes import EditedPass, Tally, plan_edits, what_was_read
+from trisect.lab.passes import EditedPass, Tally, edited_passes, plan_edits, what_was_read
 from trisect.lab.word_labels import WordLabels
 from trisect.text.labelled import LabelledTexts, open_labelled
 
@@ -42,13 +42,13 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
             marker, fit, edits, tokens, batch, settings.draws, settings.seed, lambda n: step(min(n, tokens), 2 * tokens)
         )
         texts = list(islice(read.texts(), settings.limit))
-        tally, notes = Tally(), dict.fromkeys((*read.notes, *_said(whose)))
+        sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, *_said(whose)))
         for one in marker.batches(texts, batch):
             notes |= dict.fromkeys(one.notes)
-            tally.add(one, *passes(subject, one, places))
+            tally.add(one, *passes(sharing, one, places))
             step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
     table = tally.table(read.name)
-    notes |= dict.fromkeys(tally.left_out(table))
+    notes |= dict.fromkeys((*tally.left_out(table), *sharing.notes))
     if settings.limit is not None:
         notes[f"Only the first {settings.limit:,} texts are read."] = None
     measures = frame("measures", erasure_rows(subject, table, places, settings.draws, settings.seed))

@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import AnsweringSubject, Batch, Parts, Subject, Writer
+from trisect.core.subject import AnsweringSubject, Batch, EditedPasses, Parts, Subject, Writer
 from trisect.core.trace import Address
 from trisect.experiments.patch.positions import PatchedSides, answer_places, patched_sides, read_positions
 from trisect.experiments.patch.preparation import PreparedPairs, prepare_pairs
 from trisect.experiments.patch.rows import Interchanged, PairReading, PatchedRuns, tables
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.lab.passes import EditedPass, plan_edits
+from trisect.lab.passes import EditedPass, edited_passes, plan_edits
 from trisect.measure.interchange import UNKNOWN
 from trisect.measure.patching import hold_later, put_at, record
 from trisect.text.pairs import TextPair
@@ -28,6 +28,9 @@ ROLES = {
     "denoise": ("base", "donor"),
     "noise": ("donor", "base"),
 }  # which text is patched, and which it is patched from
+
+
+FEW = 2  # edits of a batch for which one more pass, to begin from, would cost more than it spares
 
 
 class ReadText(NamedTuple):
@@ -65,21 +68,24 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     wanted = read_positions(settings.positions)
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     prepared = prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
-    found, directions = _Found(), ("denoise", "noise") if settings.how == "both" else (settings.how,)
+    found, passes = _Found(), edited_passes(subject)
+    directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
     with bench.progress(f"patching {len(edits)} sites") as step:
         for start in range(0, len(prepared.pairs), settings.batch):
             stop = min(start + settings.batch, len(prepared.pairs))
             texts = _read(subject, prepared.pairs[start:stop], edits, settings)
             _note(found, prepared, texts, edits, wanted, start)
             for how in directions:
+                if len(edits) > FEW:
+                    passes.begin(texts[ROLES[how][0]].batch)
                 for number, edit in enumerate(edits):
-                    made = _patched(subject, texts, how, edit, wanted, settings.path)
+                    made = _patched(subject, passes, texts, how, edit, wanted, settings.path)
                     _keep(found, (how, number), made, texts[ROLES[how][0]], prepared, found.own, start)
             step(stop, len(prepared.pairs))
     runs = _runs(subject, found, prepared, edits, directions)
     made = tables(subject.name, runs, settings)
     facts = _facts(subject, prepared, runs, settings, made.counted)
-    return Measured(made.tables, facts, (*prepared.notes, *made.notes, *subject.notes))
+    return Measured(made.tables, facts, (*prepared.notes, *made.notes, *subject.notes, *passes.notes))
 
 
 def answering(subject: Subject) -> AnsweringSubject:
@@ -107,6 +113,7 @@ def _read(
 
 def _patched(
     subject: AnsweringSubject,
+    passes: EditedPasses,
     texts: Mapping[str, ReadText],
     how: str,
     edit: EditedPass,
@@ -122,7 +129,7 @@ def _patched(
     }
     if path == "direct":
         write |= hold_later(run.parts, list(subject.shape.heads), edit.address)
-    return subject.outputs(run.batch, write, places=run.places)
+    return passes.outputs(run.batch, write, run.places)
 
 
 def _note(

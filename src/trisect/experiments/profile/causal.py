@@ -13,7 +13,7 @@ from trisect.core.trace import Address
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.erasing import erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench
-from trisect.lab.passes import Tally, plan_edits
+from trisect.lab.passes import Tally, edited_passes, plan_edits
 from trisect.lab.word_labels import WordLabels
 from trisect.measure.profile import WordClasses
 from trisect.text.labelled import Labelled, LabelledTexts, open_labelled
@@ -57,13 +57,17 @@ def erase_labels(
         places = fit_erasers(
             marker, fit, edits, fitted, settings.batch, DRAWS, settings.seed, lambda n: step(min(n, fitted), 4 * fitted)
         )
-        tally, texts = Tally(), list(islice((one for one in other.texts() if one.spans), wanted))
+        sharing, tally, texts = (
+            edited_passes(subject),
+            Tally(),
+            list(islice((one for one in other.texts() if one.spans), wanted)),
+        )
         for batch in marker.batches(texts, settings.batch):
-            tally.add(batch, *passes(subject, batch, places))
+            tally.add(batch, *passes(sharing, batch, places))
             step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
     table = tally.table(other.name)
     rows = tuple(erasure_rows(subject, table, places, DRAWS, settings.seed))
-    return CausalTwin(rows, other.name, len(table), tally.left_out(table))
+    return CausalTwin(rows, other.name, len(table), (*tally.left_out(table), *sharing.notes))
 
 
 def relabelled(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:

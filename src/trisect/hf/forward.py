@@ -1,0 +1,75 @@
+"""One forward pass of a proved model, with its calls of attention noted and edited; whole, or begun at a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from trisect.core.errors import ModelError
+from trisect.hf.calls import Call, Calls, Edits, outline, sparing
+from trisect.hf.proof import Proof, evaluating
+from trisect.hf.refusal import check_ids
+from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
+
+
+class ProvedModel(NamedTuple):
+    """A model with its tokenizer, the names that its forward takes, and its proof."""
+
+    name: str
+    model: nn.Module
+    tokenizer: Any
+    accepts: Collection[str]
+    proof: Proof
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules that make its calls of attention, in their order."""
+        return [found.module for found in self.proof.found]
+
+
+def run_forward(
+    proved: ProvedModel,
+    inputs: Mapping[str, Any],
+    edits: Edits,
+    take: Callable[[Call], Call] = outline,
+    prefix: Prefix | None = None,
+    start: RestartPoint | None = None,
+) -> tuple[Sequence[Call], Any]:
+    """One forward pass, and the model's answer; of each call no more is kept than what `take` leaves of it.
+
+    What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises ModelError where the calls are not
+    those of loading.
+    """
+    own = {name: value for name, value in inputs.items() if name in proved.accepts and name != "labels"}
+    if "use_cache" in proved.accepts:
+        own["use_cache"] = False
+    check_ids(proved.name, proved.model, proved.tokenizer, own)
+    calls = Calls(take)
+    if start is not None:
+        calls.extend(left_out(start, proved.modules))
+    hook = proved.proof.hook(proved.model, edits, calls=calls)
+    with ExitStack() as around:
+        for one in (torch.no_grad(), evaluating(proved.model), sparing(proved.model), hook):
+            around.enter_context(one)
+        if prefix is not None:
+            around.enter_context(prefix.recording(calls))
+        if start is not None:
+            around.enter_context(restarted(start))
+        made = proved.model(**own)
+    _same_calls(proved.name, [call.module for call in calls], proved.modules)
+    return list(calls), made
+
+
+def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
+    """Whether the calls of a pass are those of loading, by their modules; raises ModelError where they are not."""
+    todo = "Give inputs of the kind that it was loaded with."
+    if len(modules) != len(wanted):
+        raise ModelError(f"{name} made {len(modules)} attention calls.", f"On loading it made {len(wanted)}.", todo)
+    for number, (made, found) in enumerate(zip(modules, wanted, strict=True)):
+        if made != found:
+            given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
+            raise ModelError(given, f"On loading it was made by {found!r}.", todo)

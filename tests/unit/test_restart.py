@@ -1,0 +1,189 @@
+"""Edited passes that begin at the layer they edit: the same bits as whole passes, or whole passes, and said so."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests import tinyhf, zoo
+from torch import nn
+
+from trisect.core.subject import Batch, SharingSubject
+from trisect.core.trace import Side
+from trisect.hf.batches import IGNORED
+from trisect.hf.calls import Call, Calls
+from trisect.hf.examples import example_inputs
+from trisect.hf.interface_hook import record_interface
+from trisect.hf.load import Pretrained, load
+from trisect.hf.losses import row_scores
+from trisect.hf.restart import LEAST, Prefix, Restarts, same_bits
+from trisect.hf.shared_passes import WHOLE, SharedPasses
+from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
+from trisect.measure.ablation import put, zeros
+from trisect.measure.patching import hold_later, record
+
+NOWHERE = torch.zeros(3, 17, dtype=torch.bool)
+SIDE = Side((("",) * 17,) * 3, ~NOWHERE, NOWHERE, None)
+TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(5)]
+
+
+def loaded(name: str) -> Pretrained:
+    return load(getattr(tinyhf, name)(), tinyhf.tokenizer(name != "gpt2"))
+
+
+def shared(subject: Pretrained) -> SharedPasses:
+    assert isinstance(subject, SharingSubject)
+    found = edited_passes(subject)
+    assert isinstance(found, SharedPasses)
+    return found
+
+
+def writing(edit: EditedPass) -> Any:
+    return {edit.address: put(edit.targets, zeros())}
+
+
+def spared(subject: Pretrained, passes: SharedPasses, batch: Any) -> list[int]:
+    """How many calls of attention each edit of a layer leaves out."""
+    passes.score(batch)
+    prefix, found = passes._prefix, []
+    for order in range(len(subject.addresses)):
+        point = None if prefix is None else prefix.before(order)
+        found.append(0 if point is None else point.calls)
+    return found
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart"])
+def test_scores_are_those_of_whole_passes_bit_for_bit(name):
+    subject = loaded(name)
+    passes = shared(subject)
+    texts = [(t, t) for t in TEXTS] if name == "bart" else TEXTS
+    for batch in subject.batches(texts, 3, scored=True):
+        clean, own = passes.score(batch), subject.score(batch)
+        assert torch.equal(clean.total, own.total)
+        for edit in plan_edits(subject.shape, None, "head"):
+            made, whole = (
+                passes.score(batch, writing(edit), None, clean),
+                subject.score(batch, writing(edit), None, own),
+            )
+            assert torch.equal(made.total, whole.total), edit.site
+    assert subject.restarts.works
+    assert subject.restarts.checked == set(range(4 if name == "bart" else 1))
+    assert passes.notes == ()
+
+
+def test_what_lies_below_the_edit_is_left_out_and_what_stands_above_is_run():
+    subject = loaded("bart")
+    batch = next(iter(subject.batches([(t, t) for t in TEXTS], 3, scored=True)))
+    # two layers of the encoder, then three of the decoder with self- and cross-attention each
+    assert spared(subject, shared(subject), batch) == [0, 1, 2, 2, 4, 4, 6, 6]
+
+
+def test_held_weights_and_later_writes_keep_their_bits():
+    subject = loaded("gpt2")
+    passes, batch = shared(subject), next(iter(subject.batches(TEXTS, 3)))
+    kept = {t.address: t.weights for t in subject.trace(batch).traces}
+    passes.begin(batch, kept)
+    for edit in plan_edits(subject.shape, ["q@2", "v@2"], "layer"):
+        hold = {a: w for a, w in kept.items() if not edit.routes or a != edit.address}
+        for _ in range(2):  # the first is compared with a whole pass, the second is not
+            made = passes.score(batch, writing(edit), hold)
+            assert torch.equal(made.total, subject.score(batch, writing(edit), hold).total)
+        assert torch.equal(passes.score(batch, writing(edit)).total, subject.score(batch, writing(edit)).total)
+    parts = record(subject, batch, list(subject.shape.heads)).parts
+    passes.begin(batch)
+    edit = plan_edits(subject.shape, ["v@1"], "layer")[0]
+    write = writing(edit) | hold_later(parts, list(subject.shape.heads), edit.address)
+    assert torch.equal(passes.outputs(batch, write), subject.outputs(batch, write))
+
+
+class Counting(nn.Module):
+    """A layer whose answer depends on how often it ran."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.runs = inner, 0
+
+    def forward(self, x: Any, *given: Any, **named: Any) -> Any:
+        self.runs += 1
+        return self.inner(x + 1e-3 * self.runs, *given, **named)
+
+
+def test_a_model_that_gives_other_numbers_is_run_whole_and_said_so():
+    model: Any = tinyhf.gpt2()
+    subject = load(model, tinyhf.tokenizer(False))
+    passes, batch = shared(subject), next(iter(subject.batches(TEXTS, 3)))
+    edit = plan_edits(subject.shape, ["v@2"], "layer")[0]
+    model.transformer.h[1] = Counting(model.transformer.h[1])
+    for found in subject.proof.found:
+        object.__setattr__(found, "module", found.module.replace("h.1.", "h.1.inner."))
+    passes.score(batch)
+    passes.score(batch, writing(edit))
+    assert passes.notes == (WHOLE,)
+    assert shared(subject).notes == (WHOLE,)  # for good
+    ran = model.transformer.h[1].runs
+    passes.score(batch)
+    passes.score(batch, writing(edit))
+    assert model.transformer.h[1].runs == ran + 2
+
+
+@pytest.mark.parametrize(("name", "calls"), [("t5", [0, 1, 2]), ("albert", None), ("bloom", None)])
+def test_kinds_of_models_begin_later_or_are_run_whole_by_rule(name, calls):
+    model = zoo.build(name)
+    subject = load(model)
+    batch = subject.batch_of(example_inputs(name, model))
+    passes = shared(subject)
+    passes.begin(batch)
+    prefix = passes._prefix
+    assert (subject.proof.hook is record_interface) == (name != "bloom")  # the others' products are followed
+    if calls is None:
+        assert prefix is None or prefix.before(1) is None
+    else:
+        assert prefix is not None
+        assert [point.calls if (point := prefix.before(n)) else 0 for n in range(3)] == calls
+    edit = plan_edits(subject.shape, None, "layer")[1]
+    for _ in range(2):
+        assert same_bits(passes.outputs(batch, writing(edit)), subject.outputs(batch, writing(edit)))
+    assert passes.notes == ()
+
+
+def test_of_a_large_model_some_outputs_are_kept_and_the_last_of_each_list():
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Identity() for _ in range(5)])
+            self.more = nn.ModuleList([nn.Identity() for _ in range(3)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.layers, *self.more):
+                x = layer(x)
+                calls.append(call)
+            return x
+
+    nothing = torch.empty(1, 1, 1, 1)
+    call = Call("layers.0", 0, nothing, nothing, nothing, None, nothing, None)
+    calls, model = Calls(lambda call: call), Rows()
+    prefix = Prefix(model, ["layers.0", "more.0"])
+    with prefix.recording(calls):
+        model(torch.empty(LEAST // 4 // 4))  # eight of them are twice what may be kept
+    assert [block.output is not None for block in prefix.blocks] == [False, True, False, True, True, True, False, True]
+    assert Restarts().works
+
+
+def test_a_model_of_our_own_shares_nothing():
+    class Plain:
+        """No more than a name."""
+
+    assert isinstance(edited_passes(Plain()), WholePasses)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+def test_losses_row_by_row_are_those_of_the_whole_batch_bit_for_bit(kind):
+    draw = torch.Generator().manual_seed(1)
+    logits = (4 * torch.randn(3, 17, 999, generator=draw)).to(kind)
+    labels = torch.randint(999, (3, 17), generator=draw)
+    labels[:, ::3] = IGNORED
+    wide = logits if kind == torch.float64 else logits.float()
+    whole = F.cross_entropy(wide.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    found = row_scores(logits, Batch({"labels": labels}, SIDE, None, ()), "masked", None)
+    assert torch.equal(found.total, whole.double().sum(1))
+    assert found.count.tolist() == [11.0] * 3
