@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
-from trisect.hf.addresses import example_inputs
+from trisect.hf.examples import example_inputs
 from trisect.hf.proof import prove
 
 

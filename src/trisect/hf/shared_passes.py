@@ -18,7 +18,7 @@ from trisect.hf.losses import first_tensor, output_at, row_scores
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, same_bits
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
-Held = Mapping[Address, Float[Tensor, "B H T S"]]
+HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]]
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class SharedPasses:
     objective: str
     restarts: Restarts
     _batch: Batch | None = None
-    _hold: Held | None = None
+    _hold: HeldWeights | None = None
     _prefix: Prefix | None = None
 
     @property
@@ -41,7 +41,7 @@ class SharedPasses:
         """That passes were whole ones, where beginning later failed."""
         return () if self.restarts.works else (WHOLE,)
 
-    def begin(self, batch: Batch, hold: Held | None = None) -> None:
+    def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
         """One unedited pass, whose blocks' outputs are kept."""
         self._begun(batch, hold)
 
@@ -49,7 +49,7 @@ class SharedPasses:
         self,
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
-        hold: Held | None = None,
+        hold: HeldWeights | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
         """The model's own loss of one batch, row by row."""
@@ -63,7 +63,7 @@ class SharedPasses:
         made = self._begun(batch, None) if not write else self._edited(batch, write, None)
         return output_at(made, places)
 
-    def _begun(self, batch: Batch, hold: Held | None) -> Any:
+    def _begun(self, batch: Batch, hold: HeldWeights | None) -> Any:
         """An unedited pass."""
         self._batch, self._hold, self._prefix = batch, hold, None
         edits = edits_at(self.proved.proof.addresses, None, hold)
@@ -74,7 +74,7 @@ class SharedPasses:
         self._prefix = prefix
         return made
 
-    def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: Held | None) -> Any:
+    def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights | None) -> Any:
         edits = edits_at(self.proved.proof.addresses, write, hold)
         start = self._start(batch, edits, hold)
         if start is None:
@@ -95,7 +95,7 @@ class SharedPasses:
             return False
         return same_bits(first_tensor(made), first_tensor(whole))
 
-    def _start(self, batch: Batch, edits: Edits, hold: Held | None) -> RestartPoint | None:
+    def _start(self, batch: Batch, edits: Edits, hold: HeldWeights | None) -> RestartPoint | None:
         """Where the pass may begin: below it nothing is written, and what is held is what was."""
         if self._prefix is None or batch is not self._batch:
             return None
