@@ -25,6 +25,7 @@ from trisect.experiments.recall.settings import RECALL
 from trisect.experiments.similarity.settings import SIMILARITY
 from trisect.lab.driver import render
 from trisect.lab.experiment import Experiment
+from trisect.server.run import start
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -160,6 +161,7 @@ GALLERY = (
     Shown("theory", "", figure=2),
 )
 GALLERY_WIDTH, SMALL_WIDTH, TALL, ABOVE = 900, 360, 900, 330
+SWITCHES = (0, 250, 1100, 900)  # of the served page: left, top, right, bottom
 
 
 def page_of(one: Shown, folder: Path) -> Path:
@@ -196,10 +198,32 @@ def picture(one: Shown) -> None:
         kept_small(seen, GALLERY_WIDTH, PICTURES / "gallery" / f"{one.name}.png")
 
 
+def served(model: Subject) -> None:
+    """The page that `trisect serve` shows, with the values of one head of layer 2 switched to zero."""
+    page_of_serve = start(model, TEXT)
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+            page = browser.new_page(viewport={"width": 1100, "height": TALL})
+            page.goto(page_of_serve.address)
+            page.wait_for_selector("canvas:visible")
+            page.get_by_label("Layer", exact=True).select_option(index=2)
+            page.get_by_role("button", name="zero").nth(2).click()
+            page.wait_for_timeout(3000)
+            seen = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            browser.close()
+    finally:
+        page_of_serve.stop()
+    kept_small(seen, GALLERY_WIDTH, PICTURES / "gallery" / "serve.png")
+    kept_small(seen.crop(SWITCHES), SMALL_WIDTH, PICTURES / "small" / "serve.png")
+
+
 if __name__ == "__main__":
     wanted = sys.argv[2:]
     if not wanted or "explorer" in wanted:
         animate(trisect.load(sys.argv[1]))
+    if not wanted or "serve" in wanted:
+        served(trisect.load(sys.argv[1]))
     for each in GALLERY:
         if not wanted or each.name in wanted:
             picture(each)

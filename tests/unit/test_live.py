@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from trisect.lab import live
-from trisect.lab.live import Pace, bar, clock, screen, whole
+from trisect.lab.live import SETTLED, STEADY, Pace, bar, clock, left_said, screen, whole
 
 
 class Clock:
@@ -43,6 +43,17 @@ def test_the_rest_takes_what_is_expected_at_first_and_then_as_long_as_until_now(
     pace.begin("c")
     pace.end()
     assert (pace.reached(), pace.left()) == (1.0, 0.0)
+
+
+def test_the_time_left_is_hidden_until_the_pace_is_steady():
+    assert left_said(90, 0.5, 30) == f", about {clock(90)} left"
+    assert left_said(90, STEADY / 2, 30) == left_said(90, 0.5, SETTLED / 2) == ""
+    time = Clock()
+    pace = Pace({"a": 30.0, "b": 60.0}, time)
+    pace.begin("a")
+    time.now += 2
+    pace.move(0.9)
+    assert pace.words() == "30%  0 of 2 parts"
 
 
 def test_a_part_that_was_there_already_is_no_work_and_says_nothing_of_the_pace():

@@ -16,6 +16,7 @@ from rich.text import Text
 from trisect.core.steps import began, shown_by
 
 FEW = 0.02  # of the whole, below which its pace is not known yet
+STEADY, SETTLED = 0.05, 10.0  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
 
 
 class Timed(Protocol):
@@ -87,7 +88,8 @@ class Pace:
 
     def words(self) -> str:
         """In a few words."""
-        return f"{self.reached():.0%}  {self.ended} of {len(self.costs)} parts, about {clock(self.left())} left"
+        said = f"{self.reached():.0%}  {self.ended} of {len(self.costs)} parts"
+        return said + left_said(self.left(), self.reached(), self.clock() - self.began)
 
 
 class _Words(ProgressColumn):
@@ -214,7 +216,8 @@ def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[Progress
                 shares[task] = share
                 done = sum(t.seconds * s for t, s in shares.items())
                 left = (time.monotonic() - began) * (whole - done) / done if done else 0.0
-                words_left = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks, about {clock(left)} left"
+                ended = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks"
+                words_left = ended + left_said(left, done / whole if whole else 1.0, time.monotonic() - began)
                 shown.progress.update(total, completed=done, words=words_left)
                 title = Text(task.title).plain
                 while worker + 1 >= len(found):  # nodes may join
@@ -225,6 +228,11 @@ def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[Progress
                 shown.reached(done / whole if whole else 0.0)
 
             yield note
+
+
+def left_said(seconds: float, share: float, elapsed: float) -> str:
+    """The end of a line that says how long the rest takes; empty until the pace is steady."""
+    return f", about {clock(seconds)} left" if share >= STEADY and elapsed >= SETTLED else ""
 
 
 def clock(seconds: float) -> str:
