@@ -89,7 +89,7 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
     assert abs(float(of_block - share)) > 1e-4  # a hundred times the tolerance
 
 
-@pytest.mark.parametrize("block", ["residual", "full"])
+@pytest.mark.parametrize("block", ["residual", "feed-forward"])
 def test_claims_are_about_attention_whatever_block_is_shown(bert, done, tmp_path, block):
     """All but `runs`, which names the block."""
     plain, other = (

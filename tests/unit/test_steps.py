@@ -27,7 +27,7 @@ def test_a_step_is_said_to_whoever_shows_progress_and_to_nobody_else():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Any:
-    return tinyhf.save(tinyhf.gpt2(), tmp_path_factory.mktemp("models") / "tiny", tinyhf.tokenizer(False))
+    return tinyhf.save(tinyhf.gpt2(), tmp_path_factory.mktemp("models") / "tiny", False)
 
 
 def test_loading_verifying_and_reading_are_lines_of_standard_error_without_a_terminal(folder, tmp_path):

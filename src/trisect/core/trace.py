@@ -137,12 +137,32 @@ class Rescaling:
 
 
 @dataclass(frozen=True, eq=False)
+class FeedForward:
+    """The feed-forward block behind an attention layer: z + N(W_2 φ(W_1 u + b_1) + b_2), u being z or a norm of it.
+
+    Gated where there is `gate`: φ(W_1 u + b_1) (W_3 u + b_3). `before` makes u of z, `behind` is N, and `after` is a norm
+    of the sum; null where there is none. `activation` names φ, one of measure.activations.NAMES.
+    """
+
+    activation: str
+    inner: Float[Tensor, "F D"]
+    inner_bias: Float[Tensor, " F"] | None
+    gate: Float[Tensor, "F D"] | None
+    gate_bias: Float[Tensor, " F"] | None
+    outer: Float[Tensor, "D F"]
+    outer_bias: Float[Tensor, " D"] | None
+    before: Rescaling | None = None
+    behind: Rescaling | None = None
+    after: Rescaling | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class ResidualBlock:
     """What stands around an attention layer: the residual added to its output, and the layer norm it meets.
 
     kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention;
     'bare': x + attention(x) without either, γ being ones. `centred` is false for RMS norms, which do not subtract the
-    mean; `beta` is null where the norm has no shift. `after` lies between W_O and the sum.
+    mean; `beta` is null where the norm has no shift. `after` lies between W_O and the sum, `forward` follows all this.
     """
 
     kind: str
@@ -152,6 +172,7 @@ class ResidualBlock:
     epsilon: float
     centred: bool = True
     after: Rescaling | None = None
+    forward: FeedForward | None = None
 
 
 @dataclass(frozen=True, eq=False)

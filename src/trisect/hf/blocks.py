@@ -10,20 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.trace import Address, Rescaling, ResidualBlock
+from trisect.core.trace import Address, FeedForward, Rescaling, ResidualBlock
 from trisect.hf.affine import Normed, Passed, PassRecord, following_parameters
 from trisect.hf.calls import Call
-
-EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
-
-
-class Norm(NamedTuple):
-    """A layer norm's numbers: γ (x − mean) / sqrt(var + ε) + β, without the mean where it is not centred."""
-
-    gamma: Tensor
-    beta: Tensor | None
-    epsilon: float
-    centred: bool
+from trisect.hf.norms import Norm, as_added, factor_of, loose, measure_norm, near, standard
 
 
 class Behind(NamedTuple):
@@ -47,6 +37,7 @@ class Around(NamedTuple):
     norm: Norm | None
     turned: bool = False
     behind: Behind | None = None
+    forward: FeedForward | None = None
 
 
 def find_around(
@@ -72,7 +63,7 @@ def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed
         return None
     later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
     beside = [p.leaf.detach() for p in record.passed if call.order <= p.calls <= call.order + 1 and _like(p.leaf, y)]
-    summed = bool(later) and _near(later[0].x, x + y, allowed) and _plain(later[0].given, out.leaf)
+    summed = bool(later) and near(later[0].x, x + y, allowed) and as_added(later[0].given, out.leaf)
     if summed and not _goes_on(later, beside, allowed):
         norm = measure_norm(later[0])
         return None if norm is None else Around("post", source.name, source.nth, norm, turned[0])
@@ -99,37 +90,16 @@ def _added(
     """What the map's result goes through before a tensor that is met later is the residual plus that; null where none is."""
     order, beside, allowed = about
     y = out.leaf.detach()
-    if any(_near(g, residual + y + extra, allowed) and _plain(g, out.leaf) for g in met for extra in (0, *beside)):
+    if any(near(g, residual + y + extra, allowed) and as_added(g, out.leaf) for g in met for extra in (0, *beside)):
         return (None,)
     for n in (n for n in record.normed if n.calls > order and _like(n.x, y) and torch.equal(n.x, y)):
-        if any(_near(g, residual + n.y, allowed) for g in met) and (norm := measure_norm(n)) is not None:
+        if any(near(g, residual + n.y, allowed) for g in met) and (norm := measure_norm(n)) is not None:
             return (Behind(Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred), n.name, n.nth),)
     for given in met:
-        factor = _factor(given, out.leaf)
-        if factor is not None and any(_near(given, residual + factor * y + extra, allowed) for extra in (0, *beside)):
+        factor = factor_of(given, out.leaf)
+        if factor is not None and any(near(given, residual + factor * y + extra, allowed) for extra in (0, *beside)):
             return (Behind(Rescaling(factor.cpu())),)
     return None
-
-
-def _plain(given: Tensor, leaf: Tensor) -> bool:
-    """Whether a leaf is added to a sum as it is. Values alone do not say so: beside a large residual anything is rounding."""
-    factor = _factor(given, leaf)
-    return factor is not None and bool(((factor - 1).abs() <= 1e-3).all())
-
-
-def _factor(given: Tensor, leaf: Tensor) -> Tensor | None:
-    """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; null where it is not."""
-    if not given.requires_grad:
-        return None
-    draw = torch.Generator().manual_seed(0)
-    mixed = (1 + torch.rand(given.shape, generator=draw)).to(given)
-    (gradient,) = torch.autograd.grad((given * mixed).sum(), leaf, retain_graph=True, allow_unused=True)
-    if gradient is None or gradient.shape != mixed.shape:
-        return None
-    each = (gradient / mixed).flatten(0, -2)
-    factor = each.mean(0)
-    alike = bool(((each - factor).abs().max() <= 1e-3 * factor.abs().max()).item())
-    return factor.detach() if alike and bool(factor.any()) else None
 
 
 def _like(a: Tensor, b: Tensor) -> bool:
@@ -138,39 +108,7 @@ def _like(a: Tensor, b: Tensor) -> bool:
 
 def _goes_on(later: Sequence[Normed], beside: Sequence[Tensor], allowed: float) -> bool:
     """Whether the sum itself, not its norm, is the next residual: then the norm belongs to the layer after."""
-    return len(later) > 1 and any(_near(later[1].x, later[0].x + extra, allowed) for extra in beside)
-
-
-def _near(a: Tensor, b: Tensor, allowed: float) -> bool:
-    a = a.detach()
-    return float((a - b).abs().max()) <= allowed * float(a.abs().max())
-
-
-@torch.no_grad()
-def measure_norm(used: Normed) -> Norm | None:
-    """A norm's numbers by feeding it zeros and alternating ones; null where they do not give back what it gave."""
-    width, like = used.x.shape[-1], used.x
-    zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
-    ones[..., 1::2] = -1
-    epsilon = next((float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)), 1e-6)
-    try:
-        shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
-    except (RuntimeError, ValueError, TypeError, IndexError):  # called a norm, and made for inputs of another shape
-        return None
-    for centred in (True, False):
-        gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
-        made = standard(like, epsilon, centred) * gamma + shift
-        # ε counts where a row is small; where the module has it under another name this comparison fails
-        if _near(made, used.y, _loose(like.dtype)):
-            beta = shift.detach().cpu() if shift.any() else None
-            return Norm(gamma.detach().cpu(), beta, epsilon, centred)
-    return None
-
-
-def standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
-    """x over the root of its mean square, without its mean where it is centred."""
-    x = x - x.mean(-1, keepdim=True) if centred else x
-    return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+    return len(later) > 1 and any(near(later[1].x, later[0].x + extra, allowed) for extra in beside)
 
 
 @contextlib.contextmanager
@@ -221,9 +159,11 @@ def _block(around: Around, given: Tensor) -> ResidualBlock:
     x = x.transpose(0, 1) if around.turned else x
     after = None if around.behind is None else around.behind.rescaling
     if around.norm is None:
-        return ResidualBlock(around.kind, x, torch.ones(x.shape[-1], dtype=x.dtype), None, 0.0, False, after)
+        return ResidualBlock(
+            around.kind, x, torch.ones(x.shape[-1], dtype=x.dtype), None, 0.0, False, after, around.forward
+        )
     gamma, beta, epsilon, centred = around.norm
-    return ResidualBlock(around.kind, x, gamma, beta, epsilon, centred, after)
+    return ResidualBlock(around.kind, x, gamma, beta, epsilon, centred, after, around.forward)
 
 
 def _made_so(rescaling: Rescaling, given: Tensor, made: Any) -> bool:
@@ -233,9 +173,4 @@ def _made_so(rescaling: Rescaling, given: Tensor, made: Any) -> bool:
     x, y = (t.detach().reshape(-1, t.shape[-1])[[0, -1]].float() for t in (given, made))
     gamma, beta = rescaling.gamma.to(x), 0.0 if rescaling.beta is None else rescaling.beta.to(x)
     want = standard(x, rescaling.epsilon, rescaling.centred) * gamma + beta
-    return not bool(torch.isfinite(y).all()) or _near(want, y, _loose(given.dtype))
-
-
-def _loose(kind: torch.dtype) -> float:
-    """What share of a norm's result is rounding."""
-    return 1e-3 if kind in (torch.float32, torch.float64) else 5e-2
+    return not bool(torch.isfinite(y).all()) or near(want, y, loose(given.dtype))

@@ -62,13 +62,15 @@ class Checker:
     last: dict[tuple[str, int], int] = field(default_factory=dict)
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
     checked: set[tuple[str, int]] = field(default_factory=set)
+    forward: dict[tuple[str, int], tuple[int, MapLaw]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.deviations = Deviations(self.masks)
         for order, laws in enumerate(self.laws):
             if laws is not None:
                 own = {(m.name, m.nth) for m in _maps(laws)}
-                self.wanted |= own
+                self.forward |= {(m.name, m.nth): (order, m) for m in laws.forward}
+                self.wanted |= own | self.forward.keys()
                 self.last |= dict.fromkeys(own, order)
                 self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
 
@@ -80,6 +82,8 @@ class Checker:
             self._output(key, _Use(x, y))
         elif key in self.last:
             self.uses[key] = _Use(x, y)
+        if key in self.forward:
+            _look_behind(self, *self.forward[key], _Use(x, y))
 
     def left(self, owner: str, out: Any) -> None:
         """A module gave something on."""
@@ -240,6 +244,14 @@ class Checker:
         for key, one in self.waiting.items():
             self.deviations.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
         self.deviations.judge(name, addresses)
+
+
+def _look_behind(checker: Checker, order: int, law: MapLaw, use: _Use) -> None:
+    """A map of the feed-forward block, whatever the shape that it is used in."""
+    count = len(use.y.reshape(-1, use.y.shape[-1]))
+    sample = _sample(order, 1, count)._replace(length=0)
+    x, y = (sample.of(u, 1, count, False) for u in use)
+    checker.look(law, x, y, order, sample)
 
 
 def _sample(order: int, rows: int, length: int) -> Places:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trisect.core.trace import NormedMap, Origin
 from trisect.hf.affine import Affine, Normed, Passed
-from trisect.hf.blocks import Norm, measure_norm, standard
+from trisect.hf.norms import Norm, measure_norm, standard
 
 NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
 

@@ -49,13 +49,15 @@ class OutLaw(NamedTuple):
 class CallLaws(NamedTuple):
     """What was found of one attention call, to be looked at again on every read.
 
-    `maps` are those under a norm; `bare` are marks of the parameters that are maps without a module of their own.
+    `maps` are those under a norm, `forward` those of the feed-forward block behind; `bare` are marks of the parameters
+    that are maps without a module of their own.
     """
 
     parts: Mapping[str, PartLaw] = {}
     out: OutLaw | None = None
     maps: Mapping[str, MapLaw] = {}
     bare: Mapping[str, Float[Tensor, " r"]] = {}
+    forward: tuple[MapLaw, ...] = ()
 
 
 @torch.no_grad()

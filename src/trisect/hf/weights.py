@@ -19,6 +19,7 @@ from trisect.core.trace import Address, NormedMap, Origin, Projections
 from trisect.hf.affine import Affine, Normed, Passed, PassRecord, cut
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.feed_forward import find_forward
 from trisect.hf.normed import find_normed
 from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
@@ -102,14 +103,18 @@ def _one(
     weights: dict[str, Tensor | None] = {f"w_{n}": part.weight for n, part in parts.items()}
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
     detached = {n: None if t is None else t.detach().cpu() for n, t in weights.items()}
-    around = None
+    around = forward = None
     if out.passed is not None:
-        around = find_around(call, record, sources, out.passed, tolerance(call.v))
+        around, forward = find_around(call, record, sources, out.passed, tolerance(call.v)), None
+        if around is not None:
+            forward = find_forward(call.order, around.kind, record, out.passed, tolerance(call.v))
+            around = around._replace(forward=None if forward is None else forward[0])
     maps = {n: part.map for n, part in parts.items() if part.map is not None}
     own = {n: part.law for n, part in parts.items() if part.law is not None}
     used = [*(law.map.name for law in own.values()), *(m.name for m in maps.values())]
-    bare = marks_of(model, used if out.law is None else [*used, out.law.map.name])
-    laws = CallLaws(own, out.law, maps, bare)
+    behind = () if forward is None else tuple(map_law(p.name, p.nth, p.map()) for p in forward[1])
+    used += [law.name for law in behind] + ([] if out.law is None else [out.law.map.name])
+    laws = CallLaws(own, out.law, maps, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, laws=laws)
 

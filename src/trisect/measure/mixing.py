@@ -61,7 +61,12 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    own, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixed(trace, kind))
+    return ratio_of(trace, mixed(trace, kind))
+
+
+def ratio_of(trace: Trace, parts: Mixed) -> Float[Tensor, "B T"]:
+    """‖context‖ / (‖context‖ + ‖own‖) of both parts; 0 at padding."""
+    own, context = (torch.linalg.vector_norm(part, dim=-1) for part in parts)
     whole = own + context
     return torch.where(trace.query_real & (whole > 0), context / whole.clamp_min(torch.finfo(whole.dtype).tiny), 0.0)
 

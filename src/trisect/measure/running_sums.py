@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.trace import Trace
-from trisect.measure import mixing
+from trisect.measure import feed_forward, mixing
 from trisect.measure.norms import both, query_scale, single
 from trisect.measure.sums import Ranks, Sums, moments
 from trisect.measure.token_categories import CATEGORIES
@@ -108,7 +108,7 @@ class LayerTally:
         """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be taken."""
         weights = _masked(trace)
         f, attention = both(trace)
-        layer = [attention] if self.kind == "attention" else [attention, mixing.norms(trace, self.kind)]
+        layer = [attention] if self.kind == "attention" else [attention, feed_forward.block_norms(trace, self.kind)]
         scale = query_scale(trace)
         added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
         a = _received(weights)
@@ -147,7 +147,10 @@ class LayerTally:
         self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
         self.tokens.add(group, belongs.sum(1))
         if not trace.crosses:
-            both = [mixing.mixing_by_weights(trace, self.kind).sum(1), mixing.mixing_ratio(trace, self.kind).sum(1)]
+            both = [
+                mixing.mixing_by_weights(trace, self.kind).sum(1),
+                feed_forward.block_ratio(trace, self.kind).sum(1),
+            ]
             self.mixing.add(group, torch.stack(both, 1))
 
     def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:

@@ -27,6 +27,7 @@ WHAT = {
     "attention": "of attention alone",
     "residual": "with the residual added",
     "full": "with residual and layer norm",
+    "feed-forward": "with residual, layer norms and the feed-forward block",
 }
 NAMES = {
     "cls": "[CLS]",
@@ -58,6 +59,9 @@ REFERENCES = (
     SOURCE.citation,
     "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Incorporating Residual and Normalization Layers into Analysis "
     "of Masked Language Models. EMNLP 2021.",
+    "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Analyzing Feed-Forward Blocks in Transformers through the Lens of "
+    "Attention Maps. ICLR 2024.",
+    "Mukund Sundararajan, Ankur Taly, Qiqi Yan. Axiomatic Attribution for Deep Networks. ICML 2017.",
     "Tim Hesterberg. What Teachers Should Know About the Bootstrap. The American Statistician 69, 2015.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
@@ -65,6 +69,7 @@ LENGTHS = {
     "attention": "the sum of what its heads add",
     "residual": "that sum, with the position's own x added where it looks at itself",
     "full": "that sum with x added, behind the layer norm",
+    "feed-forward": "that sum with x added, behind the feed-forward block, by integrated gradients from 0",
 }
 NormRows = list[dict[str, Any]]
 

@@ -9,7 +9,7 @@ from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, Seed, TextSource, Units
 
-BLOCKS = ("attention", "residual", "full")
+BLOCKS = ("attention", "residual", "full", "feed-forward")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class NormsSettings:
     block: Annotated[
         str,
         Setting(
-            "Also shown: norms of attention, with the residual, or full (with layer norm). Claims are about attention.",
+            "Also shown: norms of attention, with the residual, full (with layer norm), or feed-forward (behind the block that follows, "
+            "which takes a pass through it for every token). Claims are about attention.",
             choices=BLOCKS,
             metavar="BLOCK",
         ),

@@ -1,0 +1,139 @@
+"""Norms behind the feed-forward block: parts sum to what the layer gives, and are exact where the block is linear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests import tinyhf, zoo
+from torch import Tensor
+
+from trisect.core.errors import ModelError
+from trisect.core.trace import FeedForward, ResidualBlock, Trace
+from trisect.hf.examples import example_inputs
+from trisect.hf.load import load
+from trisect.measure import feed_forward, mixing, norms
+from trisect.measure.activations import NAMES, activation
+
+ROUNDING = 2e-4  # single precision through three norms, of the largest number
+# kind, the module that gives what the layer gives, and what is found: the activation, a gate, norms before, behind, after
+KINDS = {
+    "gpt2": ("transformer.h.0", ("gelu_tanh", False, True, False, False)),
+    "bert": ("bert.encoder.layer.0", ("gelu", False, False, False, True)),
+    "llama": ("model.layers.0", ("silu", True, True, False, False)),
+    "gemma2": ("model.layers.0", ("gelu_tanh", True, True, True, False)),
+    "olmo2": ("model.layers.0", ("silu", True, False, True, False)),
+    "phi3": ("model.layers.0", ("silu", True, True, False, False)),
+}
+
+
+def read(kind: str, layer: str, **options: Any) -> tuple[Trace, Tensor]:
+    """The first layer's trace, and what that layer gives on."""
+    model, seen = zoo.build(kind, **options), list[Any]()
+    inputs = example_inputs(kind, model)
+    trace = load(model, inputs=inputs).read(inputs).traces[0]
+    with model.get_submodule(layer).register_forward_hook(lambda _m, _a, out: seen.append(out)), torch.no_grad():
+        model(**inputs)
+    return trace, seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+
+
+def block_of(trace: Trace) -> tuple[ResidualBlock, FeedForward]:
+    assert trace.block is not None
+    assert trace.block.forward is not None
+    return trace.block, trace.block.forward
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
+    layer, found = KINDS[kind]
+    trace, gives = read(kind, layer)
+    f = block_of(trace)[1]
+    assert (f.activation, f.gate is not None, *(n is not None for n in (f.before, f.behind, f.after))) == found
+    for row in range(len(gives)):
+        every = torch.arange(gives.shape[1])
+        parts = feed_forward.parts(trace, row, every)
+        assert (parts.sum(1) - gives[row]).abs().max() < ROUNDING * parts.abs().max()
+        both = feed_forward.mixed(trace)
+        own = parts[every, every]
+        torch.testing.assert_close(both.own[row], own, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(both.context[row], parts[:, :-1].sum(1) - own, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(feed_forward.norms(trace)[row], parts[:, :-1].norm(dim=-1))
+        ratio = own.norm(dim=-1), (parts[:, :-1].sum(1) - own).norm(dim=-1)
+        torch.testing.assert_close(
+            feed_forward.block_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
+        )
+
+
+def test_a_linear_block_is_exact():
+    """Integrated gradients of a linear map are the map: z + W₂ W₁ (z − mean) γ / σ of every part."""
+    trace, _ = read("gpt2", "transformer.h.0", activation_function="linear")
+    block, f = block_of(trace)
+    assert f.activation == "linear"
+    assert f.before is not None
+    assert trace.w_o is not None
+    z = torch.einsum("bhts,bhsd->btsd", trace.weights, trace.values @ trace.w_o)
+    index = torch.arange(z.shape[1])
+    z[:, index, index] += block.residual
+    whole = z.sum(2) + norms.added_bias(trace)
+    spread = (whole.var(-1, unbiased=False) + (f.before.epsilon or 0.0)).rsqrt()[:, :, None, None]
+    centred = (z - z.mean(-1, keepdim=True)) * f.before.gamma * spread
+    want = z + centred @ f.inner.T @ f.outer.T
+    torch.testing.assert_close(feed_forward.norms(trace), want.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_a_block_that_adds_nothing_leaves_what_was_there():
+    trace, _ = read("llama", "model.layers.0")
+    block, f = block_of(trace)
+    empty = replace(trace, block=replace(block, forward=replace(f, outer=torch.zeros_like(f.outer))))
+    torch.testing.assert_close(feed_forward.norms(empty), mixing.norms(trace, "residual"), rtol=ROUNDING, atol=ROUNDING)
+    assert (feed_forward.norms(trace) / mixing.norms(trace, "residual").clamp_min(1e-9) - 1).abs().max() > 0.1
+    for kind in mixing.KINDS:
+        assert torch.equal(feed_forward.block_norms(trace, kind), mixing.norms(trace, kind))
+        assert torch.equal(feed_forward.block_ratio(trace, kind), mixing.mixing_ratio(trace, kind))
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    trace, _ = read("gpt2", "transformer.h.0")
+    whole = feed_forward.norms(trace)
+    monkeypatch.setattr(feed_forward, "ROOM", 1)
+    torch.testing.assert_close(feed_forward.norms(trace), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slopes_are_integrals_along_the_straight_path(name):
+    """Against 20,000 steps of the gradient; ReLU's kink lies at the path's end."""
+    draw = torch.Generator().manual_seed(0)
+    a, b = 4 * torch.randn(2, 40, generator=draw, dtype=torch.float64)
+    a[:2] = torch.tensor([1e-5, -1e-5])
+    at = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    path = at[:, None] * a
+    plain = feed_forward.slope(name, path).mean(0)
+    torch.testing.assert_close(feed_forward.mean_slope(name, a), plain, rtol=1e-6, atol=1e-6)
+    first, second = feed_forward.gated_slopes(name, a, b)
+    torch.testing.assert_close(first, (feed_forward.slope(name, path) * at[:, None]).mean(0) * b, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(second, activation(name)(path).mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(first * a + second * b, activation(name)(a) * b, rtol=1e-9, atol=1e-9)
+
+
+def test_a_layer_without_such_a_block_is_refused_by_name():
+    model = zoo.build("mixtral")
+    inputs = example_inputs("mixtral", model)
+    trace = load(model, inputs=inputs).read(inputs).traces[0]
+    for ask in (feed_forward.norms, feed_forward.mixed):
+        with pytest.raises(ModelError) as caught:
+            ask(trace)
+        assert caught.value.given == "The kind 'feed-forward' needs the feed-forward block behind attention at layer 1."
+        assert caught.value.known.startswith("Verification found none there that is one map, an activation")
+        assert caught.value.todo == "Use 'attention', 'residual' or 'full'."
+
+
+def test_its_maps_are_looked_at_in_every_read():
+    model = zoo.build("llama")
+    subject = load(model, tokenizer=tinyhf.tokenizer())
+    subject.read("w1 w2 w3")
+    model.model.layers[1].mlp.down_proj.weight.data[3] *= 2
+    with pytest.raises(ModelError, match=r"mlp\.down_proj makes is not x Wᵀ") as caught:
+        subject.read("w1 w2 w3")
+    assert caught.value.given == "Layer 2 of LlamaForCausalLM does not compute what was found on loading."
