@@ -237,7 +237,9 @@ def test_memory_does_not_grow_with_the_texts(bert):
 def test_what_cannot_be_measured_is_refused_by_name(bert, tmp_path, monkeypatch):
     with pytest.raises(SpecError) as spec:
         trisect.norms(bert, given(2), out=tmp_path, block="ffn")
-    assert str(spec.value) == "block is 'ffn'.\n  There is attention, residual and full.\n  Use one of them."
+    assert (
+        str(spec.value) == "block is 'ffn'.\n  There is attention, residual, full and feed-forward.\n  Use one of them."
+    )
     monkeypatch.setattr(type(bert), "batches", lambda *_: iter(()))
     with pytest.raises(CorpusError) as corpus:
         trisect.norms(bert, given(0, name="empty"), out=tmp_path)

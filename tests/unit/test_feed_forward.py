@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tinyhf, zoo
+from tests.property.test_own_model_laws import WORDS, own
 from torch import Tensor
 
 from trisect.core.errors import ModelError
@@ -64,6 +65,14 @@ def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
         torch.testing.assert_close(
             feed_forward.block_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
         )
+
+
+def test_our_own_models_have_the_same_parts():
+    subject = own(layers=2)
+    first, second = subject.read([" ".join(WORDS[3:11])]).traces
+    assert second.block is not None
+    parts = feed_forward.parts(first, 0, torch.arange(8))
+    torch.testing.assert_close(parts.sum(1), second.block.residual[0], rtol=1e-12, atol=1e-12)
 
 
 def test_a_linear_block_is_exact():

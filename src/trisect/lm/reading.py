@@ -16,12 +16,13 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.spec import Model
 from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, TextOrPair, Writer, check_text
-from trisect.core.trace import Address, Origin, Projections, Reading, ResidualBlock, Side, Trace
+from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.corpus import UNKNOWN
 from trisect.text.readers.base import basic_english
 
 STACK = "plain"
+AROUND = tuple(f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for kind in ("weight", "bias"))
 NORM_EPSILON = 1e-5  # of the fleet's layer norms
 COMPONENTS = ("q", "k", "v")
 
@@ -136,19 +137,21 @@ class OwnModel:
         for trace in self.trace(batch).traces:
             see(trace)
 
+    def _block(self, n: int, x: Float[Tensor, "B T D"]) -> ResidualBlock:
+        """What stands around the attention of layer n, whose input is x."""
+        own = {name: self.parameters[f"layers.{n}.{name}"][0] for name in AROUND}
+        first, second = ((own[f"{norm}.weight"], own[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
+        maps = own["up.weight"], own["up.bias"], None, None, own["down.weight"], own["down.bias"]
+        forward = FeedForward("relu", *maps, after=Rescaling(*second, NORM_EPSILON, centred=True))
+        return ResidualBlock("post", x, *first, NORM_EPSILON, forward=forward)
+
     @torch.no_grad()
     def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
         """Read one batch: a Trace per layer, with what writers put in place of q, k and v."""
         real, traces, seen = batch.source.real, [], []
         self._pass(batch.inputs["ids"], write or {}, {}, seen)
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
-            block = ResidualBlock(
-                "post",
-                x,
-                self.parameters[f"layers.{n}.norm1.weight"][0],
-                self.parameters[f"layers.{n}.norm1.bias"][0],
-                NORM_EPSILON,
-            )
+            block = self._block(n, x)
             scale = (self.model.width // self.model.heads) ** -0.5
             address = Address(STACK, n)
             traces.append(
