@@ -23,6 +23,7 @@ from trisect.core.tables import read_table, write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place, is_study
+from trisect.lab.home import home_of
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels
@@ -257,6 +258,8 @@ def _shown(
         report = place / experiment.record
     else:
         page = shows.page(tables, about)
+        if isinstance(page, Sheet) and (home := home_of(place)):
+            page = replace(page, home=home)
         report = _alone(place, page) if experiment.single else write_page(place, page)
     found = tuple(shows.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)

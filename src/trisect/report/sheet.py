@@ -77,7 +77,8 @@ class Sheet:
     """A page: the line above its title, the title, what it is about, its sections, and how to reproduce it.
 
     `under` is a second line of what it is about, `window` the title of the browser's window, `skip` the section that the
-    link to the content leads to, `style` further rules. On an `interactive` page figures can be read by pointer and
+    link to the content leads to, `style` further rules, `home` the way back to the page that it is a part of. On an
+    `interactive` page figures can be read by pointer and
     keys, hide marks, be arranged in other ways and be saved; the others hold no script.
     """
 
@@ -92,6 +93,7 @@ class Sheet:
     skip: tuple[str, str] = ("part-1", "content")
     style: str = ""
     interactive: bool = False
+    home: str = ""
 
     @property
     def figures(self) -> tuple[Figure, ...]:

@@ -26,10 +26,9 @@ from trisect.lab import driver, live
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
 from trisect.lab.folder import Folder
+from trisect.lab.home import NOTED
 from trisect.lab.inputs import ModelSource
 from trisect.lab.versions import versions
-
-NOTED = "parts.json"  # which steps are finished, and the seconds of all calls
 
 
 @dataclass(frozen=True)
