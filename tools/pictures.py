@@ -218,10 +218,20 @@ def served(model: Subject) -> None:
     kept_small(seen.crop(SWITCHES), SMALL_WIDTH, PICTURES / "small" / "serve.png")
 
 
+def answer() -> None:
+    """docs/pictures/answer.png: the figure with which the page on planted roles answers."""
+    with opened(ROOT / "results" / "roles" / "report.html", 900, TALL, scale=2) as page:
+        figure = page.locator("main figure:visible").first
+        shot = Image.open(io.BytesIO(figure.screenshot())).convert("RGB")
+    kept_small(shot, min(shot.width, 1400), PICTURES / "answer.png")
+
+
 if __name__ == "__main__":
     wanted = sys.argv[2:]
     if not wanted or "explorer" in wanted:
         animate(trisect.load(sys.argv[1]))
+    if not wanted or "answer" in wanted:
+        answer()
     if not wanted or "serve" in wanted:
         served(trisect.load(sys.argv[1]))
     for each in GALLERY:
