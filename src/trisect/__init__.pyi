@@ -45,6 +45,7 @@ from trisect.experiments.patch.result import Patched
 from trisect.experiments.profile.result import Profile
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts
+from trisect.experiments.compare.settings import CompareFacts
 from trisect.experiments.dissect.settings import DissectFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
@@ -107,6 +108,26 @@ def align(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[AlignFacts]: ...
+
+def compare(
+    models: Any | Sequence[Any],
+    texts: Any = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'auto',
+    pickle: bool = False,
+    remote_code: bool = False,
+    text: str | Sequence[str] = (),
+    split: str = 'test',
+    reader: str | None = None,
+    limit: int | None = None,
+    what: str | Sequence[str] = ('norms', 'similarity', 'ablate'),
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[CompareFacts]: ...
 
 def dissect(
     *,

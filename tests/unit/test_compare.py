@@ -1,78 +1,88 @@
-"""Comparisons of q, k and v by paired differences: what is said of known numbers, and how often by chance."""
+"""Two models side by side: differences are of their own numbers, paired by text where both split the texts alike."""
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
-from scipy import stats
+from tests import tinyhf
 
-from trisect.stats.compare import compare
+import trisect
+from trisect.core.errors import SpecError
+from trisect.core.machine import Machine
+from trisect.experiments.ablate.run import measure as ablate
+from trisect.experiments.ablate.settings import AblateSettings
+from trisect.hf.load import load
+from trisect.lab.experiment import Bench
+from trisect.lab.inputs import ModelSource, TextSource, open_any
+from trisect.stats.bootstrap import percentile_interval
 
-NOISE = np.array([0.01, -0.02, 0.005, 0.012, -0.007])
-
-
-def paired(**shifts):
-    """Five units that share a large spread of their own, each component shifted by a known amount."""
-    shared = np.array([3.0, -1.0, 0.5, 7.0, 2.0])
-    return {name: shared + shift + NOISE * (-1) ** i * (i + 1) / 3 for i, (name, shift) in enumerate(shifts.items(), 1)}
-
-
-def test_one_component_far_above_is_most_though_units_differ_more_than_components():
-    found = compare(paired(q=0.0, k=0.1, v=1.0), 0.02)
-    assert found.kind == "most"
-    assert found.largest == "v"
-    assert found.words() == "v most"
-    assert found.n == 5
+TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(7)]
 
 
-def test_two_components_above_the_third():
-    found = compare(paired(q=0.0, k=1.0, v=1.002), 0.001)
-    assert found.kind == "above"
-    assert found.words() in ("v and k above q", "k and v above q")
+def model(seed: int, specials: bool = False) -> Any:
+    return replace(load(tinyhf.gpt2(seed), tinyhf.tokenizer(specials)), name=f"seed-{seed}{'s' * specials}")
 
 
-def test_components_within_the_margin_are_alike_even_where_a_small_difference_is_sure():
-    found = compare(paired(q=0.0, k=0.002, v=0.004), 0.5)
-    assert found.kind == "alike"
-    assert found.words() == "alike within 0.5"
-    assert not any(pair.above for pair in found.pairs)
+@pytest.fixture(scope="module")
+def two():
+    return model(1), model(2)
 
 
-def test_too_few_units_say_how_many_would_do():
-    draw = np.random.default_rng(1)
-    values = {name: shift + draw.normal(0, 1, 3) for name, shift in (("q", 0.0), ("k", 0.2), ("v", 0.9))}
-    found = compare(values, 0.02)
-    assert found.kind == "uncertain"
-    assert found.needed is not None
-    assert found.needed > 3
-    assert found.words("text") == f"too uncertain: about {found.needed} texts needed, 3 run"
+@pytest.fixture(scope="module")
+def compared(two, tmp_path_factory):
+    return trisect.compare(two, TEXTS, what="ablate", out=tmp_path_factory.mktemp("out") / "compare", quiet=True)
 
 
-def test_one_unit_decides_nothing():
-    found = compare({"q": [0.0], "k": [5.0], "v": [9.0]}, 0.02)
-    assert found.words() == "too uncertain: 1 seed run, which decides nothing"
-    same = compare({"q": [0.0, 0.0], "k": [5.0, 5.0]}, 0.02)
-    assert same.words() == "too uncertain: no spread over 2 seeds, so no t test"
-    assert compare({"q": [], "k": [], "v": []}, 0.02).n == 0
+def of(subject, place):
+    settings = AblateSettings(ModelSource(subject), TextSource(TEXTS))
+    return ablate(settings, Bench(place, Machine(quiet=True), (subject,), open_any(TEXTS)))
 
 
-def test_units_that_lack_a_component_are_left_out():
-    values = paired(q=0.0, k=0.1, v=1.0)
-    with_gap = {name: np.append(row, np.nan if name == "k" else 99.0) for name, row in values.items()}
-    assert compare(with_gap, 0.02) == compare(values, 0.02)
+def test_every_difference_is_that_of_the_models_own_numbers_in_the_same_draws(two, compared, tmp_path):
+    rows = compared.tables["differences"].filter(pl.col("measure") == "loss_change_nats").to_dicts()
+    alone = [of(subject, tmp_path) for subject in two]
+    assert len(rows) == 6
+    for row in rows:
+        key = tuple(row[name] for name in ("stack", "layer", "head", "component", "measure", "group", "at"))
+        draws = [one.replicates[key] for one in alone]
+        ends = percentile_interval(draws[1].values - draws[0].values, len(TEXTS))
+        assert (row["low"], row["high"]) == (float(ends.low), float(ends.high))
+        assert row["value"] == row["second"] - row["first"]
+    for name, one in zip(("first", "second"), alone, strict=True):
+        own = one.tables["measures"].filter(pl.col("measure") == "loss_change_nats")["value"].to_list()
+        assert sorted(own) == sorted(row[name] for row in rows)
 
 
-def test_p_values_are_scipys_with_holm():
-    values = paired(q=0.0, k=0.015, v=0.02)
-    found = compare(values, 0.001)
-    raw = {(p.first, p.second): stats.ttest_rel(values[p.first], values[p.second]).pvalue for p in found.pairs}
-    ordered = sorted(raw.values())
-    smallest = min(found.pairs, key=lambda p: raw[p.first, p.second])
-    assert smallest.p_holm == pytest.approx(min(1, 3 * ordered[0]))
-
-
-def test_without_a_difference_some_pair_is_told_apart_in_at_most_a_twentieth_of_draws():
-    draw = np.random.default_rng(0)
-    hits = sum(
-        compare(dict(zip("qkv", draw.normal(0, 1, (3, 6)), strict=True)), 0.01).kind in ("most", "above")
-        for _ in range(1000)
+def test_the_page_has_both_models_and_their_difference(compared):
+    assert trisect.check(compared.folder) == []
+    (found,) = compared.findings
+    means = compared.tables["differences"].filter(pl.col("measure").str.starts_with("mean_"))
+    assert {v.name: v.mean for v in found.values} == dict(means.select("component", "value").iter_rows())
+    assert all(v.low < v.mean < v.high for v in found.values)
+    assert compared.about.facts.paired
+    page = compared.report.read_text(encoding="utf-8")
+    assert "seed-1 and seed-2" in page
+    assert all(
+        (compared.folder / name).exists() and f'href="{name}"' in page for name in compared.about.facts.parts[0].pages
     )
-    assert hits <= 65  # the upper end of 99 % for a share of 0.05
+
+
+def test_other_tokens_are_not_paired_and_it_is_said(two, tmp_path):
+    other = model(3, specials=True)
+    found = trisect.compare((two[0], other), TEXTS, what="ablate", out=tmp_path / "out", quiet=True)
+    table = found.tables["differences"]
+    assert table["low"].null_count() == len(table)
+    assert np.isfinite(table["value"].to_numpy()).all()
+    assert not found.about.facts.paired
+    assert any(note.startswith("The two models split the texts differently") for note in found.notes)
+
+
+def test_two_models_and_known_parts_alone(two):
+    with pytest.raises(SpecError) as caught:
+        trisect.compare((*two, model(3)), TEXTS)
+    assert (caught.value.given, caught.value.known) == ("3 models were given.", "Two are compared.")
+    with pytest.raises(SpecError, match="'profile' cannot be compared") as caught:
+        trisect.compare(two, TEXTS, what=("norms", "profile"))
+    assert caught.value.known == "There is norms, similarity, ablate."

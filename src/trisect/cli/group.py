@@ -13,7 +13,7 @@ from trisect.core.errors import TrisectError
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("explore", "serve", "theory", "ask"),
-    "Measure": ("norms", "similarity", "profile", "ablate", "patch", "erase", "align", "rewind"),
+    "Measure": ("norms", "similarity", "profile", "ablate", "patch", "erase", "align", "rewind", "compare"),
     "Train": ("dissect", "study", "recall", "translate-train", "plan"),
     "Manage": ("check", "report", "claims", "corpus"),
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trisect.experiments.ablate.settings import ABLATE
 from trisect.experiments.align.settings import ALIGN
 from trisect.experiments.checkpoints.settings import REWIND
+from trisect.experiments.compare.settings import COMPARE
 from trisect.experiments.dissect.settings import DISSECT
 from trisect.experiments.erase.settings import ERASE
 from trisect.experiments.explore.settings import EXPLORE
@@ -23,6 +25,7 @@ from trisect.lab.experiment import Experiment, Utility
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
+    replace(COMPARE, of=(NORMS, SIMILARITY, ABLATE)),  # none knows another: who lists all says what it is made of
     DISSECT,
     ERASE,
     EXPLORE,

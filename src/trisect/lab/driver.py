@@ -44,7 +44,7 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
     or inputs are wrong.
     """
     models = several_models(settings)
-    over: Experiment[S, Any] = experiment if models is None else OverModels.of(experiment, models)
+    over: Experiment[S, Any] = experiment if models is None else OverModels.made(experiment, models)
     return _run(over, settings, out, quiet)
 
 
@@ -63,7 +63,7 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         return conclude(experiment, measured, place, words, time.monotonic() - began)
     if work is None:
         with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
-            measured = experiment.measures().measure(settings, Bench(stage, machine, subjects, texts))
+            measured = experiment.measures().measure(settings, Bench(stage, machine, subjects, texts, experiment.of))
             words = command(experiment, settings, subjects, texts)
             return conclude(experiment, measured, place, words, time.monotonic() - began, stage)
     with Folder(place).locked(lambda: work.check(place), lambda: work.own(place)):

@@ -19,10 +19,21 @@ if TYPE_CHECKING:
 
     from trisect.core.subject import Subject, Texts
     from trisect.report.sheet import Document, Sheet
+    from trisect.stats.tested import Reals
 
 S_in = TypeVar("S_in", contravariant=True)
 S = TypeVar("S")
 F = TypeVar("F")
+
+
+ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
+
+
+class Replicates(NamedTuple):
+    """A number in every draw of a bootstrap over so many units (or groups of them); the same seed gives the same draws."""
+
+    values: Reals
+    units: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +43,8 @@ class Measured(Generic[F]):
     `judge` makes the table of claims once it is known where the numbers are from; null where nothing is claimed. `family`
     says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
     goes on over several, else null. `packages` are software besides PyTorch and the like that made the numbers. `command`
-    repeats the whole where the settings of one call do not: what several calls have asked for.
+    repeats the whole where the settings of one call do not: what several calls have asked for. `replicates` are numbers of the
+    table `measures` (stack, layer, head, component, measure, group, at) in draws of texts, for differences between models.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -44,6 +56,7 @@ class Measured(Generic[F]):
     packages: tuple[str, ...] = ("transformers",)
     paths: Mapping[str, Path] = field(default_factory=dict)
     command: str | None = None
+    replicates: Mapping[tuple[Any, ...], Replicates] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +99,15 @@ class Result(Generic[F]):
 class Bench:
     """What an experiment works with: the inputs that its settings name, its folder, the machine, and progress.
 
-    The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened.
+    The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `of` the
+    experiments that it runs, where it is made of others.
     """
 
     folder: Path
     machine: Machine
     subjects: tuple[Subject, ...] = ()
     given_texts: Texts | None = None
+    of: tuple[Experiment[Any, Any], ...] = ()
 
     @property
     def subject(self) -> Subject:
@@ -189,6 +204,7 @@ class Experiment(Generic[S, F]):
     that is not `paged` leaves no page. What a run returns is the class `result` of its module result, where it has one of its
     own; `makes` says in one word what its paths are where
     the terminal shows them, such as models. `by_layer` is what a page of several models draws layer by layer.
+    `of` are experiments that it runs: whoever lists all of them says which, since none knows another.
     """
 
     name: str
@@ -206,6 +222,7 @@ class Experiment(Generic[S, F]):
     makes: str = ""
     result: str = ""
     by_layer: tuple[LayerMeasure, ...] = ()
+    of: tuple[Experiment[Any, Any], ...] = ()
 
     @property
     def leaves(self) -> str:

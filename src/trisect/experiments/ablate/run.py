@@ -16,7 +16,7 @@ from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import ROW, Bench, Measured, Replicates
 from trisect.lab.passes import EditedPass, Tally, compare_components, edited_passes, plan_edits, what_was_read
 from trisect.measure.ablation import put
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -50,11 +50,16 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
     table = tally.table(texts.name)
     notes |= dict.fromkeys((*tally.left_out(table), *_alike(edits, how), *passes.notes))
-    measures = frame("measures", _rows(subject, table, edits, settings))
+    replicates = drawn_ratios(table[:, 1:], table[:, 0], settings.seed)
+    rows = _rows(subject, table, edits, settings, replicates)
+    measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
     compared = compare_components(edits, table[:, 2:] / table[:, :1])
-    return Measured({"measures": measures}, _facts(subject, texts, table, settings, compared), tuple(notes))
+    columns = replicates[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
+    drawn = {tuple(r.get(n) for n in ROW): Replicates(c, len(table)) for r, c in zip(rows, columns, strict=True)}
+    facts = _facts(subject, texts, table, settings, compared)
+    return Measured({"measures": measures}, facts, tuple(notes), replicates=drawn)
 
 
 def _alike(edits: Sequence[EditedPass], how: str) -> tuple[str, ...]:
@@ -91,12 +96,16 @@ def _held(kept: Mapping[Address, Tensor] | None, edit: EditedPass) -> dict[Addre
 
 
 def _rows(
-    subject: Subject, table: Float[np.ndarray, "N C"], edits: Sequence[EditedPass], settings: AblateSettings
+    subject: Subject,
+    table: Float[np.ndarray, "N C"],
+    edits: Sequence[EditedPass],
+    settings: AblateSettings,
+    replicates: Float[np.ndarray, "R C"],
 ) -> list[NewRow]:
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
     counts, sums = table[:, 0], table[:, 1:]
     values = ratios(sums, counts)
-    ends = percentile_interval(drawn_ratios(sums, counts, settings.seed), len(table))
+    ends = percentile_interval(replicates, len(table))
     own = subject.objective != "output"
     rows: list[NewRow] = []
     for i, edit in enumerate([None, *edits]):

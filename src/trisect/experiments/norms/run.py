@@ -18,7 +18,7 @@ from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Trace
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Bench, Measured, Replicates
 from trisect.measure.mixing import expansion_rate
 from trisect.measure.norms import output_projection
 from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, TokenNorms, Whose, frequency_ranks
@@ -87,7 +87,13 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
         return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), GROUPS, own=own)
 
-    return Measured({"measures": measures}, facts, notes, judge, "text")
+    whole = next(iter(tallies.values())).stack
+    replicates = {
+        (whole, None, None, None, name, None, None): Replicates(found.draws, min(counted.texts, GROUPS))
+        for name, found in statistics.items()
+        if found.draws.ndim == 1
+    }
+    return Measured({"measures": measures}, facts, notes, judge, "text", replicates=replicates)
 
 
 def _named(facts: NormsFacts) -> dict[str, str | int]:

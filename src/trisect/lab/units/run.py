@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -17,7 +16,7 @@ from trisect.core.errors import ModelError
 from trisect.core.finding import About, Finding
 from trisect.core.subject import Subject
 from trisect.lab.command import command
-from trisect.lab.experiment import Bench, Experiment, Measured, Shows
+from trisect.lab.experiment import Bench, Experiment, Measured, Replicates, Shows
 from trisect.lab.units import page
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
@@ -38,7 +37,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
     models: SeveralModels | None = None
 
     @classmethod
-    def of(cls, one: Experiment[Any, Any], models: SeveralModels) -> OverModels:
+    def made(cls, one: Experiment[Any, Any], models: SeveralModels) -> OverModels:
         """The experiment over these models."""
         same = {field.name: getattr(one, field.name) for field in fields(Experiment)}
         return cls(**{**same, "facts": UnitsFacts, "result": "", "makes": ""}, one=one, models=models)
@@ -69,6 +68,7 @@ class UnitMeasured(NamedTuple):
     notes: tuple[str, ...]
     family: str | None
     packages: tuple[str, ...]
+    replicates: Mapping[tuple[Any, ...], Replicates]
 
 
 @dataclass(frozen=True)
@@ -121,35 +121,34 @@ class UnitsMeasure:
 
     def _measured(self, settings: Any, bench: Bench, number: int, subject: Subject) -> UnitMeasured:
         """One model, with its own page."""
-        began, group = time.monotonic(), self.models.group
-        place = f"{FOLDER}/{number:02d}-{slug(subject.name)}"
-        own = replace(
-            settings, **{group: replace(getattr(settings, group), model=self.models.models[number - 1])}, units=None
-        )
-        bench = Bench(bench.folder / place, bench.machine, (subject,), bench.given_texts)
-        bench.folder.mkdir(parents=True, exist_ok=True)
-        measured = self.one.measures().measure(own, bench)
-        about = About(
-            self.one.name,
-            command(self.one, own, (subject,), bench.given_texts) if measured.command is None else measured.command,
-            time.monotonic() - began if measured.seconds is None else measured.seconds,
-            measured.notes,
-            versions(*measured.packages),
-            None if measured.family is None else claims_hash(measured.family),
-            measured.facts,
-        )
-        tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-        shows = self.one.shows()
-        found = tuple(shows.findings(tables, about))
-        shown = write_page(Path(bench.folder), shows.page(tables, about))
-        facts = UnitFacts(
-            subject.name,
-            subject.fingerprint,
-            f"{place}/{shown.name}",
-            tuple(map(str, found)),
-            tuple(_facts(measured.facts)),
-        )
-        return UnitMeasured(facts, tables, found, measured.notes, measured.family, measured.packages)
+        group = self.models.group
+        source = replace(getattr(settings, group), model=self.models.models[number - 1])
+        own = replace(settings, **{group: source}, units=None)
+        return measure_unit(self.one, own, bench, f"{FOLDER}/{number:02d}-{slug(subject.name)}", subject)
+
+
+def measure_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, place: str, subject: Subject) -> UnitMeasured:
+    """One model as an experiment measures it, with its own page, at `place` in the folder of the bench."""
+    began = time.monotonic()
+    own = Bench(bench.folder / place, bench.machine, (subject,), bench.given_texts)
+    own.folder.mkdir(parents=True, exist_ok=True)
+    measured = one.measures().measure(settings, own)
+    about = About(
+        one.name,
+        command(one, settings, (subject,), bench.given_texts) if measured.command is None else measured.command,
+        time.monotonic() - began if measured.seconds is None else measured.seconds,
+        measured.notes,
+        versions(*measured.packages),
+        None if measured.family is None else claims_hash(measured.family),
+        measured.facts,
+    )
+    tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
+    shows = one.shows()
+    found = tuple(shows.findings(tables, about))
+    shown = write_page(own.folder, shows.page(tables, about))
+    said = tuple(map(str, found))
+    facts = UnitFacts(subject.name, subject.fingerprint, f"{place}/{shown.name}", said, tuple(_facts(measured.facts)))
+    return UnitMeasured(facts, tables, found, measured.notes, measured.family, measured.packages, measured.replicates)
 
 
 def _renamed(subject: Any, name: str) -> Subject:

@@ -1,0 +1,175 @@
+"""The page of two models side by side: each layer's numbers of both and their difference, and their own pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from markupsafe import Markup
+
+from trisect.core.finding import About, Estimate, Finding
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.blocks import Bullets, Table
+from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.panels import Figure
+from trisect.report.provenance import provenance
+from trisect.report.sheet import Section, Sheet
+from trisect.report.subject import FEW_TEXTS, spoken, stack_words
+
+if TYPE_CHECKING:
+    from trisect.experiments.compare.settings import ComparedPart, CompareFacts
+
+TITLES = {"norms": "Where information is taken from", "similarity": "How alike matrices are", "ablate": "What breaks"}
+DifferenceRows = list[dict[str, Any]]
+
+
+def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
+    """The page from the table differences."""
+    facts = about.facts
+    first, second = facts.models
+    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} less {first}. {_pairing(facts)}"
+    found = findings(tables, about)
+    sections = (
+        Section("What differs", (*map(str, found), *_scope(tables["differences"], facts))),
+        *(_section(part, tables["differences"], facts) for part in facts.parts),
+        *((Section("Notes", tuple(about.notes)),) if about.notes else ()),
+    )
+    own = [
+        (f"Model {i}", f"{name}, weights {mark}. {shape}")
+        for i, (name, mark, shape) in enumerate(zip(facts.models, facts.fingerprints, facts.shapes, strict=True), 1)
+    ]
+    texts = f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {_both(facts)}"
+    ends = provenance(about, *own, ("Texts", texts), timed=False)
+    return Sheet(f"{first} and {second}", "trisect · two models", lede, sections, ends)
+
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:
+    """Of each part what it draws by layer: every component's mean over layers in both models, and the difference."""
+    return tuple(one for part in about.facts.parts for one in _part_findings(part, tables["differences"]))
+
+
+def _part_findings(part: ComparedPart, differences: pl.DataFrame) -> Iterator[Finding]:
+    for title, unit in dict.fromkeys((one.title, one.unit) for one in part.by_layer):
+        names = [f"mean_{one.measure}" for one in part.by_layer if (one.title, one.unit) == (title, unit)]
+        rows = differences.filter(pl.col("part") == part.name, pl.col("measure").is_in(names)).to_dicts()
+        if not rows:
+            continue
+        rows.sort(key=lambda row: _order(row["component"]))
+        values = tuple(Estimate(_named(row, rows), row["value"], row["low"], row["high"], row["n"]) for row in rows)
+        said = ", ".join(
+            f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, "
+            f"difference {spoken(value.mean, value.low, value.high)}"
+            for value, row in zip(values, rows, strict=True)
+        )
+        label = f"{title}, mean over layers, {unit}"
+        yield Finding(f"difference_{part.name}", f"{said}.", unit, values, title=label, per="text")
+
+
+def _named(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A component, with its stack where there are several."""
+    several = len({one["stack"] for one in rows}) > 1
+    return f"{row['stack']} {row['component']}" if several else str(row["component"])
+
+
+def _order(component: str) -> tuple[int, str]:
+    known = list(palette.GROUPS)
+    return (known.index(component) if component in known else len(known), component)
+
+
+def _both(facts: CompareFacts) -> str:
+    return " and ".join(words.several(n, "token") for n in facts.tokens)
+
+
+def _pairing(facts: CompareFacts) -> str:
+    if facts.paired:
+        return "Both split the texts into the same tokens, so that differences are paired by text."
+    return f"They split the texts differently ({_both(facts)}): numbers of a token stand side by side, and differences have no interval."
+
+
+def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
+    if facts.paired:
+        yield (
+            "Intervals are 95 % of a bootstrap over texts in which both models meet the same draws. They speak of these two models, "
+            "not of how they were made, and are not corrected for how many there are. What is of the weights alone has none."
+        )
+        n = differences["n"].max()
+        if isinstance(n, int) and n < FEW_TEXTS:
+            yield f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on."
+    if facts.shapes[0] != facts.shapes[1]:
+        yield "The models differ in shape: differences are of the layers and heads that both have."
+
+
+def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts) -> Section:
+    """One part: both models and their difference by layer, and what each model's own page says."""
+    rows = differences.filter(pl.col("part") == part.name)
+    figures = [
+        figure for number, one in enumerate(_drawn(part, rows), 1) for figure in (_figure(part, *one, number, facts),)
+    ]
+    tables = [_table(title, unit, found, facts) for title, unit, found in _drawn(part, rows)]
+    link = Markup('<a href="{}">{}</a>: {}').format
+    said = zip(part.pages, facts.models, part.findings, strict=True)
+    own = Bullets(tuple(link(page, name, " ".join(found)) for page, name, found in said), "Each by itself")
+    return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own,))
+
+
+def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, DifferenceRows]]:
+    """What is drawn by layer: title, unit, and a row for each layer and component; heads as their layer's mean."""
+    for title, unit in dict.fromkeys((one.title, one.unit) for one in part.by_layer):
+        named = {one.measure: one.component for one in part.by_layer if (one.title, one.unit) == (title, unit)}
+        mine = rows.filter(pl.col("measure").is_in(list(named)), pl.col("layer").is_not_null())
+        plain = mine.filter(pl.col("group").is_null())
+        mine = mine if plain.is_empty() else plain
+        whole = mine.filter(pl.col("head").is_null())
+        found = whole.to_dicts()
+        if whole.is_empty():
+            keys = ["stack", "layer", "component", "measure", "group"]
+            means = mine.group_by(keys, maintain_order=True).agg(pl.col("first", "second", "value").mean())
+            found = [row | {"low": None, "high": None} for row in means.to_dicts()]
+        for row in found:
+            row["component"] = named[str(row["measure"])] or row["component"] or ""
+        if found:
+            yield title, unit, sorted(found, key=lambda r: (r["stack"], r["layer"], _order(r["component"])))
+
+
+def _figure(
+    part: ComparedPart, title: str, unit: str, rows: DifferenceRows, number: int, facts: CompareFacts
+) -> Figure:
+    """Three panels: the first model, the second, and their difference with its interval."""
+    panels = {
+        name: [Bar(row["component"], _place(row, rows), row[key]) for row in rows]
+        for key, name in (("first", facts.models[0]), ("second", facts.models[1]))
+    }
+    differences = [Bar(row["component"], _place(row, rows), row["value"], row["low"], row["high"]) for row in rows]
+    axis = frame_of([bar for of in panels.values() for bar in of], unit)
+    beside = frame_of(differences, unit)
+    drawn = (
+        *(layer_panel(name, of, axis) for name, of in panels.items()),
+        layer_panel("difference", differences, beside),
+    )
+    caption = f"{title.capitalize()} by layer in both models, and the second less the first with its 95 % interval where there is one."
+    name = f"compare-{part.name}-{number}"
+    return Figure(
+        name, "", title.capitalize(), caption + cut(differences, beside), drawn, component_key(differences, "0")
+    )
+
+
+def _place(row: Mapping[str, Any], rows: DifferenceRows) -> str:
+    """The layer, with its stack where there are several."""
+    several = len({one["stack"] for one in rows}) > 1
+    return f"{stack_words(row['stack']) or row['stack']} {row['layer']}" if several else str(row["layer"])
+
+
+def _table(title: str, unit: str, rows: DifferenceRows, facts: CompareFacts) -> Table:
+    cells = tuple(
+        (
+            f"layer {_place(row, rows)}, {row['component']}",
+            words.number(row["first"]),
+            words.number(row["second"]),
+            words.number(row["value"], True),
+            "–" if row["low"] is None else f"{words.number(row['low'], True)} to {words.number(row['high'], True)}",
+        )
+        for row in rows
+    )
+    return Table(("where", *facts.models, "difference", "95 %"), cells, f"{title.capitalize()}, {unit}", wrap=False)

@@ -1,0 +1,180 @@
+"""Measure two models by experiments that the command's list gives, and take their differences text by text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from trisect.core.errors import SpecError
+from trisect.core.subject import Subject, Texts
+from trisect.core.tables import NewRow
+from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
+from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Replicates
+from trisect.lab.inputs import ModelSource
+from trisect.lab.units.pool import KEYS, NO_MEANS, joined
+from trisect.lab.units.run import UnitMeasured, measure_unit
+from trisect.stats.bootstrap import percentile_interval
+from trisect.stats.tested import finite
+
+DIFFERENCES: dict[str, type[pl.DataType]] = {
+    "part": pl.String,
+    "stack": pl.String,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "component": pl.String,
+    "measure": pl.String,
+    "group": pl.String,
+    "at": pl.Float64,
+    "first": pl.Float64,
+    "second": pl.Float64,
+    "value": pl.Float64,  # second less first
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "n": pl.Int64,  # texts, or groups of them, behind the interval
+}
+SIDE_BY_SIDE = (
+    "The two models split the texts differently: what is counted by token is then of other tokens, and no difference "
+    "has an interval."
+)
+
+
+class TokensRead(NamedTuple):
+    """How many tokens a model makes of the texts, and a mark of where each begins and ends."""
+
+    tokens: int
+    mark: str
+
+
+def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
+    """Both models by each part, as that experiment measures one, and every number's difference, second less first.
+
+    Intervals are 95 % of the bootstrap over texts, in which both models meet the same draws: they are paired by text. Where
+    the models split the texts differently there are none. Raises TrisectError.
+    """
+    first, second = bench.subjects
+    read = [_tokens(subject, bench.texts, settings.batch) for subject in (first, second)]
+    paired = read[0] == read[1]
+    parts = [one for name in PARTS for one in bench.of if one.name == name and name in settings.what]
+    if not parts:
+        raise SpecError("Nothing is to be compared.", f"There is {', '.join(PARTS)}.", "Name some of them.")
+    done: dict[str, tuple[UnitMeasured, UnitMeasured]] = {}
+    for part in parts:
+        one, other = (_measured(part, settings, bench, i, subject) for i, subject in enumerate((first, second), 1))
+        done[part.name] = one, other
+    rows = [row for part in parts for row in _differences(part, *done[part.name], paired)]
+    table = pl.DataFrame([{c: row.get(c) for c in DIFFERENCES} for row in rows], schema=DIFFERENCES, orient="row").sort(
+        list(DIFFERENCES), nulls_last=True
+    )
+    tables = {"differences": table} | {
+        f"{part}_{name}": made
+        for part, both in done.items()
+        for name, made in joined({one.facts.name: one.tables for one in both}).items()
+    }
+    compared = tuple(_part(part, *done[part.name]) for part in parts)
+    notes = dict.fromkeys(note for both in done.values() for one in both for note in one.notes)
+    notes |= {} if paired else {SIDE_BY_SIDE: None}
+    facts = CompareFacts(
+        (first.name, second.name),
+        (first.fingerprint, second.fingerprint),
+        (first.shape.words(), second.shape.words()),
+        bench.texts.name,
+        bench.texts.fingerprint,
+        (read[0].tokens, read[1].tokens),
+        paired,
+        compared,
+        settings.seed,
+        settings.batch,
+    )
+    return Measured(tables, facts, tuple(notes))
+
+
+def _tokens(subject: Subject, texts: Texts, size: int) -> TokensRead:
+    """The tokens of all texts, without a pass through the model."""
+    total, count = hashlib.blake2b(digest_size=16), 0
+    for batch in subject.batches(texts.texts(), size):
+        for row, tokens, real in zip(batch.rows, batch.source.tokens, batch.source.real.tolist(), strict=True):
+            kept = [token for token, on in zip(tokens, real, strict=True) if on]
+            count += len(kept)
+            total.update(repr((row, kept)).encode())
+    return TokensRead(count, total.hexdigest())
+
+
+def _measured(
+    part: Experiment[Any, Any], settings: CompareSettings, bench: Bench, number: int, subject: Subject
+) -> UnitMeasured:
+    """One model by one part, with its own page; the part's other settings are its own defaults."""
+    known = {one.name for one in fields(part.settings)}
+    shared = {"source": ModelSource(subject), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
+    own = part.settings(**{name: value for name, value in shared.items() if name in known})
+    return measure_unit(part, own, bench, f"{part.name}/{number:02d}", subject)
+
+
+def _part(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured) -> ComparedPart:
+    pages, found = (one.facts.page, other.facts.page), (one.facts.findings, other.facts.findings)
+    return ComparedPart(part.name, part.by_layer, pages, found)
+
+
+def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured, paired: bool) -> Iterator[NewRow]:
+    """Every number that both have, and of what is drawn by layer each component's mean over the layers that both have."""
+    mine, theirs = (_numbers(of.tables["measures"]) for of in (one, other))
+    for key in (key for key in mine if key in theirs):
+        draws = [of.replicates.get(key) for of in (one, other)]
+        named: NewRow = dict(zip(KEYS, key, strict=True))
+        yield {"part": part.name} | named | _difference(mine[key], theirs[key], draws if paired else [None])
+    shared = [key for key in mine if key in theirs]
+    for (stack, component, measure, group), keys in _layers(shared, part.by_layer).items():
+        named = {"stack": stack, "component": component, "measure": f"mean_{measure}", "group": group}
+        whole = (stack, None, None, keys[0][3], measure, group, None)
+        keys = [whole] if whole in mine and whole in theirs else keys
+        one_mean, other_mean = (float(np.mean([of[key] for key in keys])) for of in (mine, theirs))
+        draws = [_mean([of.replicates.get(key) for key in keys]) for of in (one, other)]
+        yield {"part": part.name} | named | _difference(one_mean, other_mean, draws if paired else [None])
+
+
+RowKey = tuple[str | None, int | None, int | None, str | None, str, str | None, float | None]
+
+
+def _numbers(measures: pl.DataFrame) -> dict[RowKey, float]:
+    known = measures.filter(pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS))
+    return {tuple(row[key] for key in KEYS): row["value"] for row in known.iter_rows(named=True)}  # pyright: ignore[reportReturnType]
+
+
+def _layers(
+    keys: Sequence[RowKey], drawn: Sequence[LayerMeasure]
+) -> Mapping[tuple[str | None, str, str, str | None], list[RowKey]]:
+    """The rows of a layer (of its heads where it has none of its own) of what is drawn by layer, by component."""
+    named = {one.measure: one for one in drawn}
+    found: dict[tuple[str | None, str, str, str | None], list[RowKey]] = {}
+    for whole in (True, False):
+        here: dict[tuple[str | None, str, str, str | None], list[RowKey]] = {}
+        for key in keys:
+            stack, layer, head, component, measure, group, _ = key
+            if group is not None and (*key[:5], None, None) in keys:
+                continue  # the same read in another way, such as with biases
+            if layer is not None and measure in named and (head is None) == whole:
+                place = (stack, named[measure].component or component or "", measure, group)
+                here.setdefault(place, []).append(key)
+        found |= {place: of for place, of in here.items() if place not in found}
+    return found
+
+
+def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
+    """The mean of several numbers in every draw; null where one has none."""
+    known = [one for one in draws if one is not None]
+    if not known or len(known) < len(draws):
+        return None
+    return Replicates(np.mean([one.values for one in known], 0), min(one.units for one in known))
+
+
+def _difference(first: float, second: float, draws: Sequence[Replicates | None]) -> NewRow:
+    """Second less first, with its interval where both have the same draws of the same texts."""
+    row: NewRow = {"first": first, "second": second, "value": second - first}
+    if len(draws) < 2 or draws[0] is None or draws[1] is None or draws[0].values.shape != draws[1].values.shape:
+        return row
+    ends = percentile_interval(draws[1].values - draws[0].values, draws[0].units)
+    return row | {"low": finite(ends.low), "high": finite(ends.high), "n": draws[0].units}
