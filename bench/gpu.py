@@ -1,26 +1,34 @@
 """Member-steps a second on a GPU: a fleet with narrow products and recorded passes, against eager single runs.
 
 python bench/gpu.py
+python bench/gpu.py --sizes FILE            by size of fleet, precision and attack; goes on where it stopped
+python bench/gpu.py --sizes FILE --tiny     the same on a CPU with a tiny model: whether it runs
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from plain import plain_of
 from step import VOCABULARY, corpus
 
-from trisect.core.spec import Run
+from trisect.core.files import read_json, write_json
+from trisect.core.spec import Run, Text
 from trisect.experiments.study.presets import find_experiment
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import views
 from trisect.lm.replay import CudaGraph
 from trisect.lm.train import Trainer
-from trisect.text.corpus import Corpus
+from trisect.text.corpus import Corpus, Split
+from trisect.text.sources import load_text
 
 MEMBERS, STEPS, ROUNDS = 16, 20, 5
 
@@ -50,7 +58,7 @@ def _eager(text: Corpus, run: Run, device: str) -> Callable[[], None]:
     return step
 
 
-def _rate(step: Callable[[], object], members: int, device: str) -> float:
+def _rate(step: Callable[[], object], members: int, device: str, steps: int = STEPS) -> float:
     def sync() -> None:
         if device == "cuda":
             torch.cuda.synchronize()
@@ -58,10 +66,10 @@ def _rate(step: Callable[[], object], members: int, device: str) -> float:
     step()
     sync()
     began = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(steps):
         step()
     sync()
-    return members * STEPS / (time.perf_counter() - began)
+    return members * steps / (time.perf_counter() - began)
 
 
 def rows(device: str = "cuda") -> list[dict[str, object]]:
@@ -93,5 +101,83 @@ def rows(device: str = "cuda") -> list[dict[str, object]]:
     ]
 
 
+@dataclass(frozen=True)
+class Case:
+    """A fleet to be timed."""
+
+    members: int
+    precision: str
+    attacked: bool
+    recorded: bool
+
+    @property
+    def name(self) -> str:
+        """Such as '8 freezing bfloat16 recorded'."""
+        words = ("attacked" if self.attacked else "freezing", self.precision, "recorded" if self.recorded else "eager")
+        return " ".join((str(self.members), *words))
+
+
+def cases(device: str) -> list[Case]:
+    """Every size with every precision of the device; fleets under attack are never recorded."""
+    found = []
+    for precision in ("float32", "bfloat16") if device == "cuda" else ("float32",):
+        for members in (1, 4, 8, 16, 21):
+            found += [
+                Case(members, precision, False, recorded)
+                for recorded in ((False, True) if device == "cuda" else (False,))
+            ]
+        found += [Case(members, precision, True, False) for members in (1, 4, 8, 15)]
+    return found
+
+
+def measure(case: Case, device: str, tiny: bool) -> dict[str, Any]:
+    """How fast one fleet is, and what memory it took."""
+    text = load_text(Text()) if tiny else labelled_corpus()
+    paper = replace(find_experiment("paper"), seeds=(1,), rewind=None)
+    if tiny:
+        paper = replace(paper, model=replace(paper.model, width=20, feedforward=20))
+    paper = replace(paper, training=replace(paper.training, train_sample=700))
+    asked = replace(paper, freeze=None) if case.attacked else replace(paper, attack=None)
+    wanted = "pos" if case.attacked else None
+    members = [run for run in asked.resolved().runs(text.fingerprint) if (run.edit and run.edit.column) == wanted]
+    narrow = torch.bfloat16 if case.precision == "bfloat16" else None
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    fleet = Trainer(
+        members[: case.members], text, device, products=narrow, recorder=CudaGraph() if case.recorded else None
+    )
+    steps = [_rate(fleet.step, case.members, device, 2 if tiny else STEPS) for _ in range(1 if tiny else 3)]
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    return {"member_steps_a_second": sorted(steps)[len(steps) // 2], "all": steps, "peak_bytes": peak}
+
+
+def labelled_corpus() -> Corpus:
+    """That of the step's benchmark, with a label of 17 classes."""
+    plain = corpus()
+    names = tuple(str(i) for i in range(17))
+    splits = {
+        name: Split(split.tokens, {"pos": (split.tokens % 17).astype(np.int16)}) for name, split in plain.splits.items()
+    }
+    return Corpus.make("zipf", plain.vocabulary, {"pos": names}, splits, ())
+
+
+def sizes(place: Path, tiny: bool) -> None:
+    """Measure every case that the file does not have yet, and write it after each."""
+    device = "cuda" if torch.cuda.is_available() and not tiny else "cpu"
+    kept: dict[str, Any] = read_json(place, f"Delete {place}.") if place.exists() else {}
+    for case in cases(device):
+        if case.name not in kept:
+            kept[case.name] = measure(case, device, tiny)
+            write_json(place, kept)
+        print(f"{case.name}: {kept[case.name]['member_steps_a_second']:.1f} member-steps a second", flush=True)
+
+
 if __name__ == "__main__":
-    print(json.dumps(rows(), indent=1) if torch.cuda.is_available() else "There is no CUDA device here.")
+    ask = argparse.ArgumentParser()
+    ask.add_argument("--sizes", type=Path)
+    ask.add_argument("--tiny", action="store_true")
+    given = ask.parse_args()
+    if given.sizes is not None and (given.tiny or torch.cuda.is_available()):
+        sizes(given.sizes, given.tiny)
+    else:
+        print(json.dumps(rows(), indent=1) if torch.cuda.is_available() else "There is no CUDA device here.")

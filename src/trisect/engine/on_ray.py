@@ -18,7 +18,7 @@ from trisect.engine.failures import read_failure
 from trisect.engine.parcels import Parcel, fingerprint, pack_value, stored_in, unpack
 from trisect.engine.protocol import Content, Done, Event, Failed, Files, Job, Lost, Ref, Said
 from trisect.engine.ray_connect import connected
-from trisect.engine.ray_nodes import RayNodes, at
+from trisect.engine.ray_nodes import START, RayNodes, at
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -87,7 +87,7 @@ class RayEngine:
         self._nodes = RayNodes(self._own, self._call, self.place.gpus, self.place.per_gpu)
         self._board: Any = ray_node.Board.options(scheduling_strategy=at(self._nodes.mine)).remote()
         self._take = self._board.take.remote()
-        self._nodes.wait_for_one()
+        self._nodes.wait_for_one(0.0 if self.place.address is None else START)  # nodes may be on their way
 
     def put(self, value: Path) -> Ref:
         """Its hash: it travels when a job on a node without it asks for it."""

@@ -123,13 +123,14 @@ class RayNodes:
         names = [name for name in sorted({*ours, *versions}) if ours.get(name) != versions.get(name)]
         return ", ".join(f"{name} {versions.get(name)} (here {ours.get(name)})" for name in names)
 
-    def wait_for_one(self) -> None:
-        """Until a node may get jobs and all that are there have answered; raises StudyError where none may."""
-        deadline = time.monotonic() + START
-        while (asked := self.asked()) or not self.room():
-            if time.monotonic() > deadline or not (asked or any(s.alive for s in self._states.values())):
-                break
-            if not asked and all(s.refused for s in self._states.values() if s.alive):
+    def wait_for_one(self, patience: float) -> None:
+        """Until a node may get jobs and all that are there have answered; raises StudyError where none may, and where there
+        is none for `patience` seconds.
+        """
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) <= START:
+            asked = self.asked()
+            if not asked and (self.room() or self.refused() or waited > patience):
                 break
             self._ray.wait(asked, timeout=LOOK) if asked else time.sleep(LOOK)
             self.look()

@@ -1,0 +1,66 @@
+"""The campaign for a GPU: pieces go on where they stopped, one that fails or lasts too long stops no other, small files come home."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return runpy.run_path(str(ROOT / "tools" / "gpu_campaign.py"))
+
+
+def test_pieces_go_on_where_they_stopped(tool, tmp_path):
+    """The second piece fails once; the third lasts for ever until there is a mark."""
+    (tmp_path / "long").mkdir()
+    once = (
+        "import pathlib, sys; p = pathlib.Path(sys.argv[1]); there = p.exists(); p.touch(); sys.exit(0 if there else 3)"
+    )
+    long = (
+        "import pathlib, sys, threading; p = pathlib.Path(sys.argv[1])\n"
+        "threading.Event().wait(0 if p.exists() else 300)\n"
+        "p.with_name('ended.txt').touch()"
+    )
+    piece = tool["Piece"]
+    found = [
+        piece("first", (sys.executable, "-c", "pass")),
+        piece("second", (sys.executable, "-c", once, str(tmp_path / "mark"))),
+        piece("third", (sys.executable, "-c", long, str(tmp_path / "long" / "mark.txt")), "long"),
+        piece("there already", ()),
+    ]
+    campaign = tool["Campaign"](tmp_path, found)
+    campaign.note(found[2], 0.5)
+    campaign.pieces = [found[0], found[1], found[3]]
+    assert not campaign.run(minutes=1, whole=2)
+    noted = json.loads((tmp_path / "campaign.json").read_text())
+    states = {"first": "done", "second": "failed", "third": "interrupted", "there already": "done"}
+    assert {name: note["state"] for name, note in noted.items()} == states
+    again = tool["Campaign"](tmp_path, found)
+    assert [each.name for each in again.left()] == ["second", "third"]
+    (tmp_path / "long" / "mark.txt").touch()
+    assert again.run(minutes=1, whole=2)
+    assert (tmp_path / "home" / "long" / "ended.txt").exists()
+    assert again.notes["third"]["seconds"] > noted["third"]["seconds"] >= 0.5
+    assert not tool["Campaign"](tmp_path, found).left()
+
+
+def test_a_campaign_has_every_part_and_its_studies_share_one_folder(tool, tmp_path):
+    found = tool["pieces"](tmp_path, "text", "people", False)
+    names = [piece.name for piece in found]
+    assert names[:4] == ["tests", "sizes", "rewinding", "freezing"]
+    assert {"recall", "norms", "profile", "patch", *(f"attacks in layer {n}" for n in range(1, 6))} <= set(names)
+    assert len(set(names)) == len(names)
+    studies = [piece.command for piece in found if "study" in piece.command]
+    assert {words[words.index("--out") + 1] for words in studies} == {str(tmp_path / "paper")}
+    assert {words[words.index("--device") + 1] for words in studies} == {"cuda"}
+    dry = tool["pieces"](tmp_path, "embedded", None, True)
+    assert not [piece for piece in dry if "cuda" in piece.command]
+    assert set(names) - {piece.name for piece in dry} == {
+        *(f"attacks in layer {n}" for n in range(2, 6)),
+        *(f"seed {n}" for n in range(2, 6)),
+    }
