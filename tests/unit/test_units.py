@@ -24,6 +24,7 @@ from trisect.experiments.ablate.settings import AblateSettings
 from trisect.hf.load import load
 from trisect.lab.experiment import LayerMeasure
 from trisect.lab.inputs import ModelSource, TextSource
+from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
 from trisect.lab.units.page import layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
@@ -84,6 +85,16 @@ def test_means_and_intervals_are_students_over_models(whole):
     (found,) = (one for one in whole.findings if one.measure == "mean_change")
     assert found.per == "model"
     assert found.values == (Estimate("v", *(row[key] for key in ("value", "low", "high", "n"))),)
+
+
+def test_a_change_has_a_sign_over_models_and_a_share_has_none(whole):
+    twice = {**whole.tables, "measures": whole.tables["measures"].with_columns(pl.col("value").abs() * 2)}  # said by no finding
+    for signed in (True, False):
+        drawn = (LayerMeasure("loss_change_nats", "a number", "nats", signed=signed),)
+        about = replace(whole.about, facts=replace(whole.about.facts, by_layer=drawn))
+        (mean,) = (one for one in units_page.findings(twice, about) if one.measure == "mean_loss_change_nats")
+        assert mean.signed is signed
+        assert ("+" in mean.words) is signed
 
 
 def test_the_folder_is_whole_and_its_json_names_every_model(whole):

@@ -182,13 +182,14 @@ class Shows(Protocol[F]):
 class LayerMeasure(NamedTuple):
     """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
 
-    `component` is whose it is, where the rows themselves do not say.
+    `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference.
     """
 
     measure: str
     title: str
     unit: str
     component: str = ""
+    signed: bool = True
 
 
 @dataclass(frozen=True)

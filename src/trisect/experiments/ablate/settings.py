@@ -73,6 +73,6 @@ ABLATE = Experiment(
     record="ablation.json",
     by_layer=(
         LayerMeasure("loss_change_nats", "change of the loss", "nats"),
-        LayerMeasure("output_change", "change of the output", "share"),
+        LayerMeasure("output_change", "change of the output", "share", signed=False),
     ),
 )

@@ -64,7 +64,7 @@ NORMS = Experiment(
     out="norms-{model}",
     record="norms.json",
     by_layer=(
-        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k"),
-        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v"),
+        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False),
+        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False),
     ),
 )

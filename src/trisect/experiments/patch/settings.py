@@ -138,8 +138,8 @@ PATCH = Experiment(
     record="patch.json",
     result="Patched",
     by_layer=(
-        LayerMeasure("own", "its own answer", "share of pairs"),
+        LayerMeasure("own", "its own answer", "share of pairs", signed=False),
         LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
-        LayerMeasure("output_change", "change of the output", "share"),
+        LayerMeasure("output_change", "change of the output", "share", signed=False),
     ),
 )

@@ -61,5 +61,5 @@ SIMILARITY = Experiment(
     source="matrices",
     out="similarity-{model}",
     record="similarity.json",
-    by_layer=(LayerMeasure("overlap", "overlap of what is read", "share"),),
+    by_layer=(LayerMeasure("overlap", "overlap of what is read", "share", signed=False),),
 )
