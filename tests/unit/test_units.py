@@ -88,7 +88,10 @@ def test_means_and_intervals_are_students_over_models(whole):
 
 
 def test_a_change_has_a_sign_over_models_and_a_share_has_none(whole):
-    twice = {**whole.tables, "measures": whole.tables["measures"].with_columns(pl.col("value").abs() * 2)}  # said by no finding
+    twice = {
+        **whole.tables,
+        "measures": whole.tables["measures"].with_columns(pl.col("value").abs() * 2),
+    }  # said by no finding
     for signed in (True, False):
         drawn = (LayerMeasure("loss_change_nats", "a number", "nats", signed=signed),)
         about = replace(whole.about, facts=replace(whole.about.facts, by_layer=drawn))

@@ -94,7 +94,9 @@ def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFindi
                 numbers.append(PooledNumber(name, each, mean_of(name, [means[model] for model in facts.names])))
             label = f"{', '.join(filter(None, (panel, title)))}, mean over layers"
             if numbers:
-                yield PooledFinding(f"mean_{asked[0].measure}", label, unit, "", (), "layer", asked[0].signed, tuple(numbers))
+                yield PooledFinding(
+                    f"mean_{asked[0].measure}", label, unit, "", (), "layer", asked[0].signed, tuple(numbers)
+                )
 
 
 def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
