@@ -1,5 +1,6 @@
 """Rewinding between checkpoints from a folder to a page: what it writes, what it notes, and what it refuses."""
 
+import math
 import shutil
 
 import polars as pl
@@ -13,7 +14,7 @@ from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.subject import SiteTarget, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
-from trisect.experiments.checkpoints.run import plan_places
+from trisect.experiments.checkpoints.run import above_chance, plan_places
 from trisect.experiments.checkpoints.settings import REWIND
 from trisect.hf.checkpoints import cuts_of, locate
 from trisect.lab.driver import render
@@ -54,7 +55,9 @@ def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
     assert set(rows["measure"]) == {f"{k}_{c}" for k in ("rewind", "midstage") for c in curves} | single | checks
     counts = rows.filter(pl.col("measure").str.ends_with("loss_nats")).group_by("site", "measure").len()
     assert set(counts.select("measure", "len").rows()) == {("rewind_loss_nats", 5), ("midstage_loss_nats", 4)}
-    assert result.notes == ("a & b", "Texts longer than 16 tokens were cut into windows that do not see each other.")
+    first, untrained, cut = result.notes
+    assert (first, cut) == ("a & b", "Texts longer than 16 tokens were cut into windows that do not see each other.")
+    assert untrained.startswith("The final model's loss, 3.95 nats per token, is above that of equal guesses, ln 35 = 3.56")
 
 
 def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes(result, tmp_path):
@@ -206,3 +209,13 @@ def test_normed_components_are_rewound_and_said_to_be_more_than_weights():
     (place,), notes = plan_places(shape, [Projections(address, origins)], ["q@1"])
     assert [cut.parameter for cut in place.cuts] == ["q_proj.weight"]
     assert notes == ["q of layer 1 is not a selection of weights alone: rows of q_proj, normed in each head."]
+
+
+def test_a_head_that_was_never_trained_is_warned_of():
+    """Iff the loss is above that of equal guesses, ln V."""
+    assert above_chance(4.60, 100) == ()
+    assert above_chance(math.log(100), 100) == ()
+    assert above_chance(9.0, None) == ()
+    (said,) = above_chance(4.62, 100)
+    assert said.startswith("The final model's loss, 4.62 nats per token, is above that of equal guesses, ln 100 = 4.61")
+    assert "never have been trained" in said

@@ -329,3 +329,24 @@ def test_sites_that_the_model_does_not_have(site, given):
     with pytest.raises(SiteError) as error:
         subject("llama").shape.resolve(trisect.Site.parse(site))
     assert error.value.given == given
+
+
+def test_weights_that_were_handed_out_stay_when_the_model_changes_and_those_inside_take_no_memory():
+    model: Any = tinyhf.gpt2()
+    subject = load(model, tinyhf.tokenizer(False))
+    mine, read = subject.projections()[0], subject.read("w1 w2 w3").traces[0]
+    inside, stored = subject.proof.found[0].projections, model.transformer.h[0].attn.c_attn.weight
+    before = {name: getattr(mine, name).clone() for name in ("w_q", "w_k", "w_v", "w_o", "b_q", "b_o")}
+    places = {getattr(inside, name).untyped_storage().data_ptr() for name in ("w_q", "w_k", "w_v")}
+    assert places == {stored.untyped_storage().data_ptr()}
+    assert inside.w_o is not None
+    assert (
+        inside.w_o.untyped_storage().data_ptr()
+        == model.transformer.h[0].attn.c_proj.weight.untyped_storage().data_ptr()
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    for name, value in before.items():
+        assert torch.equal(getattr(mine, name), value)
+        assert torch.equal(getattr(read.projections, name), value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAMES = ("q", "k", "v", "o")
+WEIGHTS = tuple(f"{kind}_{name}" for kind in "wb" for name in NAMES)
 
 
 class Address(NamedTuple):
@@ -121,6 +122,11 @@ class Projections:
     b_v: Float[Tensor, "K E"] | None = None
     b_o: Float[Tensor, " D"] | None = None
     normed: Mapping[str, NormedMap] = field(default_factory=dict)
+
+    def copied(self) -> Projections:
+        """The same with weights of its own, which stay what they are when the model's change."""
+        given = {name: getattr(self, name) for name in WEIGHTS}
+        return replace(self, **{name: None if t is None else t.clone() for name, t in given.items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
@@ -105,6 +105,15 @@ def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
     if plain and weight is not None and weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
         return Affine(weight, bias, *named)
     return _probed(name, module, width, like, weight)
+
+
+def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float[Tensor, "H E in"]:
+    """The rows of a matrix that are the given units: a view where they follow one another, which takes no memory."""
+    flat = units.flatten()
+    first = int(flat[0])
+    if torch.equal(flat.cpu(), torch.arange(first, first + len(flat))):
+        return weight[first : first + len(flat)].unflatten(0, tuple(units.shape))
+    return weight[units]
 
 
 def _get(module: nn.Module, name: str) -> Any:

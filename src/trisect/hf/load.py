@@ -26,7 +26,7 @@ from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import output_at, row_scores
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
-from trisect.hf.refusal import check_finite
+from trisect.hf.refusal import check_finite, total
 from trisect.hf.restart import Restarts
 from trisect.hf.shared_passes import SharedPasses
 from trisect.hf.sides import find_sides, labelled
@@ -70,7 +70,7 @@ def _writes(model: nn.Module) -> int:
 
 
 def _sums(model: nn.Module) -> tuple[float, ...]:
-    return tuple(float(p.detach().sum(dtype=torch.float64)) for p in model.parameters())
+    return tuple(total(p) for p in model.parameters())
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class Pretrained:
         _check_state(self.name, self.state, self.model)
         with evaluating(self.model):
             check_maps(self.model, self.name, self._laws(), self.addresses)
-        return tuple(found.projections for found in self.proof.found if found.valid)
+        return tuple(found.projections.copied() for found in self.proof.found if found.valid)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class Pretrained:
             if own is not None and own.module == call.module and own.valid:
                 checker.call(call)
                 block = blocks.pop(own.projections.address, None)
-                take(Seen(own.projections, _moved(call), block))
+                take(Seen(own.projections.copied(), _moved(call), block))
             return outline(call, pattern)
 
         with (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.trace import Origin
-from trisect.hf.affine import Affine, Passed, PassRecord
+from trisect.hf.affine import Affine, Passed, PassRecord, rows_of
 from trisect.hf.calls import Call
 from trisect.hf.operands import tensors_in
 from trisect.hf.sketches import OutLaw, map_law, out_law
@@ -195,7 +195,7 @@ def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
 
 def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:
     affine, flat = passed.map(), columns.flatten()
-    weight = affine.weight[:, flat].detach().T.reshape(*columns.shape, -1)
+    weight = rows_of(affine.weight.detach().T, columns)
     made = _summed(call, weight)
     x, y = passed.x.detach(), passed.leaf.detach().reshape(-1, weight.shape[-1])
     words = f"columns of {passed.name}"

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, TrisectError
 
+PART = 1 << 22  # numbers that are converted at once
+
 
 @contextlib.contextmanager
 def saying(refusal: Callable[[Exception], ModelError]) -> Iterator[None]:
@@ -74,6 +76,12 @@ def not_tokenized(name: str, text: object) -> Callable[[Exception], ModelError]:
     return refusal
 
 
+def total(tensor: Tensor) -> float:
+    """The sum of all numbers in float64, taken by parts: a whole tensor is never converted at once."""
+    parts = tensor.detach().flatten().split(PART)
+    return sum((float(part.sum(dtype=torch.float64)) for part in parts), 0.0)
+
+
 def check_finite(name: str, model: nn.Module) -> None:
     """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
     wrong = [
@@ -92,10 +100,8 @@ def check_finite(name: str, model: nn.Module) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    with torch.no_grad():
-        return bool(torch.isfinite(tensor.detach().float().sum())) or bool(
-            torch.isfinite(tensor.detach().float()).all()
-        )
+    parts = tensor.detach().flatten().split(PART)
+    return all(bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all()) for p in parts)
 
 
 def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: Mapping[str, Any]) -> None:

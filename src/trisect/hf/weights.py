@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.trace import Address, NormedMap, Origin, Projections
-from trisect.hf.affine import Affine, Normed, Passed, PassRecord, cut
+from trisect.hf.affine import Affine, Normed, Passed, PassRecord, cut, rows_of
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
 from trisect.hf.feed_forward import find_forward
@@ -223,7 +223,7 @@ def _selected(
     placed = find_placement(name, t, chosen, before, max(tolerance(t), tolerance(passed.leaf)))
     if placed.words and (residual <= tolerance(t) or placed.words.startswith("at position 0 ")):
         return TracedPart(Origin("mixed", placed.words, residual=residual), passed=(passed,))
-    weight, bias = affine.weight[units], None if affine.bias is None else affine.bias[units]
+    weight, bias = rows_of(affine.weight, units), None if affine.bias is None else affine.bias[units]
     weight, factor = weight.transpose(1, 2), factors.to(weight)
     if not even:
         weight, bias, scale = weight * factor[:, None], None if bias is None else bias * factor, 1.0

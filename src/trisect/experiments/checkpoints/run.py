@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
         known = "Rewinding is measured in its loss."
         raise ModelError(f"{model} has no loss of its own.", known, "Give a model with its language-model head.")
     trials = Trials(subject, subject.model, texts, settings.batch)
+    untrained = above_chance(float(trials.final.sum() / trials.tokens.sum()), _vocabulary(subject))
     how = How(settings.points, settings.epsilon, settings.exact, settings.seed)
     options = Options(None, settings.dtype, "cpu", None, settings.pickle, settings.remote_code)
 
@@ -52,7 +54,23 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     facts = _facts(settings, trials, texts)
     table = frame("sites", [row | {"subject": facts.subject} for row in rows])
     cut = [note for batch in trials.batches for note in batch.notes]
-    return Measured({"sites": table}, facts, tuple(dict.fromkeys((*texts.notes, *notes, *said, *cut))))
+    return Measured({"sites": table}, facts, tuple(dict.fromkeys((*texts.notes, *untrained, *notes, *said, *cut))))
+
+
+def _vocabulary(subject: Pretrained) -> int | None:
+    """How many tokens a model chooses from; null where it does not say."""
+    config = getattr(subject.model, "config", None)
+    found = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
+    return found if isinstance(found, int) else None
+
+
+def above_chance(loss: float, vocabulary: int | None) -> tuple[str, ...]:
+    """A warning where a final model's loss in nats is above that of equal guesses."""
+    if vocabulary is None or not loss > math.log(vocabulary):
+        return ()
+    chance = f"ln {vocabulary:,} = {math.log(vocabulary):.2f}"
+    said = f"The final model's loss, {loss:.2f} nats per token, is above that of equal guesses, {chance}"
+    return (f"{said}: its language-model head may never have been trained, and what is rewound then means little.",)
 
 
 def _load(settings: RewindSettings) -> Pretrained:

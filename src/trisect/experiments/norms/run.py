@@ -59,9 +59,10 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     """
     subject, texts, block = bench.subject, bench.texts, settings.block
     layers = {p.address: p for p in subject.projections() if p.address in subject.shape.heads}
-    left_out = _left_out(subject, layers.values())
+    left_out, expansion = _left_out(subject, layers.values()), _expansion(layers.values())
     counted = _count(subject, texts, settings.batch)
     heads = {a: len(p.w_o) for a, p in layers.items() if p.w_o is not None}
+    del layers  # a copy of the model's own
     tallies = {
         stack: StackTally(stack, {a: LayerTally(h, block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
@@ -75,7 +76,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     rows = [
         row for i, tally in enumerate(tallies.values()) for row in stack_rows(tally, drawn, {} if i else statistics)
     ]
-    rows += _expansion(layers.values())
+    rows += expansion
     measures = frame("measures", [{"subject": subject.name} | row for row in rows])
     absent = _missing(next(iter(tallies.values())))
     notes = tuple(dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_behind(around), *absent)))
