@@ -57,7 +57,9 @@ def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
     assert set(counts.select("measure", "len").rows()) == {("rewind_loss_nats", 5), ("midstage_loss_nats", 4)}
     first, untrained, cut = result.notes
     assert (first, cut) == ("a & b", "Texts longer than 16 tokens were cut into windows that do not see each other.")
-    assert untrained.startswith("The final model's loss, 3.95 nats per token, is above that of equal guesses, ln 35 = 3.56")
+    assert untrained.startswith(
+        "The final model's loss, 3.95 nats per token, is above that of equal guesses, ln 35 = 3.56"
+    )
 
 
 def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes(result, tmp_path):
