@@ -112,7 +112,7 @@ def serve(
     wait: bool = True,
     revision: str | None = None,
     dtype: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     device_map: str | None = None,
     pickle: bool = False,
     remote_code: bool = False,

@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 from tests import tinyhf
@@ -18,7 +19,7 @@ from trisect.core.errors import SiteError, SpecError
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import run, widget
-from trisect.server.answering import PageModel
+from trisect.server.answering import PageModel, weights_in
 from trisect.server.app import make_app
 from trisect.server.guard import HEADERS
 from trisect.server.python import python
@@ -289,3 +290,24 @@ def test_without_anywidget_the_widget_names_the_command_that_installs_it(gpt, mo
     with pytest.raises(SpecError, match="needs the package anywidget") as error:
         trisect.switchboard(gpt)
     assert "trisect[notebook]" in error.value.todo
+
+
+def test_a_small_model_answers_in_one_thread_and_leaves_the_number_as_it_was(gpt, monkeypatch):
+    seen = []
+    model = PageModel(gpt)
+    answer = model._answer
+    monkeypatch.setattr(model, "_answer", lambda *given: seen.append(torch.get_num_threads()) or answer(*given))
+    torch.set_num_threads(2)
+    try:
+        model.answer(read_state(STATE), "")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1]
+    assert weights_in(gpt) == sum(p.numel() for p in gpt.model.parameters())
+
+
+def test_the_python_names_only_what_was_chosen():
+    assert run._source("somewhere", {"device": "auto", "dtype": None}) == "'somewhere'"
+    assert run._source("somewhere", {"dtype": "float64", "pickle": False}) == "'somewhere', dtype='float64'"
+    assert run._source(object(), {}) == ""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+import torch
 
 from trisect.core.json_text import Json
 from trisect.core.printable import safe, safe_data
@@ -17,11 +21,14 @@ from trisect.experiments.explore.page import html
 from trisect.experiments.explore.picture import ExplorerPicture
 from trisect.experiments.explore.pieces import readable
 from trisect.experiments.explore.run import take_picture
+from trisect.hf.load import Pretrained
+from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import Intervention, Planned, PreparedText
 from trisect.server.python import python
 from trisect.server.state import PageState
 
 TEXTS = 4  # prepared texts that are kept
+SMALL = 100_000_000  # weights up to which one thread answers a short text soonest: several wait for each other
 QUICK = 1  # zlib's effort: the page is on this machine
 StillWanted = Callable[[], None]
 
@@ -50,6 +57,11 @@ class PageModel:
     example: str = ""
     _ready: OrderedDict[tuple[TextOrPair, TextOrPair | None], PreparedText] = field(default_factory=OrderedDict)
 
+    @functools.cached_property
+    def small(self) -> bool:
+        """Whether the model is so small that threads cost more than they bring."""
+        return weights_in(self.subject) <= SMALL
+
     def about(self) -> dict[str, Json]:
         """What a page has to know of the model before any text."""
         shape = self.subject.shape
@@ -65,6 +77,10 @@ class PageModel:
 
     def answer(self, state: PageState, has: str, check: StillWanted = lambda: None) -> PageAnswer:
         """The answer to a state; `check` is called between passes and may raise. Raises TrisectError."""
+        with single_thread() if self.small else nullcontext():
+            return self._answer(state, has, check)
+
+    def _answer(self, state: PageState, has: str, check: StillWanted) -> PageAnswer:
         ready = self._prepared(state)
         planned = ready.plan(state.by_site)
         check()
@@ -117,6 +133,28 @@ class PageModel:
             "notes": [safe(note) for note in change.notes],
             "python": safe(python(self.source, state)),
         }
+
+
+def weights_in(subject: AnsweringSubject) -> int:
+    """How many numbers a model's weights are; 0 where they are not known."""
+    match subject:
+        case Pretrained():
+            return sum(p.numel() for p in subject.model.parameters())
+        case OwnModel():
+            return sum(p.numel() for p in subject.parameters.values())
+        case _:
+            return 0
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Inside, PyTorch computes in one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _mark(state: PageState, planned: tuple[Planned, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import secrets
 import socket
@@ -151,8 +152,10 @@ def _source(model: Any, fetched: dict[str, Any]) -> str:
     """What `trisect.load` is given; empty for a module, which has no name."""
     if not isinstance(model, (str, Path)):
         return ""
-    plain = {"device": "cpu", "pickle": False, "remote_code": False}
-    named = [f"{name}={value!r}" for name, value in fetched.items() if value != plain.get(name)]
+    from trisect.lab.subject import load
+
+    plain = {name: one.default for name, one in inspect.signature(load).parameters.items()}
+    named = [f"{name}={value!r}" for name, value in fetched.items() if value != plain[name]]
     return ", ".join([repr(str(model)), *named])
 
 
