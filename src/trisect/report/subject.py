@@ -87,4 +87,4 @@ def unedited(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = ""
     row = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
     loss = Estimate("unedited", row["value"], row["low"], row["high"], row["n"])
     said += f", in nats per token. Unedited it is {spoken(loss.mean, loss.low, loss.high, False)}."
-    return Finding("unedited", said, "nats", (loss,))
+    return Finding("unedited", said, "nats", (loss,), signed=False)
