@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
 from trisect.core.errors import ModelError, StudyError
-from trisect.core.subject import TextOrPair, Texts
+from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.experiments.study.result import Study
 from trisect.lab.inputs import open_any
 from trisect.lab.subject import load as load
@@ -17,10 +17,15 @@ from trisect.text.corpus import Corpus
 from trisect.text.sources import open_corpus
 
 if TYPE_CHECKING:
+    from anywidget import AnyWidget
+
     from trisect.claims import ListedPart
+    from trisect.experiments.explore.widget import Framed
     from trisect.hf.proof import Proof
     from trisect.measure.intervention import Intervention
+    from trisect.report.notebook import Chart
     from trisect.server.run import Served
+    from trisect.theory.result import Construction
 
 
 @door()
@@ -34,7 +39,7 @@ def texts(
     return open_any(where, split, reader, limit)
 
 
-def chart(result: Any) -> Any:
+def chart(result: Construction) -> Chart:
     """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
     from trisect.experiments.theory.figures import chart as draw
 
@@ -44,7 +49,7 @@ def chart(result: Any) -> Any:
 @door()
 def prove(
     model: Any,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: ModelInputs | None = None,
     revision: str | None = None,
     dtype: str | None = None,
     device: str = "auto",
@@ -61,7 +66,7 @@ def prove(
 
 
 @door()
-def explore(reading: Any, text: Any = None, row: int = 0) -> Any:
+def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
     """A view into every head of one row of a Reading, or of a model and a text, for a notebook.
 
     A text may be a pair, source and target; the row counts from 0.
@@ -136,7 +141,7 @@ def serve(
 
 
 @door()
-def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequence[str] = ()) -> Any:
+def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequence[str] = ()) -> AnyWidget:
     """The page of `serve` inside a notebook, answered by the kernel: switch q, k or v of any site, and see what changes.
 
     `model` is what `trisect.load` takes or returns. Needs the extra `trisect[notebook]`.

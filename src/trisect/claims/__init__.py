@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from trisect.claims.preconditions import MARGIN, Check, preconditions
 from trisect.claims.sampled import LEAST, judge_sampled
@@ -45,7 +45,7 @@ class ListedPart(TypedDict):
     unit: str
     reason: str
     decides: bool
-    effect: Any
+    effect: object
 
 
 def listing(unit: str | None = None) -> list[ListedPart]:

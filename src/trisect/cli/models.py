@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 
@@ -12,8 +13,10 @@ from trisect.cli.options import columns
 from trisect.cli.terminal import say, say_json, say_step
 from trisect.core.errors import SpecError
 
+C = TypeVar("C", bound=Callable[..., object])
 
-def model_options(function: Any) -> Any:
+
+def model_options(function: C) -> C:
     """The argument MODEL, and how it is fetched."""
     for option in (
         click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING
 from pathlib import Path
@@ -142,7 +142,7 @@ def _default(one: Declared) -> Any:
     return None if one.default is MISSING else one.default
 
 
-def parsed(settings: type[Any], named: dict[str, Any]) -> dict[str, Any]:
+def parsed(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:
     """What click read, as `build` takes it."""
     return {one.name: _value(one, named[one.name]) for one in flat(settings) if one.name in named}
 
@@ -208,7 +208,7 @@ def say_places(done: Result[Any]) -> None:
         say(f"report  {done.report.resolve()}")
 
 
-def columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+def columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Rows as columns side by side, as wide as they are: nothing is cut off."""
     if not rows:
         return []

@@ -104,6 +104,8 @@ class Parts(NamedTuple):
 Writer: TypeAlias = Callable[[Parts], Parts]
 TextOrPair: TypeAlias = str | tuple[str, str]
 
+ModelInputs: TypeAlias = Mapping[str, Any]  # what a model's own forward takes by name: tensors, as a rule
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -113,7 +115,7 @@ class Batch:
     positions are neither the source's nor the target's.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: ModelInputs
     source: Side
     target: Side | None
     rows: tuple[tuple[int, int], ...]

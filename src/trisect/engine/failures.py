@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 from trisect.core import errors
 from trisect.core.errors import TrisectError
@@ -19,10 +18,11 @@ def failure(error: Exception) -> dict[str, Json]:
     return {"crash": "".join(traceback.format_exception(error))}
 
 
-def read_failure(message: Mapping[str, Any]) -> Failed | None:
+def read_failure(message: Mapping[str, Json]) -> Failed | None:
     """The error that a message is about; null where it is about none."""
-    if "error" in message:
-        kind, *parts = message["error"]
+    said = message.get("error")
+    if isinstance(said, list):
+        kind, *parts = map(str, said)
         return Failed(getattr(errors, kind, TrisectError)(*parts))
     if "crash" in message:
         return Failed(RuntimeError(message["crash"]))

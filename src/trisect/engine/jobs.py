@@ -156,7 +156,7 @@ class Node:
     """Where jobs of one process work: a folder on its own disk, and what its jobs have read and share."""
 
     folder: Path
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
     left: list[Path] = field(
         default_factory=list
     )  # folders of earlier jobs, empty when all that was in them has landed

@@ -84,7 +84,7 @@ def _desk(whose: JobOwner, depot: Depot | None) -> _Desk:
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def perform(errand: str, values: Mapping[str, Any], board: Any) -> bytes:
+def perform(errand: str, values: Mapping[str, ray.ObjectRef], board: Any) -> bytes:
     """Do a job; `values` are Ray's handles to parcels by hash. Files under way go to the board, the last ones are returned."""
     asked = json.loads(errand)
     number, whose, node = asked["number"], JobOwner(asked["own"], asked["call"]), asked["node"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address
 from trisect.hf.calls import Call, CallHook
 from trisect.hf.sources import SELF, find_sources, flows
@@ -14,7 +14,7 @@ from trisect.hf.stacks import Met, container, name_stacks, number_layers, tower_
 
 
 def find_addresses(
-    name: str, model: nn.Module, calls: Sequence[Call], inputs: Mapping[str, Any], hook: CallHook
+    name: str, model: nn.Module, calls: Sequence[Call], inputs: ModelInputs, hook: CallHook
 ) -> tuple[Address, ...]:
     """The address of every call of one forward pass, in order.
 
@@ -29,7 +29,7 @@ def find_addresses(
     return made
 
 
-def _tower(met: Met, inputs: Mapping[str, Any]) -> str:
+def _tower(met: Met, inputs: ModelInputs) -> str:
     """The tower by the module's name, else by the input that has as many positions as it asks from."""
     crossing = met.kind != SELF  # which may be called by what it reads
     if said := tower_of(container(met.module) if crossing else met.module):
@@ -47,7 +47,7 @@ def _main(
     towers: list[str],
     model: nn.Module,
     calls: Sequence[Call],
-    inputs: Mapping[str, Any],
+    inputs: ModelInputs,
     hook: CallHook,
 ) -> list[str]:
     """The towers, the main one without a name: the only one, or that of text which all others flow into."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
+from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.opened import parts_of
 from trisect.hf.operands import product_of
 
@@ -144,7 +145,7 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
     return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
 
 
-def ends_of(module: nn.Module, args: Any, kwargs: Mapping[str, Any], out: Any) -> tuple[Tensor, Tensor] | None:
+def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
     """What entered an affine module and what it made, units last; null where it was given or made no numbers."""
     x = args[0] if args else next(iter(kwargs.values()))
     if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point():
@@ -170,7 +171,7 @@ class _Parameters(TorchFunctionMode):
         self.note = note
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: NamedArguments | None = None
     ) -> Any:
         """Run one of torch's functions; a product with a parameter is cut from its graph."""
         if (parts := parts_of(func)) is not None:
@@ -222,7 +223,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
     def enter(_m: nn.Module, _a: Any) -> None:
         depth[0] += 1
 
-    def leave(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
+    def leave(name: str, module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> Any:
         depth[0] -= 1
         ends = ends_of(module, args, kwargs, out)
         if depth[0] or ends is None:

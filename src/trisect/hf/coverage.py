@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
+from trisect.core.subject import ModelInputs
 from trisect.hf.affine import is_affine
 from trisect.hf.calls import NOTHING, Call, CallHook
 from trisect.hf.interface_hook import eager, record_interface
@@ -40,7 +41,7 @@ class Coverage(NamedTuple):
 
 
 @torch.no_grad()
-def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
+def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     """Read one forward pass through both hooks, and keep the one that sees more; the interface where both see the same.
 
     Raises ModelError where two passes over the same inputs differ by themselves.
@@ -80,7 +81,7 @@ def read_coverage(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
 
 
-def _eagerly(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+def _eagerly(model: nn.Module, inputs: ModelInputs) -> Tensor:
     """The answer with eager attention, which shows its weights; raises ModelError where the model has none that runs."""
     try:
         with eager(model):

@@ -15,6 +15,7 @@ from trisect.core.errors import ModelError, unknown
 from trisect.core.steps import began
 from trisect.hf.given_files import INDEX, check_files, check_sizes
 from trisect.hf.refusal import check_finite, not_loaded, saying
+from trisect.hf.tokenizer import Tokenizer
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -37,7 +38,7 @@ class Options:
     remote_code: bool = False
 
 
-def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
+def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | None, str]:
     """The model in evaluation mode, its tokenizer or null, and its objective: causal, masked, seq2seq or output.
 
     The objective follows the architecture that the configuration names: a model saved without a language-model head

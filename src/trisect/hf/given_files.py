@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from trisect.core import json_text
 from trisect.core.errors import ModelError
+from trisect.core.json_text import Json
 from trisect.core.typecheck import shortened
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -46,7 +47,7 @@ def check_files(folder: Path, weights: bool = True) -> None:
     check_sizes(str(folder), body, held(folder) if weights else None)
 
 
-def read_object(path: Path, what: str) -> dict[str, Any]:
+def read_object(path: Path, what: str) -> dict[str, Json]:
     """The object in a JSON file of a model; raises ModelError where it holds anything else."""
     todo = "Give the file that save_pretrained wrote."
     if not path.is_file():
@@ -69,7 +70,7 @@ def check_architectures(folder: Path, named: object) -> None:
     raise ModelError(f"architectures of {folder / CONFIG} is {shortened(named)}.", known, TODO)
 
 
-def check_sizes(name: str, body: Mapping[str, Any], weights: WeightsHeld | None) -> None:
+def check_sizes(name: str, body: Mapping[str, object], weights: WeightsHeld | None) -> None:
     """Raise ModelError for numbers of layers, heads, widths and positions that no model, or not these weights, can have.
 
     A number of layers is built one after the other: one that is beyond the tensors that there are would not come to an end.
@@ -90,7 +91,7 @@ def check_sizes(name: str, body: Mapping[str, Any], weights: WeightsHeld | None)
             raise ModelError(f"{field} of {name} is {shortened(value)}.", known, TODO)
 
 
-def _fields(body: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _fields(body: Mapping[str, object], before: str = "") -> Iterator[tuple[str, Any]]:
     """Every field of a configuration, those of the configurations inside it too."""
     for key, value in body.items():
         if isinstance(value, Mapping):
@@ -107,7 +108,7 @@ def weight_files(folder: Path) -> list[Path]:
         if not isinstance(shards, dict) or not shards or not all(isinstance(v, str) for v in shards.values()):
             known = "It has no weight_map from names of tensors to names of files."
             raise ModelError(f"{folder / INDEX} is no index of weights.", known, TODO)
-        found = sorted(set(shards.values()))
+        found = sorted({str(shard) for shard in shards.values()})
         if outside := [one for one in found if Path(one).name != one]:
             known = "A model's weights lie in its own folder."
             raise ModelError(f"{folder / INDEX} names {outside[0]!r}.", known, "Put that file into the folder.")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, RowScores, Shape, TextOrPair, Writer
+from trisect.core.subject import Batch, ModelInputs, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
@@ -35,7 +35,7 @@ from trisect.hf.sketches import CallLaws
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
 MOST = 1_000  # windows in one Reading, all of them in memory
-Inputs = Mapping[str, Any]
+Inputs = ModelInputs
 
 
 class Seen(NamedTuple):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
+from trisect.hf.arguments import Arguments, NamedArguments
 
 
 @contextlib.contextmanager
@@ -55,7 +56,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def rows_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int | None:
     """How many sequences an nn.MultiheadAttention is given at once; null for any other module."""
     query = args[0] if args else kwargs.get("query")
     if not isinstance(module, nn.MultiheadAttention) or not isinstance(query, Tensor):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trisect.core.subject import Parts, Writer
+from trisect.hf.arguments import Arguments, NamedArguments
 
 SDPA = F.scaled_dot_product_attention
 SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
@@ -29,7 +30,7 @@ SAME = {
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def tensors_in(given: Iterable[Any]) -> list[Tensor]:
+def tensors_in(given: Iterable[object]) -> list[Tensor]:
     """The tensors in nested lists, tuples and dicts, in their order."""
     found: list[Tensor] = []
     for x in given:
@@ -42,7 +43,7 @@ def tensors_in(given: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-def factor_after(func: Callable[..., Any], args: tuple[Any, ...], factor: float | None) -> float | None:
+def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None) -> float | None:
     """What multiplies q·k after that function, null where it is no longer one number."""
     name = getattr(func, "__name__", "")
     if factor is None or name in SAME:
@@ -180,7 +181,7 @@ class Product:
         return weights, values, Operand(operands[side], self.letters[2], batch + own[side] + own[1 - side])
 
 
-def product_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
+def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
     """The product of two tensors that a call of one of torch's functions is; null where it is none."""
     if func is torch.einsum:
         tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
@@ -224,7 +225,7 @@ class SdpaCall(NamedTuple):
 
 
 def use_sdpa(
-    args: tuple[Any, ...], kwargs: dict[str, Any], rows: int, writer: Writer | None, held: Tensor | None
+    args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, held: Tensor | None
 ) -> SdpaCall:
     """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I."""
     given: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from trisect.core.subject import Parts
+from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.calls import Edits
 from trisect.hf.operands import Operand, Product
 
@@ -48,8 +49,8 @@ class TensorView(NamedTuple):
     """An operation on one tensor alone, and which of its results is meant."""
 
     func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Arguments
+    kwargs: NamedArguments
     which: int
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class ForwardPass:
         """The module that began last is done."""
         self.rows = self.frames.pop().around
 
-    def born(self, out: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def born(self, out: Any, func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> None:
         """Note which operation made a tensor, and of what, where that is one tensor alone."""
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         for i, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):

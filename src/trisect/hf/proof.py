@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.steps import began
-from trisect.core.subject import Heads, Parts, Shape, Writer
+from trisect.core.subject import Heads, ModelInputs, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
 from trisect.hf.addresses import find_addresses
 from trisect.hf.blocks import Around
@@ -121,7 +121,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def prove(name: str, model: nn.Module, inputs: Mapping[str, Any] | None = None) -> Proof:
+def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Proof:
     """Prove on one forward pass that what is read of a model's attention is what the model computes.
 
     In this order: coverage (every attention is seen), laws (weights sum to one, weights v = output, the answer is
@@ -166,7 +166,7 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
 
 
 def find_causes(
-    model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, calls: Sequence[Call]
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
 ) -> tuple[tuple[bool, bool, bool], ...]:
     """For each call whether a write to its q, k and v reaches the answer.
 
@@ -202,7 +202,7 @@ def find_causes(
 
 
 @torch.no_grad()
-def _opposed(model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, order: int, part: int, clean: Tensor) -> bool:
+def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor) -> bool:
     """Whether the answer changes when the negative of q, k or v is written to one call."""
 
     def write(parts: Parts) -> Parts:

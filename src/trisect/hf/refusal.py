@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, TrisectError
+from trisect.core.subject import ModelInputs
 
 PART = 1 << 22  # numbers that are converted at once
 
@@ -104,7 +105,7 @@ def _finite(tensor: Tensor) -> bool:
     return all(bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all()) for p in parts)
 
 
-def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: Mapping[str, Any]) -> None:
+def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) -> None:
     """Raise ModelError for token ids that a model's embedding has no row for."""
     for field in ("input_ids", "decoder_input_ids"):
         ids = inputs.get(field)

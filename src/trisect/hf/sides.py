@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, Side, crosses, key_side_of, keys_of, side_of
 from trisect.hf.batches import IGNORED
 from trisect.hf.calls import Call
@@ -60,7 +61,7 @@ class Stack:
         return torch.stack(own).any(0) if own else torch.ones(rows, length, dtype=torch.bool)
 
 
-def find_sides(inputs: Mapping[str, Any], tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]) -> Sides:
+def find_sides(inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]) -> Sides:
     """The sides of a dict of the model's own inputs, for as many positions as its attention saw."""
     stacks = [
         Stack(name, [c for c, a in zip(calls, addresses, strict=True) if a.stack == name])
@@ -121,7 +122,7 @@ def _joined(sides: Sequence[Side]) -> Side:
     return Side(tokens, torch.cat([s.real for s in sides], 1), torch.cat([s.special for s in sides], 1), ids)
 
 
-def _side(inputs: Mapping[str, Any], key: str, tokenizer: Any, one: Stack, shape: tuple[int, int]) -> Side:
+def _side(inputs: ModelInputs, key: str, tokenizer: Any, one: Stack, shape: tuple[int, int]) -> Side:
     given, mask = inputs.get(key), inputs.get(MASKS[key])
     fits = one.main and isinstance(given, Tensor) and tuple(given.shape) == shape
     masked = one.main and isinstance(mask, Tensor) and tuple(mask.shape) == shape
@@ -144,7 +145,7 @@ def _nameless(real: Tensor) -> Side:
     return Side(tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(rows)), real, ~real)
 
 
-def labelled(inputs: Mapping[str, Any], config: Any) -> dict[str, Any]:
+def labelled(inputs: ModelInputs, config: Any) -> dict[str, object]:
     """The inputs; where token ids stand for images, sounds or videos, with labels that leave those out."""
     ids, own = inputs.get("input_ids"), dict(inputs)
     names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]

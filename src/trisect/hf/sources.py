@@ -7,13 +7,14 @@ of them the queries depend on, and which of them the values. Names and lengths a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from trisect.core.subject import Parts
+from trisect.core.subject import ModelInputs, Parts
+from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.calls import Call, CallHook, Edits
 
 SELF, CROSS, MERGED = "self", "cross", "merged"
@@ -36,7 +37,7 @@ class EnteredFloats:
         self.leaves: list[Tensor] = []
         self.uses: dict[str, int] = {}
 
-    def enter(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def enter(self, name: str, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
         """A module that attends, or one around it, begins; the outermost that is given floats is cut off."""
         self.uses[name] = self.uses.get(name, -1) + 1
         if self.inside is not None:
@@ -71,7 +72,7 @@ def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tens
 
 
 def find_sources(
-    model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, calls: Sequence[Call]
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
 ) -> tuple[CallSource, ...]:
     """Whose positions the keys of every call are, in order; what no gradient says is decided by lengths."""
     around = _around([call.module for call in calls])
@@ -142,7 +143,7 @@ def _by_length(call: Call) -> str:
 
 
 @torch.no_grad()
-def flows(model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, source: int, later: Call) -> bool:
+def flows(model: nn.Module, inputs: ModelInputs, hook: CallHook, source: int, later: Call) -> bool:
     """Whether what one call gives reaches a later one: whether its queries change when the values of the first do."""
 
     def write(parts: Parts) -> Parts:

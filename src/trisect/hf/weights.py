@@ -7,14 +7,15 @@ then says which output of which map each of its dimensions is, and times what.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
 from trisect.hf.affine import Affine, Normed, Passed, PassRecord, cut, rows_of
 from trisect.hf.blocks import Around, find_around
@@ -65,7 +66,7 @@ class TracedPart(NamedTuple):
 
 
 def find_weights(
-    model: nn.Module, inputs: Mapping[str, Any], hook: CallHook, addresses: Sequence[Address]
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
 ) -> tuple[CallWeights, ...]:
     """The projections of every attention call of a forward pass of `inputs`, in the order of calls.
 

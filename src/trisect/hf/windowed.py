@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trisect.core.subject import Parts
+from trisect.core.subject import ModelInputs, Parts
 from trisect.hf.affine import affine_modules
 
 
@@ -183,9 +183,7 @@ def _detached(out: Any) -> Any:
 
 
 @torch.enable_grad()
-def find_pieces(
-    model: nn.Module, inputs: Mapping[str, Any], unread: Sequence[UnreadAttention]
-) -> tuple[WindowedLayer, ...]:
+def find_pieces(model: nn.Module, inputs: ModelInputs, unread: Sequence[UnreadAttention]) -> tuple[WindowedLayer, ...]:
     """How attention that no hook reads is read: of three equally wide maps, v is what the output is linear in, q what stays in its place.
 
     A module where that does not hold is left out.

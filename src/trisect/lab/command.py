@@ -15,7 +15,7 @@ from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 S = TypeVar("S")
 
 
-def groups_of(settings: Any) -> Iterable[Any]:
+def groups_of(settings: Any) -> Iterable[object]:
     """The groups of shared settings that are given."""
     found = (getattr(settings, one.name) for one in declared(type(settings)) if isinstance(one, Group))
     return (group for group in found if group is not None)

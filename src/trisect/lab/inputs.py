@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from trisect.core.bounds import FLEET, TRAINING
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
@@ -50,6 +50,17 @@ Window = Annotated[
 ]
 
 
+class FetchOptions(TypedDict):
+    """The options of `load` besides the model, its tokenizer, its inputs and its window."""
+
+    revision: str | None
+    dtype: str | None
+    device: str
+    device_map: str | None
+    pickle: bool
+    remote_code: bool
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """A model to be read, and how it is fetched."""
@@ -72,10 +83,16 @@ class ModelSource:
         """The model, loaded unless it is one already; raises ModelError where it cannot be read."""
         return _opened(self, self.model, window=self.window, **self.fetched())
 
-    def fetched(self) -> dict[str, Any]:
+    def fetched(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
-        names = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "revision": self.revision,
+            "dtype": self.dtype,
+            "device": self.device,
+            "device_map": self.device_map,
+            "pickle": self.pickle,
+            "remote_code": self.remote_code,
+        }
 
 
 Models = Annotated[

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
+from trisect.core.json_text import Json
 from trisect.report.points import Point
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.tested import number
@@ -92,13 +93,13 @@ class FigureNumbers(TypedDict):
     """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which."""
 
     at: str
-    measures: list[Any]
+    measures: list[list[str]]
     sites: list[str]
     runs: list[str]
     axes: list[list[float]]
     keys: list[str]
-    series: list[list[Any]]
-    views: list[dict[str, Any]]
+    series: list[list[Json]]
+    views: list[dict[str, Json]]
 
 
 def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> FigureNumbers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import altair as alt
 import polars as pl
@@ -66,6 +66,17 @@ def chart(drawn: alt.ConcatChart) -> Chart:
     return shown
 
 
+class VerdictRow(TypedDict):
+    """What a card reads of a line of the table `claims`."""
+
+    effect: float | None
+    low: float | None
+    high: float | None
+    margin: float | None
+    unit: str | None
+    reason: str | None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a study says of one claim, showing itself as a card; `row` is its line of the table `claims`.
@@ -74,7 +85,7 @@ class Verdict:
     """
 
     card: Card
-    row: Mapping[str, Any]
+    row: VerdictRow
 
     @property
     def id(self) -> str:
@@ -94,7 +105,7 @@ class Verdict:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Its 95 % interval; null with one seed."""
-        return None if self.row["low"] is None else (self.row["low"], self.row["high"])
+        return None if (low := self.row["low"]) is None or (high := self.row["high"]) is None else (low, high)
 
     @property
     def margin(self) -> float | None:
@@ -138,7 +149,7 @@ class StudyVerdicts(Mapping[str, Verdict]):
 def verdicts(claims: pl.DataFrame) -> StudyVerdicts:
     """Every claim's verdict, from the table `claims`."""
     wholes = {row["claim"]: row for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)}
-    return StudyVerdicts([Verdict(card, wholes[card.id]) for card in cards.cards(claims)])
+    return StudyVerdicts([Verdict(card, cast("VerdictRow", wholes[card.id])) for card in cards.cards(claims)])
 
 
 def _claim(card: Card) -> Markup:

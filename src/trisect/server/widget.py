@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.door import door
 from trisect.core.errors import SpecError, TrisectError
@@ -17,6 +17,9 @@ from trisect.server.component import bench, style
 from trisect.server.run import link
 from trisect.server.state import PageState, read_question
 
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
+
 
 class KernelReply(NamedTuple):
     """What the kernel says to a question: words, and the chunks of the picture as they are."""
@@ -25,7 +28,7 @@ class KernelReply(NamedTuple):
     buffers: tuple[bytes, ...] = ()
 
 
-def reply(model: PageModel, content: Mapping[str, Any]) -> KernelReply:
+def reply(model: PageModel, content: Mapping[str, Json]) -> KernelReply:
     """The reply to one message of the component; an error of three parts where it cannot be answered."""
     given = dict(content)
     page, number = given.pop("page", False), given.get("sequence")
@@ -41,7 +44,7 @@ def reply(model: PageModel, content: Mapping[str, Any]) -> KernelReply:
     return KernelReply({"sequence": number, "words": made.words}, made.chunks)
 
 
-def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], second: Sequence[str]) -> Any:
+def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], second: Sequence[str]) -> AnyWidget:
     """The component as a widget of anywidget's; raises SpecError where that is not installed."""
     need_extra("anywidget", "notebook", "trisect.switchboard")
     if not isinstance(subject, AnsweringSubject):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from trisect.core.edits import SettingValue
 from trisect.core.fields import Setting
 from trisect.core.finding import Finding
-from trisect.core.json_text import Json
 from trisect.core.spec import Design
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Workers
@@ -48,12 +48,15 @@ class DissectSettings:
         str | Path | Design, Setting("The study of planted roles: a preset, a JSON file, or a Design.", option="")
     ] = "roles-quick"
     recall: (
-        Annotated[Mapping[str, Json], Setting("Other values for settings of recall's recipe.", option="", many="pairs")]
+        Annotated[
+            Mapping[str, SettingValue],
+            Setting("Other values for settings of recall's recipe.", option="", many="pairs"),
+        ]
         | None
     ) = None
     translation: (
         Annotated[
-            Mapping[str, Json],
+            Mapping[str, SettingValue],
             Setting("Other values for settings of the translation models' recipe.", option="", many="pairs"),
         ]
         | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -45,7 +45,15 @@ def is_causal(layer: Layer) -> bool:
     return not np.triu(layer.weights.max(axis=0), 1).any()
 
 
-def shares(layer: Layer, keys: Words) -> dict[str, Any]:
+class HeadShares(TypedDict):
+    """Shares of each head among KINDS, by weight and by norm, and how far the two are apart; null without norms."""
+
+    weights: list[list[float]]
+    norms: list[list[float]] | None
+    apart: list[float | None] | None
+
+
+def shares(layer: Layer, keys: Words) -> HeadShares:
     """Per head, how the weights and the norms are shared out among KINDS, and how far the two differ.
 
     Each share is of the sum over all cells; [H][5], those of norms null without norms. `apart` [H] is the mean over

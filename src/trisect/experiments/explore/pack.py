@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trisect.core.errors import CorpusError
+from trisect.core.json_text import Json
 from trisect.experiments.explore.heads import KINDS, is_causal, shares, thumbs
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.pieces import readable
@@ -31,7 +32,7 @@ class Packed(NamedTuple):
     next. `levels` is the number of steps of √a.
     """
 
-    manifest: dict[str, Any]
+    manifest: dict[str, Json]
     chunks: tuple[bytes, ...]
     levels: int
 
@@ -99,7 +100,7 @@ def _guess(picture: ExplorerPicture, levels: int) -> float:
 
 def _packed(
     picture: ExplorerPicture,
-    front: tuple[dict[str, Any], bytes],
+    front: tuple[dict[str, Json], bytes],
     rest: list[np.ndarray],
     levels: int,
     effort: int,
@@ -139,7 +140,7 @@ def _vectors(layer: Layer, bits: int) -> np.ndarray:
     return _raw(scores, v.steps.astype("<f4"), v.ints)
 
 
-def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Any], bytes]:
+def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], bytes]:
     """The manifest, and the chunk of small pictures."""
     heads = sum(len(layer.weights) for layer in picture.layers)
     side = next((side for most, side in ((200, 64), (800, 40)) if heads <= most), 24)

@@ -84,10 +84,10 @@ def summary(picture: ExplorerPicture) -> str:
 
 def exactness(packed: Packed) -> str:
     """What the page keeps of the arrays."""
-    bits = packed.manifest["bits"]
+    steps = 65_535 if packed.manifest["bits"] == 16 else 255
     return (
         f"Weights a are kept in {count(packed.levels)} steps of √a: a shown one is off by at most "
         f"√a/{packed.levels} + 1/(4·{packed.levels}²); a head's norms inherit it from their weight, "
         f"a layer's norms are kept in as many steps of √(norm / largest). "
-        f"q, k and v are kept in {count(2**bits - 1)} steps for each head and dimension, between minus and plus its largest size."
+        f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Bench, Measured
 
 if TYPE_CHECKING:
+    from anywidget import AnyWidget
     from torch import Tensor
 
     from trisect.core.subject import Subject, TextOrPair
+    from trisect.experiments.explore.widget import Framed
 
 # Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
 FLAT = 0.02
@@ -46,7 +48,7 @@ def _rows_after(subject: Subject, text: TextOrPair) -> list[tuple[int, int]]:
     return [row for batch in subject.batches([text], size=8) for row in batch.rows][1:]
 
 
-def explore(reading: Reading, row: int = 0) -> Any:
+def explore(reading: Reading, row: int = 0) -> AnyWidget | Framed:
     """The explorer of one row of a reading, for a notebook: an anywidget, or without that package an object with HTML.
 
     `row` counts from 0. Raises CorpusError when the reading has no such row.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -12,6 +12,9 @@ from trisect.core.extras import there
 from trisect.experiments.explore.pack import pack
 from trisect.experiments.explore.page import HERE, html, manifest, script, style, summary
 from trisect.experiments.explore.picture import ExplorerPicture
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
 
 
 class Framed:
@@ -28,7 +31,7 @@ class Framed:
         return str(Markup(frame).format(html(self._picture)))
 
 
-def show(picture: ExplorerPicture) -> Any:
+def show(picture: ExplorerPicture) -> AnyWidget | Framed:
     """The explorer for a notebook: a widget of anywidget's (`trisect[notebook]`), else an object with HTML.
 
     Raises CorpusError where the text is too long to be shown.

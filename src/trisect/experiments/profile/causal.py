@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trisect.core.errors import CorpusError
 from trisect.core.extras import need_extra
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.erasing import erasure_rows, fit_erasers, passes
@@ -27,7 +28,7 @@ SPLITS = ("test", "valid", "train")
 class CausalTwin(NamedTuple):
     """Rows of erasures, the texts that they were measured on by name and number, and notes."""
 
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[NewRow, ...]
     corpus: str
     texts: int
     notes: tuple[str, ...]

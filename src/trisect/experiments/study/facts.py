@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 from trisect.claims import claims_hash
 from trisect.core.methods import METHODS
@@ -16,7 +16,33 @@ from trisect.report.points import Mean, Point, by_site, order
 POINTS = "percentage points, valid"
 
 
-def numbers(rows: StudyRows) -> dict[str, Any]:
+class NumbersTable(NamedTuple):
+    """A title and a unit for each column, and for each site its cells: the mean and its interval, in words."""
+
+    columns: list[tuple[str, str]]
+    rows: list[tuple[str, list[tuple[str, str]]]]
+
+
+class StudyWords(TypedDict):
+    """What the page says of a study, in words; `today` is the hash of today's claims, `changed` that runs carry another."""
+
+    model: str
+    corpus: str
+    budget: str
+    seeds: str
+    runs: str
+    hashes: list[str]
+    today: str
+    many: bool
+    changed: bool
+    fingerprints: list[str]
+    wall: str
+    products: str
+    versions: list[str]
+    settings: list[tuple[str, list[tuple[str, str]]]]
+
+
+def numbers(rows: StudyRows) -> NumbersTable:
     """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
     items: list[tuple[str, str, bool, list[Point]]] = []
     for one in study_words.methods(rows):
@@ -34,13 +60,13 @@ def numbers(rows: StudyRows) -> dict[str, Any]:
         low, high = (words.number(end, signed, digits) for end in (mean.low, mean.high))
         return words.number(mean.mean, signed, digits), "" if mean.low is None else f"{low} to {high}"
 
-    return {
-        "columns": [(title, unit) for title, unit, _, _ in columns],
-        "rows": [
+    return NumbersTable(
+        [(title, unit) for title, unit, _, _ in columns],
+        [
             (site, [cell(c[3].get(site), c[2], digits) for c, digits in zip(columns, places, strict=True)])
             for site in sites
         ],
-    }
+    )
 
 
 def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
@@ -57,7 +83,7 @@ def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
     return [(title, [p._replace(value=100 * p.value) for p in points]) for title, points in found if points]
 
 
-def study(rows: StudyRows) -> dict[str, Any]:
+def study(rows: StudyRows) -> StudyWords:
     """What the head, the cards and the last section say about the study."""
     experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
     edits = experiment.get("edits")

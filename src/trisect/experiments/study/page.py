@@ -117,9 +117,9 @@ def _answer(rows: StudyRows, figure: Figure | None) -> Section:
 def _numbers(rows: StudyRows) -> Table:
     """The picture as a table."""
     found = facts.numbers(rows)
-    cells = ((site, *(_small(*pair) for pair in cells)) for site, cells in found["rows"])
+    cells = ((site, *(_small(*pair) for pair in cells)) for site, cells in found.rows)
     caption, label = "The same as a table", "Means and intervals by site"
-    columns = ("Site", *(_small(*pair, always=True) for pair in found["columns"]))
+    columns = ("Site", *(_small(*pair, always=True) for pair in found.columns))
     return Table(columns, tuple(cells), caption, folded=True, label=label, wrap=False)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from trisect.core.bounds import RUNS
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.extras import need_extra, there
+from trisect.core.json_text import Json
 from trisect.core.site import Site
 from trisect.core.spec import Design, Rewind, Run, plain
 from trisect.core.study_data import CorpusData, DesignData, LedgerData
@@ -44,6 +45,7 @@ class PlanData(TypedDict):
     corpus: CorpusData
     parameters: int
     runs: list[str]
+    jobs: dict[str, Json]
     core_seconds: dict[str, float]
     disk_bytes: int
     memory_bytes: int

@@ -14,6 +14,7 @@ from torch import nn
 from trisect.core.errors import DamagedFileError, SpecError, unknown
 from trisect.core.files import inside, replace_file
 from trisect.hf.fetch import quiet
+from trisect.hf.tokenizer import OwnTokenizer
 
 PAD, MASK, UNKNOWN = "<pad>", "<mask>", "<unk>"
 SPECIALS = (PAD, MASK, UNKNOWN)
@@ -50,7 +51,7 @@ class GptShape:
             raise SpecError(f"A dropout of {self.dropout}.", "It is a share below 1.", "Give for example 0.1.")
 
 
-def make_tokenizer(characters: Sequence[str], block: int) -> Any:
+def make_tokenizer(characters: Sequence[str], block: int) -> OwnTokenizer:
     """A fast tokenizer whose tokens are single characters, and `<pad>`, `<mask>`, `<unk>`."""
     import transformers
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -59,7 +60,7 @@ def make_tokenizer(characters: Sequence[str], block: int) -> Any:
     inner = Tokenizer(models.WordLevel(vocabulary, UNKNOWN))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     inner.decoder = decoders.Fuse()
-    return transformers.PreTrainedTokenizerFast(
+    made: Any = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner,
         pad_token=PAD,
         mask_token=MASK,
@@ -67,9 +68,10 @@ def make_tokenizer(characters: Sequence[str], block: int) -> Any:
         model_max_length=block,
         clean_up_tokenization_spaces=False,
     )
+    return made
 
 
-def make_model(architecture: GptShape, tokenizer: Any, seed: int) -> nn.Module:
+def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
     """A causal language model with random weights, a function of the seed."""
     import transformers
 
@@ -106,7 +108,7 @@ def make_model(architecture: GptShape, tokenizer: Any, seed: int) -> nn.Module:
         return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
 
-def save(model: Any, tokenizer: Any, folder: Path) -> None:
+def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
     """Write a model and its tokenizer as a Hugging Face folder, each file whole or not at all; config.json comes last."""
     with tempfile.TemporaryDirectory() as scratch, quiet():
         model.save_pretrained(scratch)
@@ -134,7 +136,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         raise DamagedFileError(f"{folder} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
 
 
-def ids_of(text: str, tokenizer: Any) -> list[int]:
+def ids_of(text: str, tokenizer: OwnTokenizer) -> list[int]:
     """A text's ids, one a character; what the tokenizer does not have is `<unk>`."""
     vocabulary, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     return [vocabulary.get(character, unknown) for character in text]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -73,11 +73,14 @@ class TrainingRow(Protocol):
         ...
 
 
+Rows = TypeVar("Rows", contravariant=True)
+
+
 @runtime_checkable
-class Lecture(Protocol):
+class Lecture(Protocol[Rows]):
     """How rows of one kind become a loss."""
 
-    def loss(self, model: nn.Module, rows: Sequence[Any]) -> Tensor:
+    def loss(self, model: nn.Module, rows: Rows) -> Tensor:
         """Summed over all that is predicted, nats."""
         ...
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import CorpusError, SpecError
 from trisect.hf.small.training import padded
+from trisect.hf.tokenizer import OwnTokenizer
 from trisect.text.corruption import IGNORED
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -43,7 +44,7 @@ class TranslatorShape:
             raise SpecError(f"A dropout of {self.dropout}.", "It is a share below 1.", "Give for example 0.1.")
 
 
-def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> Any:
+def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokenizer:
     """A fast tokenizer of about `size` byte-pair pieces, learnt from the words of both sides, that ends a text with `</s>`.
 
     No piece reaches over a space, and a word's first piece begins with `▁`, so that the pieces of a list of words
@@ -70,7 +71,7 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> Any:
     inner.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, end)]
     )
-    return transformers.PreTrainedTokenizerFast(
+    made: Any = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner,
         pad_token=PAD,
         eos_token=END,
@@ -78,9 +79,10 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> Any:
         model_max_length=POSITIONS,
         clean_up_tokenization_spaces=False,
     )
+    return made
 
 
-def make_model(architecture: TranslatorShape, tokenizer: Any, seed: int) -> nn.Module:
+def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
     """A Marian model with random weights, a function of the seed; embeddings of both sides and of the output are one table."""
     import transformers
 
@@ -159,7 +161,7 @@ class Translating:
         ).logits
 
 
-def encode(pairs: Iterable[WordSides], tokenizer: Any) -> list[TranslationIds]:
+def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[TranslationIds]:
     """Pairs of sentences, given as words, as ids with their ends; raises CorpusError where one is too long for the model."""
     both = list(pairs)
     if not both:

@@ -22,7 +22,7 @@ MODELS, REVISIONS = UNITS
 class SeveralModels:
     """Models as `load` takes them, in their order; `group` is the field of the settings that names them."""
 
-    models: tuple[Any, ...]
+    models: tuple[object, ...]
     kind: str
     group: str
     title: str

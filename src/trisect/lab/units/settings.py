@@ -21,12 +21,13 @@ class UnitFacts:
     facts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, given: UnitFacts | Mapping[str, Any]) -> UnitFacts:
+    def of(cls, given: UnitFacts | Mapping[str, object]) -> UnitFacts:
         """From what a record holds of it."""
         if isinstance(given, UnitFacts):
             return given
-        facts = tuple((str(name), str(value)) for name, value in given.get("facts", ()))
-        return cls(**{**given, "findings": tuple(given["findings"]), "facts": facts})
+        own: dict[str, Any] = dict(given)
+        facts = tuple((str(name), str(value)) for name, value in own.get("facts", ()))
+        return cls(**{**own, "findings": tuple(own["findings"]), "facts": facts})
 
 
 @dataclass(frozen=True)

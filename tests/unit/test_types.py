@@ -1,0 +1,94 @@
+"""What crosses a module has a type: no container of Any, and nothing that returns Any, in public functions and fields."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SRC = Path(__file__).parents[2] / "src" / "trisect"
+CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "Mapping", "Sequence", "Iterable", "Iterator", "Collection"}
+# where Any stands all the same, and why
+ALLOWED = {
+    "core/keeping.py dataset_of": "xarray is no dependency, and so gives no type",
+    "core/trace.py Reading.to_xarray": "xarray is no dependency, and so gives no type",
+    "core/subject.py ModelInputs": "what a model's own forward takes by name; it means nothing to others",
+    "hf/arguments.py Arguments": "what foreign functions are called with",
+    "hf/arguments.py NamedArguments": "what foreign functions are called with",
+    "hf/load.py Pretrained.predict": "what a foreign model's forward gives",
+}
+# settings take what Python gives: a model, texts and pairs of any kind, checked where they are opened
+GIVEN = "Annotated"
+
+
+def is_any(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Name) and node.id == "Any"
+
+
+def parsed(node: ast.expr | None) -> ast.AST | None:
+    """An annotation; one that is a text is read as what it says."""
+    return (
+        ast.parse(node.value, mode="eval").body
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else node
+    )
+
+
+def holds_any(node: ast.AST | None) -> bool:
+    """Whether a container in an annotation is one of Any: dict[str, Any], not Experiment[Any, Any]."""
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name) and part.value.id in CONTAINERS:
+            inner = part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
+            if any(map(is_any, inner)):
+                return True
+    return False
+
+
+def gives_any(node: ast.AST | None) -> bool:
+    """Whether a return is Any, or may be: Any | None."""
+    if isinstance(node, ast.BinOp):
+        return gives_any(node.left) or gives_any(node.right)
+    return is_any(node) or holds_any(node)
+
+
+def found(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    """The public functions, fields and aliases of a module, or of a class, with a container of Any or a return of it."""
+    for node in body:
+        name = getattr(node, "name", "")
+        if isinstance(node, ast.ClassDef) and not name.startswith("_"):
+            yield from found(node.body, f"{prefix}{name}.")
+        elif isinstance(node, ast.FunctionDef) and not name.startswith("_"):
+            own = node.args
+            given = [a for a in (*own.posonlyargs, *own.args, *own.kwonlyargs) if holds_any(parsed(a.annotation))]
+            if given or gives_any(parsed(node.returns)):
+                yield prefix + name
+        elif (
+            isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_")
+        ):
+            kind = parsed(node.annotation)
+            alias = isinstance(kind, ast.Name) and kind.id == "TypeAlias"
+            if GIVEN not in ast.unparse(node.annotation) and holds_any(node.value if alias else kind):
+                yield prefix + node.target.id
+
+
+def test_what_holds_any_is_found():
+    said = """
+def one(a: dict[str, Any]): ...
+def two() -> "Any | None": ...
+def _own(a: list[Any]): ...
+def good(a: Any, b: Experiment[Any, Any], c: Mapping[str, object]) -> dict[str, int]: ...
+class Kept:
+    a: list[list[Any]]
+    b: Annotated[tuple[Any, ...], 1]
+    def three(self, *, a: Sequence[Any] | None) -> None: ...
+Alias: TypeAlias = Mapping[str, Any]
+"""
+    assert list(found(ast.parse(said).body)) == ["one", "two", "Kept.a", "Kept.three", "Alias"]
+
+
+def test_no_container_of_any_and_no_return_of_it_crosses_a_module():
+    there = {
+        f"{path.relative_to(SRC)} {name}"
+        for path in sorted(SRC.rglob("*.py"))
+        for name in found(ast.parse(path.read_text(encoding="utf-8")).body)
+    }
+    assert there - set(ALLOWED) == set()
+    assert set(ALLOWED) - there == set()
