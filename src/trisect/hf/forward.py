@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from trisect.core.errors import ModelError
+from trisect.core.subject import ModelInputs
+from trisect.hf.arguments import ModelOutput
 from trisect.hf.calls import Call, Calls, Edits, outline, sparing
 from trisect.hf.proof import Proof, evaluating
 from trisect.hf.refusal import check_ids
@@ -33,12 +35,12 @@ class ProvedModel(NamedTuple):
 
 def run_forward(
     proved: ProvedModel,
-    inputs: Mapping[str, Any],
+    inputs: ModelInputs,
     edits: Edits,
     take: Callable[[Call], Call] = outline,
     prefix: Prefix | None = None,
     start: RestartPoint | None = None,
-) -> tuple[Sequence[Call], Any]:
+) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass, and the model's answer; of each call no more is kept than what `take` leaves of it.
 
     What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises ModelError where the calls are not

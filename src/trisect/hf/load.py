@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ModelInputs, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
+from trisect.hf.arguments import ModelOutput
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits, edits_at, outline
@@ -236,7 +237,7 @@ class Pretrained:
         inputs: Inputs,
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-    ) -> Any:
+    ) -> ModelOutput:
         """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
         return self._run(inputs, edits_at(self.addresses, write, hold))[1]
 

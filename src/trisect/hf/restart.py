@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trisect.hf.arguments import ModelOutput
 from trisect.hf.calls import Call, Calls
 
 LEAST, SHARE = 64 * 2**20, 0.2  # bytes of outputs that may be kept: at least, and as a share of the weights'
@@ -33,7 +34,7 @@ class RestartPoint(NamedTuple):
 
     last: int
     calls: int
-    given: Mapping[nn.Module, Any]
+    given: Mapping[nn.Module, ModelOutput]
 
 
 @dataclass(eq=False)
