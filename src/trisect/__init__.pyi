@@ -142,8 +142,8 @@ def dissect(
     model: Any = None,
     study: str | Path | Design = 'all-layers',
     roles: str | Path | Design = 'roles-quick',
-    recall: Mapping[str, bool | int | float | str | list[bool | int | float | str | list[ForwardRef('Json')] | dict[str, ForwardRef('Json')] | None] | dict[str, bool | int | float | str | list[ForwardRef('Json')] | dict[str, ForwardRef('Json')] | None] | None] | None = None,
-    translation: Mapping[str, bool | int | float | str | list[bool | int | float | str | list[ForwardRef('Json')] | dict[str, ForwardRef('Json')] | None] | dict[str, bool | int | float | str | list[ForwardRef('Json')] | dict[str, ForwardRef('Json')] | None] | None] | None = None,
+    recall: Mapping[str, str | float | int | bool | None] | None = None,
+    translation: Mapping[str, str | float | int | bool | None] | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[DissectFacts]: ...
