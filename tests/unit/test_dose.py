@@ -40,12 +40,28 @@ def test_between_doses_the_cost_is_linear_and_beyond_the_last_it_is_not_known():
 
 def test_attack_and_control_are_compared_where_both_remove_as_much(rows):
     """The attack takes 0.75 bits for 0.3 nats, the control 0.5 for 0.1: at 0.5 bits 0.2 against 0.1."""
-    found = dose.against_control(rows, "pos")
+    found = dose.against_control(rows, "pos").points
     assert {(p.site, p.seed) for p in found} == {("k@1", seed) for seed in SEEDS}
     assert [p.value for p in found] == pytest.approx([0.1] * len(SEEDS))
-    assert [p.value for p in dose.at_half(rows, "pos")] == pytest.approx([0.2] * len(SEEDS))
+    assert [p.value for p in dose.at_half(rows, "pos").points] == pytest.approx([0.2] * len(SEEDS))
     (finding,) = dose.findings(rows)
     assert finding.values[0].mean == pytest.approx(0.1)
+
+
+def test_a_site_that_some_seed_does_not_reach_is_left_out_and_counted(study):
+    tables, described = study
+    runs = tables["runs"].filter(
+        (pl.col("edit") == "attack") & (pl.col("variant") == "plain") & (pl.col("seed") == SEEDS[0])
+    )
+    one = runs.filter((pl.col("site") == "k@1") & (pl.col("label") == "pos"))["run"].to_list()
+    bits = pl.col("subject").is_in(one) & (pl.col("measure") == "probe_linear_bits")
+    sites = tables["sites"].with_columns(pl.when(bits).then(1.0).otherwise(pl.col("value")).alias("value"))
+    rows = StudyRows.of({**tables, "sites": sites}, described)
+    assert ("k@1", SEEDS[0]) not in dose.doses(rows, "pos")
+    assert ("k@1", SEEDS[1]) in dose.doses(rows, "pos")
+    reached = dose.at_half(rows, "pos")
+    assert reached.points == []
+    assert reached.words.startswith("0 of")
 
 
 def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
@@ -59,7 +75,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
     assert rows.collapsed == frozenset(lost)
-    assert not dose.against_control(rows, "pos")
+    assert not dose.against_control(rows, "pos").points
     drawn = {figure.name: figure for figure in attacks(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
     grey = {panel.title: greys(panel.chart) for panel in drawn.panels}

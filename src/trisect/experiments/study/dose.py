@@ -61,16 +61,40 @@ def cost_at(curve: Sequence[Dose], bits: float) -> float | None:
     return None
 
 
-def against_control(rows: StudyRows, label: str, variant: str = "plain") -> list[Point]:
-    """Attack minus control labels at equal bits removed, by site and seed: at the most bits that both of them remove."""
-    return _compared(doses(rows, label, variant), doses(rows, label, _controlled(variant)))
+class Reached(NamedTuple):
+    """The sites that every seed has, and how many sites were attacked: a mean over others would be over unlike sites."""
+
+    points: list[Point]
+    sites: int
+
+    @property
+    def words(self) -> str:
+        """At how many of the attacked sites every seed has the number."""
+        return f"{len({p.site for p in self.points})} of {words.several(self.sites, 'site')}"
 
 
-def at_half(rows: StudyRows, label: str, variant: str = "plain") -> list[Point]:
+def against_control(rows: StudyRows, label: str, variant: str = "plain") -> Reached:
+    """Attack minus control labels at equal bits removed: in each seed at the most bits that both of them remove there."""
+    attack, control = doses(rows, label, variant), doses(rows, label, _controlled(variant))
+    return _in_every_seed(rows, label, variant, _compared(attack, control))
+
+
+def at_half(rows: StudyRows, label: str, variant: str = "plain") -> Reached:
     """The rise of the loss where half of the bits that the baseline has at the site are removed."""
     before = {(p.site, p.seed): p.value for p in rows.measure(BITS, "valid", label, baselines(rows))}
     found = {key: cost_at(curve, HALF * before[key]) for key, curve in doses(rows, label, variant).items()}
-    return [Point(site, seed, cost) for (site, seed), cost in sorted(found.items()) if cost is not None]
+    points = [Point(site, seed, cost) for (site, seed), cost in sorted(found.items()) if cost is not None]
+    return _in_every_seed(rows, label, variant, points)
+
+
+def _in_every_seed(rows: StudyRows, label: str, variant: str, points: Sequence[Point]) -> Reached:
+    """Only sites where no attacked seed is missing: else seeds would be means over different layers."""
+    attacked: dict[str, set[int]] = {}
+    for strength in rows.strengths_of(variant):
+        for point in rows.effects("attack", "valid", label, strength, variant=variant):
+            attacked.setdefault(point.site, set()).add(point.seed)
+    has = {site: {p.seed for p in points if p.site == site} for site in attacked}
+    return Reached([p for p in points if has.get(p.site) == attacked.get(p.site)], len(attacked))
 
 
 def _controlled(variant: str) -> str:
@@ -94,9 +118,10 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
             "Half of the bits removed": at_half(rows, label),
             "Attack minus control": against_control(rows, label),
         }
-        found = {title: points for title, points in panels.items() if points}
+        found = {title: one.points for title, one in panels.items() if one.points}
         if not found:
             continue
+        reached = "; ".join(f"{title}: every seed at {one.words}" for title, one in panels.items())
         noun, measured = study_words.label_name(label), "change of the validation loss"
         axes = {
             t: around([p.value for p in with_means(ps)], "nats, valid", zero=True, bend=True) for t, ps in found.items()
@@ -108,7 +133,8 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
             f"Attacks on {noun} compared at equal bits removed, not at equal λ. Bits are what a fresh linear probe no longer finds at the "
             "attacked site on held-out tokens; between the strengths that were run the loss is interpolated, from no change at 0 bits. "
             "Half of the bits: of those that the baseline of the same seed has there. Attack minus control: the control removes as "
-            f"many bits of labels that each word type drew by chance. Collapsed runs are left out. {study_words.seeds(rows)}."
+            "many bits of labels that each word type drew by chance, in each seed the most that both remove. Collapsed runs are left "
+            f"out, and so are sites that some seed does not reach ({reached}). {study_words.seeds(rows)}."
             f"{cut((axes[t], ps) for t, ps in found.items())}"
         )
         every = [p for points in found.values() for p in points]
@@ -121,8 +147,9 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label the attack minus its control, where both remove as much."""
     for label in rows.labels:
-        if points := against_control(rows, label):
+        reached = against_control(rows, label)
+        if points := reached.points:
             noun = study_words.label_name(label)
-            said = f"attack on {noun} minus its control labels, where both remove as many bits, change of the validation loss,"
+            said = f"attack on {noun} minus its control labels at equal bits removed ({reached.words}), change of the validation loss,"
             what = "change of the validation loss, attack minus control labels at equal bits removed"
             yield study_words.finding("dose", "Equal bits", said, points, "nats", what, label, ranks=False)
