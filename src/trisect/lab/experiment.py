@@ -56,7 +56,7 @@ class Measured(Generic[F]):
     packages: tuple[str, ...] = ("transformers",)
     paths: Mapping[str, Path] = field(default_factory=dict)
     command: str | None = None
-    replicates: Mapping[tuple[Any, ...], Replicates] = field(default_factory=dict)
+    replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,13 +46,14 @@ class ComparedPart:
     findings: tuple[tuple[str, ...], tuple[str, ...]]
 
     @classmethod
-    def of(cls, given: ComparedPart | Mapping[str, Any]) -> ComparedPart:
+    def of(cls, given: ComparedPart | Mapping[str, object]) -> ComparedPart:
         """From what a record holds of it."""
         if isinstance(given, ComparedPart):
             return given
-        first, second = given["findings"]
-        drawn = tuple(LayerMeasure(*one) for one in given["by_layer"])
-        return cls(given["name"], drawn, tuple(given["pages"]), (tuple(first), tuple(second)))
+        own: dict[str, Any] = dict(given)
+        first, second = own["findings"]
+        drawn = tuple(LayerMeasure(*one) for one in own["by_layer"])
+        return cls(own["name"], drawn, tuple(own["pages"]), (tuple(first), tuple(second)))
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class UnitMeasured(NamedTuple):
     notes: tuple[str, ...]
     family: str | None
     packages: tuple[str, ...]
-    replicates: Mapping[tuple[Any, ...], Replicates]
+    replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates]
 
 
 @dataclass(frozen=True)
