@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from playwright.sync_api import Page
@@ -19,7 +20,7 @@ from trisect.measure.intervention import intervene
 from trisect.server import widget
 from trisect.server.answering import PageModel
 from trisect.server.component import bench, style
-from trisect.server.run import Served, start
+from trisect.server.run import Served, link, start
 from trisect.server.state import PageState
 
 pytestmark = pytest.mark.browser
@@ -167,6 +168,31 @@ def test_every_head_is_drawn_as_switched_and_saved_as_a_page(encoder, visit, tmp
     assert tab.locator("canvas").count() > 3
 
 
+def test_a_save_and_an_answer_that_are_under_way_end_neither_of_each_other(gpt, visit, tmp_path):
+    tab = visit(gpt)
+    held = []
+    tab.route("**/answer", lambda route: held.append(route))
+    with tab.expect_request("**/answer"):
+        switch(tab, "v", "zero")
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save as page").click()
+    download.value.save_as(tmp_path / "saved.html")
+    assert " to zero" in (tmp_path / "saved.html").read_text(encoding="utf-8")
+    site = tab.locator(".s-row .s-site").nth(2).inner_text()
+    held.pop().continue_()
+    settled(tab, switches=[[site, "zero"]])
+    tab.unroute("**/answer")
+    parts = {"given": "Nothing to save.", "known": "It is wrong.", "todo": "Change it."}
+    tab.route("**/offline", lambda route: route.fulfill(json=parts))
+    tab.get_by_role("button", name="Save as page").click()
+    tab.locator(".s-error:visible").wait_for()
+    assert tab.locator(".s-error p").all_inner_texts() == list(parts.values())
+    tab.evaluate("() => { window.fetch = () => Promise.reject(new Error('no way')); }")
+    tab.get_by_role("button", name="Save as page").click()
+    tab.locator(".s-error", has_text="The page could not be saved.").wait_for()
+    assert "no way" in tab.locator(".s-error").inner_text()
+
+
 def test_what_is_wrong_is_said_and_texts_are_never_markup(gpt, visit):
     tab = visit(gpt)
     field = tab.get_by_label("Text", exact=True)
@@ -209,7 +235,7 @@ MOUNT = """async ([code, values]) => {
 
 def test_in_a_notebook_the_kernel_answers(gpt, browser):
     pytest.importorskip("anywidget")
-    made = trisect.switchboard(gpt.subject, TEXT)
+    made = cast(Any, trisect.switchboard(gpt.subject, TEXT))
     model = PageModel(gpt.subject)
 
     def kernel(content):
@@ -232,6 +258,64 @@ def test_in_a_notebook_the_kernel_answers(gpt, browser):
     tab.evaluate("stop()")
     context.close()
     assert said == []
+
+
+VIEWS = """async ([code, values]) => {
+  const module = await import(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
+  const listeners = [];
+  window.asked = [];
+  const model = {
+    get: (name) => values[name], set: () => {}, save_changes: () => {},
+    on: (_, act) => listeners.push(act), off: () => {}, send: (content) => asked.push(content),
+  };
+  window.say = (content, buffers) => {
+    for (const act of listeners) act(content, buffers.map((bytes) => new DataView(Uint8Array.from(bytes).buffer)));
+  };
+  for (const id of ["one", "two"]) module.default.render({ model, el: document.getElementById(id) });
+}"""
+
+
+def test_two_views_of_a_widget_take_their_own_answers_and_a_save_drops_no_question(gpt, browser):
+    model = PageModel(gpt.subject)
+    context = browser.new_context(viewport={"width": 900, "height": 900}, accept_downloads=True)
+    tab = context.new_page()
+    tab.set_content(f"<style>{style()}</style><div id=one></div><div id=two></div>")
+    state = {"about": json.dumps(model.about()), "state": link(PageState((TEXT,)))}
+    tab.evaluate(VIEWS, [bench("widget.js"), state])
+
+    def asked() -> list[dict]:
+        return tab.evaluate("asked")
+
+    def say(question: dict, **instead) -> None:
+        said = widget.reply(model, question)
+        tab.evaluate("given => say(...given)", [{**said.content, **instead}, [list(chunk) for chunk in said.buffers]])
+
+    first, second = asked()
+    assert first["sequence"] == second["sequence"]
+    assert first["client"] != second["client"]
+    say(second)
+    tab.locator("#two > div[data-ready]").wait_for()
+    assert tab.locator("#one > div[data-ready]").count() == 0
+    say(first)
+    tab.locator("#one > div[data-ready]").wait_for()
+    one = tab.locator("#one")
+    for how in ("zero", "mean"):
+        one.get_by_role("group", name="Switch v").get_by_role("button", name=how, exact=True).click()
+    one.get_by_role("button", name="Save as page").click()
+    (running,) = asked()[2:]
+    say(running)
+    saving = asked()[3]
+    assert (running["page"], saving["page"]) == (False, True)
+    with tab.expect_download():
+        say(saving)
+    waited = asked()[4]
+    assert waited["state"]["switches"][0][1] == "mean"
+    say(waited)
+    tab.locator("#one > div[data-state*=mean]").wait_for()
+    one.get_by_role("button", name="Save as page").click()
+    say(asked()[5], page=None, error={"given": "It is full.", "known": "No room.", "todo": "Make some."})
+    one.locator(".s-error", has_text="Make some.").wait_for()
+    context.close()
 
 
 HOSTILE = """<!DOCTYPE html><title>elsewhere</title><script>

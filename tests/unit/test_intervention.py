@@ -6,7 +6,7 @@ import torch
 from tests import tinyhf
 
 import trisect
-from trisect.core.errors import CorpusError, SiteError, SpecError
+from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.trace import Address
 from trisect.hf.load import load
 from trisect.measure.ablation import Means
@@ -137,3 +137,61 @@ def test_what_cannot_be_switched_is_said(gpt, switches, second, place, kind, wor
     with pytest.raises(kind, match=words) as error:
         intervene(gpt, TEXT, switches, second, place)
     assert error.value.todo
+
+
+@pytest.fixture
+def changed(gpt, monkeypatch):
+    """Has the model's outputs changed by a function, which is given whether they are those with switches."""
+    plain = type(gpt).outputs
+
+    def by(change):
+        monkeypatch.setattr(
+            type(gpt), "outputs", lambda own, batch, write=None: change(plain(own, batch, write), write)
+        )
+        return gpt
+
+    return by
+
+
+def test_a_token_that_is_ruled_out_in_both_passes_moves_nothing(changed):
+    def rule_out(made, switched):
+        made = made.clone()
+        made[..., 3] = -torch.inf
+        return made
+
+    change = intervene(changed(rule_out), TEXT, {"v@1": "zero"})
+    first, then = (
+        part.index_fill(1, torch.tensor([3]), -1e9).log_softmax(-1) for part in (change.before, change.after)
+    )
+    torch.testing.assert_close(change.moved, (first.exp() * (first - then)).sum(-1))
+    assert float(change.moved.min()) > 0
+    assert "nan" not in str(change)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_outputs_that_are_no_numbers_are_refused(changed, value):
+    broken = changed(lambda made, switched: torch.full_like(made, value) if switched else made)
+    with pytest.raises(ModelError, match=r"no finite number \(v@1 to zero\)") as error:
+        intervene(broken, TEXT, {"v@1": "zero"})
+    assert "5 of 5 positions" in error.value.known
+    assert "Take a switch out" in error.value.todo
+    assert intervene(broken, TEXT, {}).moved.tolist() == [0] * 5
+
+
+def test_a_token_that_a_switch_alone_rules_out_is_refused(changed):
+    def rule_out(made, switched):
+        made = made.clone()
+        made[:, 2, 3] = -torch.inf if switched else 0
+        return made
+
+    with pytest.raises(ModelError, match="no finite number") as error:
+        intervene(changed(rule_out), TEXT, {"v@1": "zero"})
+    assert "1 of 5 positions" in error.value.known
+
+
+def test_each_text_that_is_cut_to_the_window_is_said(gpt):
+    long = "w1 " * 200
+    cut = "Of a {} longer than the model's window the first window is read."
+    assert PreparedText.of(gpt, long, long).notes == (cut.format("text"), cut.format("second text"))
+    assert cut.format("second text") == PreparedText.of(gpt, TEXT, long).notes[0]
+    assert PreparedText.of(gpt, long).notes == (cut.format("text"),)

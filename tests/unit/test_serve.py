@@ -2,9 +2,13 @@
 
 import asyncio
 import base64
+import importlib.util
 import json
+import socket
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -88,6 +92,10 @@ def test_the_offline_explorer_says_what_is_switched(client):
     made = client.post(f"/{TOKEN}/offline", json=asked(sequence=3)).text
     assert made.startswith("<!DOCTYPE html>")
     assert "v@1.h2 to zero" in made
+    wrong = client.post(f"/{TOKEN}/offline", json=asked({**STATE, "place": 99}, sequence=1, client="a:save"))
+    assert wrong.headers["content-type"] == "application/octet-stream"  # a page has no place
+    wrong = client.post(f"/{TOKEN}/offline", json=asked({**STATE, "switches": [["v@9", "zero"]]}, 2, client="a:save"))
+    assert "outside the model" in wrong.json()["given"]
 
 
 @pytest.mark.parametrize(
@@ -259,6 +267,44 @@ def test_a_port_that_is_taken_and_a_text_that_is_too_long_are_refused_before_a_m
         run.start("nowhere", "x" * (CHARACTERS + 1))
 
 
+@pytest.mark.parametrize("host", ["999.1.1.1", "x" * 70, "192.0.2.1"])
+def test_an_address_that_is_not_of_this_machine_is_said_to_be_one(host, monkeypatch):
+    if host[0] == "9":  # without asking for its name
+
+        def nowhere(own, address):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        named = type("Named", (socket.socket,), {"bind": nowhere})
+        monkeypatch.setattr(run.socket, "socket", named)
+    with pytest.raises(SpecError, match="cannot be served at") as error:
+        run._bound(host, 0)
+    assert error.value.todo == "Give --host an address of this machine, or leave it out."
+
+
+def test_a_port_that_no_machine_has_and_a_second_text_alone_are_refused(gpt):
+    with pytest.raises(SpecError, match="port is 65536"):
+        run.start(gpt, port=65_536)
+    assert run.begins(("",), ("",)) is None
+    starts: list[Callable[[], object]] = [lambda: run.start(gpt, second="w1")]
+    if importlib.util.find_spec("anywidget"):
+        starts.append(lambda: trisect.switchboard(gpt, second="w1"))
+    for begin in starts:
+        with pytest.raises(SpecError, match="without a text") as error:
+            begin()
+        assert "patch from" in error.value.known
+        assert "Give the text too" in error.value.todo
+
+
+def test_browsers_leave_http_s_own_port_out(gpt):
+    assert run._hosts("127.0.0.1", "127.0.0.1", 8017) == {f"{name}:8017" for name in run.NAMES}
+    assert run._hosts("::1", "[::1]", 80) == {*run.NAMES, *(f"{name}:80" for name in run.NAMES)}
+    app = make_app(PageModel(gpt), run._hosts("127.0.0.1", "127.0.0.1", 80), TOKEN)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        origin = {"origin": "http://127.0.0.1"}
+        assert client.get(f"/{TOKEN}/", headers=origin).status_code == 200
+        assert client.get(f"/{TOKEN}/", headers={**origin, "host": "evil.example"}).status_code == 403
+
+
 def test_the_kernel_says_what_the_server_says(gpt):
     model = PageModel(gpt, "'where'")
     said = widget.reply(model, asked(sequence=7))
@@ -269,12 +315,14 @@ def test_the_kernel_says_what_the_server_says(gpt):
     assert str(page.content["page"]).startswith("<!DOCTYPE html>")
     wrong = widget.reply(model, asked({**STATE, "switches": [["v@9", "zero"]]}))
     assert "outside the model" in str(wrong.content["error"])
-    assert widget.reply(model, {"sequence": []}).content["sequence"] == 0
+    none = widget.reply(model, {"sequence": [], "client": 1}).content
+    assert (none["sequence"], none["client"]) == (0, "")
+    assert [one.content["client"] for one in (said, page, wrong)] == ["a"] * 3
 
 
 def test_a_notebook_gets_a_widget_that_answers(gpt):
     pytest.importorskip("anywidget")
-    made = trisect.switchboard(gpt, "w1 w2", "w3 w4")
+    made = cast(Any, trisect.switchboard(gpt, "w1 w2", "w3 w4"))
     sent = []
     made.send = lambda content, buffers: sent.append((content, buffers))
     made._handle_custom_msg(asked(), [])
@@ -283,6 +331,27 @@ def test_a_notebook_gets_a_widget_that_answers(gpt):
     assert len(buffers) == 5
     state = json.loads(base64.urlsafe_b64decode(made.state + "=" * (-len(made.state) % 4)))
     assert (state["text"], state["second"]) == (["w1 w2"], ["w3 w4"])
+
+
+def test_an_error_that_nobody_expected_reaches_the_view_and_then_the_kernel(gpt, monkeypatch):
+    pytest.importorskip("anywidget")
+
+    def fail(*given):
+        raise ZeroDivisionError("no \x1b way")
+
+    monkeypatch.setattr(PageModel, "answer", fail)
+    made = cast(Any, trisect.switchboard(gpt, "w1 w2"))
+    sent, logged = [], []
+    made.send = lambda content, buffers: sent.append(content)
+    monkeypatch.setattr(made.log, "warning", lambda *said, **how: logged.append((len(sent), said[-1])))
+    made._handle_custom_msg(asked(sequence=5, client="view"), [])
+    (content,) = sent
+    assert (content["sequence"], content["client"]) == (5, "view")
+    assert content["error"]["given"] == "The kernel could not answer."
+    assert "ZeroDivisionError: no" in content["error"]["known"]
+    assert "\x1b" not in content["error"]["known"]
+    assert content["error"]["todo"]
+    assert [(n, type(error)) for n, error in logged] == [(1, ZeroDivisionError)]
 
 
 def test_without_anywidget_the_widget_names_the_command_that_installs_it(gpt, monkeypatch):

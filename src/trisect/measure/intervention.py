@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, SpecError
+from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.site import Site
 from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, TextOrPair, Writer
 from trisect.core.trace import Address, Reading, Side
@@ -64,7 +64,9 @@ class Intervention:
         if not self.predicts:
             return (self.after - self.before).norm(dim=-1) / self.before.norm(dim=-1).clamp_min(1e-30)
         first, then = (part.log_softmax(-1) for part in (self.before, self.after))
-        return (first.exp() * (first - then)).sum(-1).clamp_min(0)
+        share = first.exp()
+        terms = (share * (first - then)).masked_fill_(share == 0, 0)  # 0 log 0 = 0: a token may be ruled out
+        return terms.sum(-1).clamp_min(0)
 
     def predictions(self, count: int = SHOWN) -> tuple[Prediction, ...]:
         """The likeliest tokens at `place`, before or after, by their probability before; none where the model predicts nothing."""
@@ -104,8 +106,9 @@ class PreparedText:
     def of(cls, subject: AnsweringSubject, text: TextOrPair, second: TextOrPair | None = None) -> PreparedText:
         """The first window of a text and of a second one; raises ModelError for what cannot be read."""
         batch, more = _first(subject, text)
-        other, _ = (None, False) if second is None else _first(subject, second)
-        notes = ("Of a text longer than the model's window the first window is read.",) if more else ()
+        other, rest = (None, False) if second is None else _first(subject, second)
+        long = [which for which, cut in (("text", more), ("second text", rest)) if cut]
+        notes = tuple(f"Of a {which} longer than the model's window the first window is read." for which in long)
         if other is not None and (sizes := (_length(batch.source), _length(other.source)))[0] != sizes[1]:
             few = min(sizes)
             notes = (
@@ -187,13 +190,15 @@ class PreparedText:
         return record(self.subject, self.second, self.subject.shape.heads).parts
 
     def switched(self, planned: tuple[Planned, ...], place: int | None = None) -> Intervention:
-        """The outputs with these switches beside those without."""
+        """The outputs with these switches beside those without; raises ModelError where they are no numbers."""
         write = self.writers(planned)
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
         named = tuple((one.site, one.how) for one in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
         about = (self.place(place), self.before, after, self.predicts, self.subject.token, self.notes)
-        return Intervention(self.subject.name, named, tokens, *about)
+        made = Intervention(self.subject.name, named, tokens, *about)
+        _check_finite(made)
+        return made
 
     def reading(self, planned: tuple[Planned, ...]) -> Reading:
         """What attention does with these switches."""
@@ -215,6 +220,17 @@ def intervene(
     """
     ready = PreparedText.of(subject, text, second)
     return ready.switched(ready.plan(switches), place)
+
+
+def _check_finite(made: Intervention) -> None:
+    """Raises ModelError where an output, or how far it moves, is no finite number."""
+    wrong = int((~made.moved.isfinite()).sum())
+    if not wrong:
+        return
+    switched = ", ".join(f"{site} to {how}" for site, how in made.switches) or "nothing switched"
+    given = f"How far the outputs of {made.model} move is no finite number ({switched})."
+    known = f"That is so at {wrong} of {len(made.moved)} positions: an overflow, or a token that is ruled out on one side alone."
+    raise ModelError(given, known, "Take a switch out, give another text, or load the model with dtype='float32'.")
 
 
 def _each(writers: tuple[Writer, ...], parts: Parts) -> Parts:

@@ -127,7 +127,7 @@ class PageModel:
             "place": change.place,
             "predicts": change.predicts,
             "whole": len(change.moved) != len(shown),
-            "moved": [round(float(m), 9) for m in change.moved.nan_to_num(0.0, 0.0, 0.0)],
+            "moved": [round(float(m), 9) for m in change.moved],
             "predictions": predictions,
             "switches": [[site, how] for site, how in change.switches],
             "notes": [safe(note) for note in change.notes],

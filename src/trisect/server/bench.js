@@ -110,9 +110,13 @@ class Bench {
     return undefined;
   }
 
-  refuse({ given, known, todo }) {
+  complain({ given, known, todo }) {
     this.error.hidden = false;
     this.error.replaceChildren(...[given, known, todo].filter(Boolean).map((line) => make("p", {}, line)));
+  }
+
+  refuse(error) {
+    this.complain(error);
     this.status.textContent = "";
     this.root.dataset.state = JSON.stringify(this.time.now);
   }
@@ -188,9 +192,18 @@ class Bench {
   }
 
   async save() {
-    const text = await this.options.save(this.time.now);
-    if (text === null) return;
-    const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "text/html" })), download: "trisect-explorer.html" });
+    if (this.saving) return;
+    this.saving = true;
+    let made;
+    try {
+      made = await this.options.save(this.time.now);
+    } catch (error) {
+      made = { error: { given: "The page could not be saved.", known: String(error.message || error), todo: "Is the model's program still running?" } };
+    }
+    this.saving = false;
+    if (!made) return;
+    if (made.error) return void this.complain(made.error);
+    const link = make("a", { href: URL.createObjectURL(new Blob([made.page], { type: "text/html" })), download: "trisect-explorer.html" });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }

@@ -1,33 +1,31 @@
 // Page: the bench on a page of its own: questions go to the server that sent it, the newest alone is waited for.
-const client = Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const client = ownName();
 let sequence = 0;
 let earlier = null;
 
-const post = (path, state, has, signal) =>
+const post = (path, client, state, has, signal) =>
   fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ client, sequence: ++sequence, has, state: sent(state) }), signal });
-// What the server says: null where something newer was asked, an error of three parts, or words and chunks.
-async function received(response) {
+// What the server says: null where something newer was asked, an error of three parts, or what is unpacked.
+async function received(response, unpack) {
   if (response.status === 204) return null;
   if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
   if (response.headers.get("content-type") === "application/json") return { error: await response.json() };
-  return unpackAnswer(await response.arrayBuffer());
+  return unpack(response);
 }
 
 async function ask(state, has) {
   earlier?.abort();
   const own = (earlier = new AbortController());
   try {
-    return await received(await post("answer", state, has, own.signal));
+    return await received(await post("answer", client, state, has, own.signal), async (response) => unpackAnswer(await response.arrayBuffer()));
   } catch (error) {
     if (own.signal.aborted) return null;
     throw error;
   }
 }
 
-async function save(state) {
-  const response = await post("offline", state, "", undefined);
-  return response.ok && response.status !== 204 && response.headers.get("content-type") !== "application/json" ? response.text() : null;
-}
+// A name of its own: a save is not an answer, and neither ends the other.
+const save = async (state) => received(await post("offline", `${client}:save`, state, "", undefined), async (response) => ({ page: await response.text() }));
 
 (async () => {
   const root = document.querySelector("#serve");

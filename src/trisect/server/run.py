@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import secrets
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.extras import need_extra
+from trisect.core.typecheck import whole
 
 if TYPE_CHECKING:
     import uvicorn
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NAMES = ("localhost", "127.0.0.1", "[::1]")
 EXAMPLE = 10  # words that a page begins with
+HTTP = 80  # the port that addresses do not name
+PORTS = 65_535
+NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or of a kind that this one lacks
 SECONDS = 10  # that a server may take to begin, or to end
 
 
@@ -65,9 +70,8 @@ def start(
     from trisect.core.subject import AnsweringSubject
     from trisect.lab.subject import load
     from trisect.server.answering import PageModel
-    from trisect.server.state import PageState
 
-    begun = PageState(_texts(text), _texts(second)) if text else None
+    begun = begins(_texts(text), _texts(second))
     bound = _bound(host, port)
     try:
         if isinstance(model, AnsweringSubject):
@@ -91,9 +95,7 @@ def _serve(answering: PageModel, bound: socket.socket, host: str, begun: PageSta
 
     port, token = bound.getsockname()[1], secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
-    own = (*NAMES, shown.lower()) if host in LOOPBACK else (shown.lower(), *_names_here(host))
-    hosts = frozenset(f"{name}:{port}" for name in own)
-    app = make_app(answering, hosts, token)
+    app = make_app(answering, _hosts(host, shown, port), token)
     quiet = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
     server = uvicorn.Server(uvicorn.Config(app, ws="none", lifespan="on", timeout_graceful_shutdown=2, **quiet))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="trisect-serve", daemon=True)
@@ -109,6 +111,12 @@ def _serve(answering: PageModel, bound: socket.socket, host: str, begun: PageSta
     return Served(f"http://{name}:{port}/{token}/{f'#{link(begun)}' if begun else ''}", server, thread)
 
 
+def _hosts(host: str, shown: str, port: int) -> frozenset[str]:
+    """What browsers send as Host to this server: HTTP's own port is left out."""
+    own = (*NAMES, shown.lower()) if host in LOOPBACK else (shown.lower(), *_names_here(host))
+    return frozenset((*(f"{name}:{port}" for name in own), *(own if port == HTTP else ())))
+
+
 def _names_here(host: str) -> tuple[str, ...]:
     """By which names a server that listens everywhere is called."""
     return (*NAMES, socket.gethostname().lower()) if host in ("0.0.0.0", "::") else ()
@@ -116,16 +124,18 @@ def _names_here(host: str) -> tuple[str, ...]:
 
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens at the address; raises SpecError where none can."""
+    whole(port, "port", 0, PORTS)
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         made.close()
-        known = f"The system says: {error.strerror or error}."
-        raise SpecError(
-            f"{host}:{port} cannot be served at.", known, "Leave --port out: a free one is chosen."
-        ) from None
+        said = error.strerror if isinstance(error, OSError) else None
+        known, todo = f"The system says: {said or error}.", "Leave --port out: a free one is chosen."
+        if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno in NOT_HERE:
+            todo = "Give --host an address of this machine, or leave it out."
+        raise SpecError(f"{host}:{port} cannot be served at.", known, todo) from None
     return made
 
 
@@ -157,6 +167,16 @@ def _source(model: Any, fetched: dict[str, Any]) -> str:
     plain = {name: one.default for name, one in inspect.signature(load).parameters.items()}
     named = [f"{name}={value!r}" for name, value in fetched.items() if value != plain[name]]
     return ", ".join([repr(str(model)), *named])
+
+
+def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
+    """The state that a page begins with; null where no text is given. Raises SpecError for a second text alone."""
+    from trisect.server.state import PageState
+
+    if not any(text) and any(second):
+        known = "It is there to patch from, into a text."
+        raise SpecError("A second text was given without a text.", known, "Give the text too, or leave both out.")
+    return PageState(text, second) if any(text) else None
 
 
 def link(state: PageState) -> str:

@@ -2,6 +2,9 @@
 const HOW = [["", "as it is"], ["zero", "zero"], ["mean", "mean"], ["second", "second"]];
 const BURST = 800; // milliseconds within which typing is one step
 
+// A name of a page, or of a view in a notebook, that no other has.
+const ownName = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
 const blankState = (paired) => ({ text: paired ? ["", ""] : [""], second: paired ? ["", ""] : [""], switches: [], place: null });
 
 function toLink(state) {

@@ -1,29 +1,39 @@
-// Widget: the bench in a notebook: questions go to the kernel, one at a time; of those that wait the newest alone is sent.
+// Widget: the bench in a notebook: questions go to the kernel, one at a time; of those that wait the newest alone is sent, and saves before it.
 export default {
   render({ model, el }) {
     const about = JSON.parse(model.get("about"));
     const host = make("div");
     el.append(host);
+    const client = ownName(); // what the kernel sends reaches every view of the widget
+    const saves = [];
     let sequence = 0;
     let running = null;
     let next = null;
 
     function send() {
-      if (running || !next) return;
-      [running, next] = [next, null];
-      model.send({ client: "notebook", sequence: running.sequence, has: running.has, state: sent(running.state), page: running.page });
+      if (running || !(saves.length || next)) return;
+      running = saves.shift();
+      if (!running) [running, next] = [next, null];
+      model.send({ client, sequence: running.sequence, has: running.has, state: sent(running.state), page: running.page });
     }
 
-    function put(state, has, page) {
+    function ask(state, has) {
       return new Promise((done) => {
         next?.done(null);
-        next = { sequence: ++sequence, state, has, page, done };
+        next = { sequence: ++sequence, state, has, page: false, done };
+        send();
+      });
+    }
+
+    function save(state) {
+      return new Promise((done) => {
+        saves.push({ sequence: ++sequence, state, has: "", page: true, done });
         send();
       });
     }
 
     function answered(content, buffers) {
-      if (content.sequence !== running?.sequence) return;
+      if (content.client !== client || content.sequence !== running?.sequence) return;
       const { done } = running;
       running = null;
       const chunks = (buffers || []).map((view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
@@ -33,8 +43,8 @@ export default {
 
     model.on("msg:custom", answered);
     const bench = new Bench(host, about, {
-      ask: (state, has) => put(state, has, false),
-      save: async (state) => (await put(state, "", true))?.page ?? null,
+      ask,
+      save,
       state: fromLink(model.get("state"), about.paired),
       keep: (state) => {
         model.set("state", toLink(state));

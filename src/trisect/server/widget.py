@@ -8,40 +8,58 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.door import door
-from trisect.core.errors import SpecError, TrisectError
+from trisect.core.errors import ModelError, SpecError, TrisectError
 from trisect.core.extras import need_extra
 from trisect.core.finding import Json
+from trisect.core.printable import safe
 from trisect.core.subject import AnsweringSubject
 from trisect.server.answering import PageModel
 from trisect.server.component import bench, style
-from trisect.server.run import link
-from trisect.server.state import PageState, read_question
+from trisect.server.run import begins, link
+from trisect.server.state import read_question
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
+LONGEST = 300  # characters of an unexpected error that a page shows
+
 
 class KernelReply(NamedTuple):
-    """What the kernel says to a question: words, and the chunks of the picture as they are."""
+    """What the kernel says to a question: words, the chunks of the picture as they are, and an error that nobody expected."""
 
     content: dict[str, Json]
     buffers: tuple[bytes, ...] = ()
+    fault: Exception | None = None
 
 
 def reply(model: PageModel, content: Mapping[str, Json]) -> KernelReply:
-    """The reply to one message of the component; an error of three parts where it cannot be answered."""
+    """The reply to one message of the component; an error of three parts where it cannot be answered.
+
+    It names the view and the question that it is for, since what a widget sends reaches every view of it.
+    """
     given = dict(content)
-    page, number = given.pop("page", False), given.get("sequence")
+    page, number, client = given.pop("page", False), given.get("sequence"), given.get("client")
+    whose: dict[str, Json] = {
+        "client": client if isinstance(client, str) else "",
+        "sequence": number if isinstance(number, int) else 0,
+    }
     try:
         with door():
             asked = read_question(given)
             if page:
-                return KernelReply({"sequence": number, "page": model.page(asked.state)})
+                return KernelReply({**whose, "page": model.page(asked.state)})
             made = model.answer(asked.state, asked.has)
     except TrisectError as error:
-        parts: dict[str, Json] = {"given": error.given, "known": error.known, "todo": error.todo}
-        return KernelReply({"sequence": number if isinstance(number, int) else 0, "error": parts})
-    return KernelReply({"sequence": number, "words": made.words}, made.chunks)
+        return KernelReply({**whose, "error": _parts(error)})
+    except Exception as error:
+        known = safe(f"{type(error).__name__}: {error}"[:LONGEST])
+        wrong = ModelError("The kernel could not answer.", known, "Its log, or the output of the cell, says where.")
+        return KernelReply({**whose, "error": _parts(wrong)}, fault=error)
+    return KernelReply({**whose, "words": made.words}, made.chunks)
+
+
+def _parts(error: TrisectError) -> dict[str, Json]:
+    return {"given": error.given, "known": error.known, "todo": error.todo}
 
 
 def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], second: Sequence[str]) -> AnyWidget:
@@ -50,13 +68,16 @@ def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], sec
     if not isinstance(subject, AnsweringSubject):
         known = "It cannot say what it predicts."
         raise SpecError(f"{type(subject).__name__} was given.", known, "Give a model that trisect.load returns.")
-    state = link(PageState(tuple(text), tuple(second))) if text else ""
+    begun = begins(tuple(text), tuple(second))
+    state = "" if begun is None else link(begun)
     model = PageModel(subject, source)
     made = _widget()(about=json.dumps(model.about()), state=state)
 
     def answer(widget: Any, content: Any, _: Any) -> None:
         said = reply(model, content)
         widget.send(said.content, buffers=list(said.buffers))
+        if said.fault is not None:
+            raise said.fault
 
     made.on_msg(answer)
     return made
