@@ -13,8 +13,9 @@ from trisect.core.errors import SpecError
 from trisect.core.machine import Machine
 from trisect.experiments.ablate.run import measure as ablate
 from trisect.experiments.ablate.settings import AblateSettings
+from trisect.experiments.compare.run import _difference
 from trisect.hf.load import load
-from trisect.lab.experiment import Bench
+from trisect.lab.experiment import Bench, Replicates
 from trisect.lab.inputs import ModelSource, TextSource, open_any
 from trisect.stats.bootstrap import percentile_interval
 
@@ -77,6 +78,14 @@ def test_other_tokens_are_not_paired_and_it_is_said(two, tmp_path):
     assert np.isfinite(table["value"].to_numpy()).all()
     assert not found.about.facts.paired
     assert any(note.startswith("The two models split the texts differently") for note in found.notes)
+
+
+def test_draws_of_other_texts_are_no_pair():
+    draws = np.linspace(0.0, 1.0, 101)
+    mine = Replicates(draws, 40, "a")
+    assert _difference(1.0, 2.0, [mine, mine._replace(values=draws + 1)])["n"] == 40
+    for other in (mine._replace(units=39), mine._replace(which="b"), mine._replace(values=draws[1:])):
+        assert "low" not in _difference(1.0, 2.0, [mine, other])
 
 
 def test_two_models_and_known_parts_alone(two):

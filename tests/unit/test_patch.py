@@ -134,6 +134,9 @@ def test_pairs_come_from_one_place(gpt2, tmp_path):
         return lambda: trisect.patch(gpt2, out=tmp_path / "out", quiet=True, **chosen)
 
     refused(call(), "No pairs were given.", "--pairs FILE", "Give one of them.")
+    words = ["owner/model", "A base text.", "A donor text."]
+    given = lambda: trisect.patch(words, out=tmp_path / "out", quiet=True)  # noqa: E731
+    refused(given, "No pairs were given.", "'A base text.' stands among the models.", "--base TEXT --donor TEXT")
     refused(call(base="w1", donor="w2", task="bindings"), "--task and a base and a donor were given.")
     refused(call(base="w1"), "No donor was given.")
     refused(call(base="w1", donor="w2", positions="first"), "positions is 'first'.", "numbers from 1 on")

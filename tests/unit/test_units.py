@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import shutil
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from tests import tinyhf
 
 import trisect
 from trisect.claims import judge_sampled
-from trisect.claims.models import judge_over_models
+from trisect.claims.heads import Against, judge_heads
+from trisect.claims.models import HEAD_BY_HEAD, judge_over_models
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.finding import Estimate, Finding
+from trisect.core.steps import shown_by
 from trisect.core.tables import frame, read_table
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.hf.load import load
@@ -28,9 +31,10 @@ from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
 from trisect.lab.units.page import layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
-from trisect.papers import norms_revised
+from trisect.papers import matrices, norms_revised
 from trisect.stats.paired import summary, t_interval
 
+PAIRS = [f"overlap_excess_{pair}" for pair in ("q-k", "k-v", "q-v")]
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(6)]
 
 
@@ -62,7 +66,8 @@ def units(*models: Any, **named: Any) -> SeveralModels:
 
 
 def asked(*models: Any, **named: Any) -> AblateSettings:
-    return AblateSettings(ModelSource(models if len(models) > 1 else models[0]), TextSource(TEXTS), **named)
+    (first, *rest) = models
+    return AblateSettings(ModelSource(models if rest else first), TextSource(TEXTS), **named)
 
 
 def test_every_model_is_measured_as_if_it_were_alone(three, whole, tmp_path):
@@ -174,11 +179,11 @@ def test_what_is_no_unit_is_refused(folder, three):
         trisect.ablate([], TEXTS)
 
 
-def judged(shift):
+def judged(shift, texts=40):
     """A model's own table of claims, its numbers moved by so much."""
-    draws = {"cv_f": np.linspace(0.2, 0.3, 101) + shift, "cv_a": np.linspace(0.4, 0.5, 101)}
+    draws = {"cv_f": np.linspace(0.2, 0.3, 10_001) + shift, "cv_a": np.linspace(0.4, 0.5, 10_001)}
     return judge_sampled(
-        norms_revised.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, 40, {"m": shift}
+        norms_revised.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, texts, {"m": shift}
     )
 
 
@@ -198,6 +203,64 @@ def test_a_claim_over_models_is_tested_by_their_own_effects():
     assert alone.filter(pl.col("claim") == "C-1", pl.col("part").is_null())["reason"].item() == (
         "one model gives numbers and no verdict"
     )
+
+
+def test_what_bars_a_verdict_in_one_model_bars_it_over_models():
+    few, enough = judged(0.0, texts=3), [judged(shift) for shift in (0.01, 0.02, 0.05, 0.03)]
+    whole = (pl.col("claim") == "C-1") & pl.col("part").is_null()
+    assert judge_over_models(enough, {}).filter(whole)["verdict"].item() == "supported"
+    found = judge_over_models([few, *enough], {}).filter(whole).row(0, named=True)
+    assert (found["verdict"], found["reason"]) == (
+        "inconclusive",
+        "in 1 of 5 models: 3 texts; below 30, resampling decides nothing",
+    )
+
+
+def by_head(*excess):
+    """A model's own table: every head's overlap above that of random matrices, each far from the bound by its own null."""
+    effects = np.array(excess)
+    below = np.where(effects < 0.05, 1e-6, 1.0)
+    against = Against(effects, below, 1.0001e-6 / below, np.zeros((4, len(effects))))
+    return judge_heads(matrices.SOURCE, dict.fromkeys(PAIRS, against), {"m": excess})
+
+
+def test_what_is_tested_head_by_head_is_supported_over_models_and_never_refuted():
+    whole = (pl.col("claim") == "D-1") & pl.col("part").is_null()
+    low = judge_over_models([by_head(0.0, worst) for worst in (0.01, 0.011, 0.012, 0.01)], {}).filter(whole)
+    assert low["verdict"].item() == "supported"
+    found = judge_over_models([by_head(0.0, worst) for worst in (0.061, 0.06, 0.062, 0.06)], {})
+    assert found.filter(whole).select("verdict", "reason", "seeds_needed").row(0) == (
+        "inconclusive",
+        HEAD_BY_HEAD,
+        None,
+    )
+    parts = found.filter(pl.col("claim") == "D-1", pl.col("part").is_not_null(), pl.col("decides"))
+    assert parts["reason"].to_list() == [HEAD_BY_HEAD] * 3
+    assert (parts["effect"] > 0.05).all()
+    assert (parts["p"] > 0.99).all()
+
+
+def test_a_model_that_is_not_there_is_met_before_any_is_measured(folder, three, tmp_path, monkeypatch):
+    opened: list[Any] = []
+    monkeypatch.setattr(ModelSource, "open", lambda source: opened.append(source.model))
+    with pytest.raises(ModelError, match="has no revision 'step11'"):
+        trisect.ablate([three[0], f"{folder}@step11"], TEXTS, out=tmp_path / "out", quiet=True)
+    copy = shutil.copytree(folder / "step9", tmp_path / "copy")
+    with pytest.raises(ModelError, match="copy has the weights of step9"):
+        trisect.ablate([folder / "step9", folder / "step10", copy], TEXTS, out=tmp_path / "out", quiet=True)
+    assert opened == []
+
+
+def test_subfolders_say_what_they_are_read_as(folder):
+    said: list[str] = []
+    with shown_by(said.append):
+        assert units(folder, units="models").kind == "models"
+        assert said == []
+        assert units(folder).kind == "revisions"
+    assert said == [
+        f"3 models in subfolders of {folder.name} are read as revisions of one model, in their order. If they are models of one "
+        "recipe, such as seeds, say --units models."
+    ]
 
 
 def test_p_values_have_no_mean_and_missing_numbers_say_how_many_there_are():

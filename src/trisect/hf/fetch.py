@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -44,6 +44,45 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
     The objective follows the architecture that the configuration names: a model saved without a language-model head
     has none, and its objective is its output. Raises ModelError.
     """
+    found = _look_for(where, options)
+    name, known, config, (kind, objective) = str(where), found.known, found.config, _head(found.config)
+    method = getattr(config, "quantization_config", None)
+    began(f"Loading {name} …")
+    with saying(not_loaded(name, _method(method))), quiet():
+        model, info = kind.from_pretrained(
+            name,
+            config=config,
+            dtype="auto" if options.dtype is None else _dtype(options.dtype),
+            device_map=options.device_map,
+            use_safetensors=None if options.pickle else True,
+            output_loading_info=True,
+            **known,
+        )
+    if missing := sorted(key for key in info["missing_keys"] if POOLER not in key):
+        listed = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+        known_of = f"{len(missing)} of its parameters are not in its files: {listed}. They would be random numbers."
+        raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
+    check_finite(name, model)
+    if options.device_map is None:
+        model = model.to(found.device)
+    return model.eval(), _tokenizer(name, known), objective
+
+
+class _Configured(NamedTuple):
+    """A model that is there: its configuration, the device that it is meant for, and how transformers is to fetch it."""
+
+    config: Any
+    device: torch.device
+    known: dict[str, Any]
+
+
+def check_there(where: str | Path, options: Options) -> None:
+    """Raise ModelError where `fetch` would before it reads weights: no such model, files that are wrong, unknown options."""
+    _head(_look_for(where, options).config)
+
+
+def _look_for(where: str | Path, options: Options) -> _Configured:
+    """The configuration of a model whose files are there, without any weight read; raises ModelError."""
     import transformers
 
     known = {"revision": options.revision, "trust_remote_code": options.remote_code}
@@ -66,27 +105,9 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
         config = transformers.AutoConfig.from_pretrained(name, **known)
     if not local:
         check_sizes(name, config.to_dict(), None)
-    kind, objective = _head(config)
-    method = getattr(config, "quantization_config", None)
-    began(f"Loading {name} …")
-    with saying(not_loaded(name, _method(method))), quiet():
-        model, info = kind.from_pretrained(
-            name,
-            config=config,
-            dtype="auto" if options.dtype is None else _dtype(options.dtype),
-            device_map=options.device_map,
-            use_safetensors=None if options.pickle else True,
-            output_loading_info=True,
-            **known,
-        )
-    if missing := sorted(key for key in info["missing_keys"] if POOLER not in key):
-        listed = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
-        known_of = f"{len(missing)} of its parameters are not in its files: {listed}. They would be random numbers."
-        raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
-    check_finite(name, model)
-    if options.device_map is None:
-        model = model.to(device)
-    return model.eval(), _tokenizer(name, known), objective
+    if options.dtype is not None:
+        _dtype(options.dtype)
+    return _Configured(config, device, known)
 
 
 @contextlib.contextmanager

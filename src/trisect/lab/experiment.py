@@ -30,10 +30,14 @@ ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what 
 
 
 class Replicates(NamedTuple):
-    """A number in every draw of a bootstrap over so many units (or groups of them); the same seed gives the same draws."""
+    """A number in every draw of a bootstrap over so many units (or groups of them); the same seed gives the same draws.
+
+    `which` is a mark of the units themselves: numbers with the same mark meet the same units in every draw.
+    """
 
     values: Reals
     units: int
+    which: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,9 +89,14 @@ class Tally:
         for (text, _), row in zip(batch.rows, columns.cpu().numpy(), strict=True):
             self.texts[text] = self.texts[text] + row if text in self.texts else row
 
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The texts of which a token is predicted, in their order."""
+        return tuple(text for text in sorted(self.texts) if self.texts[text][0] > 0)
+
     def table(self, name: str) -> Float[np.ndarray, "N C"]:
         """The texts in their order, without those of which no token is predicted; raises CorpusError when none is left."""
-        kept = [self.texts[text] for text in sorted(self.texts) if self.texts[text][0] > 0]
+        kept = [self.texts[text] for text in self.kept]
         if not kept:
             known = f"{len(self.texts)} were read, and in none is a token predicted from others."
             raise CorpusError(f"The texts {name!r} have no loss.", known, "Give texts of more than one token.")

@@ -56,30 +56,13 @@ def load(
     baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
     pretrained models, see `trisect.hf.load.load`. Raises ModelError for what is not there or does not pass the proof.
     """
-    if isinstance(model, (str, Path)):
-        place = Path(model)
-        study, run = is_study(place), place.parent.name == "runs" and (place / "run.json").exists()
-        chosen = {
-            "revision": revision,
-            "dtype": dtype,
-            "device_map": device_map,
-            "device": None if device in ("auto", "cpu") else device,
-        }
-        if (study or run) and (given := [option for option, value in chosen.items() if value is not None]):
-            known = "It is a model that a study trained: float32, on the CPU, of one revision."
-            raise ModelError(f"{', '.join(given)} for {place}.", known, "Leave that out.")
-        if study:
-            return _own(Folder(place), None, window)
-        if run:
-            return _own(Folder(place.parent.parent), place.name, window)
+    if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
+        return _own(*trained, window)
     from torch.nn import Module
 
     from trisect.hf.load import load as load_pretrained
 
-    if (found := at_revision(model)) is not None:
-        if revision is not None:
-            known = "It names a revision already."
-            raise ModelError(f"--revision {revision} was given for {model}.", known, "Leave one of them out.")
+    if (found := _revision_of(model, revision)) is not None:
         return _at(found, tokenizer, inputs, window, dtype, device, device_map, pickle, remote_code, proof)
     if not isinstance(model, (str, Path, Module)):
         known = "A model is a folder, a name on a hub, or a module of Hugging Face's."
@@ -87,6 +70,70 @@ def load(
     return load_pretrained(
         model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
     )
+
+
+def check_there(
+    model: Any,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "auto",
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+) -> None:
+    """Raise ModelError where `load` would before it reads weights; what is in memory is there."""
+    if not isinstance(model, (str, Path)):
+        return
+    if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
+        _finished(*trained)
+        return
+    from trisect.hf.checkpoints import locate
+    from trisect.hf.fetch import Options
+    from trisect.hf.fetch import check_there as check_files_there
+
+    found = _revision_of(model, revision)
+    place, name = (model, revision) if found is None else locate(found.base, found.revision)
+    check_files_there(place, Options(name, dtype, device, device_map, pickle, remote_code))
+
+
+def weight_files(model: Any) -> tuple[Path, ...]:
+    """The safetensors files that are all of the weights of a model on this machine; none for any other, or an adapter."""
+    found = at_revision(model)
+    place = model if found is None else Path(found.base) / found.revision
+    if not isinstance(place, (str, Path)) or (Path(place) / "adapter_config.json").exists():
+        return ()
+    return tuple(sorted(Path(place).glob("*.safetensors")))
+
+
+def _trained(
+    model: Any, revision: str | None, dtype: str | None, device: str, device_map: str | None
+) -> tuple[Folder, str | None] | None:
+    """The study and run that a folder is, the run null for its first baseline; raises ModelError for options it has not."""
+    place = Path(model) if isinstance(model, (str, Path)) else None
+    if place is None:
+        return None
+    study, run = is_study(place), place.parent.name == "runs" and (place / "run.json").exists()
+    chosen = {
+        "revision": revision,
+        "dtype": dtype,
+        "device_map": device_map,
+        "device": None if device in ("auto", "cpu") else device,
+    }
+    if (study or run) and (given := [option for option, value in chosen.items() if value is not None]):
+        known = "It is a model that a study trained: float32, on the CPU, of one revision."
+        raise ModelError(f"{', '.join(given)} for {place}.", known, "Leave that out.")
+    if study:
+        return Folder(place), None
+    return (Folder(place.parent.parent), place.name) if run else None
+
+
+def _revision_of(model: Any, revision: str | None) -> NamedRevision | None:
+    """What NAME@REVISION names; raises ModelError where a revision is named beside it."""
+    found = at_revision(model)
+    if found is not None and revision is not None:
+        known = "It names a revision already."
+        raise ModelError(f"--revision {revision} was given for {model}.", known, "Leave one of them out.")
+    return found
 
 
 def _at(found: NamedRevision, tokenizer: Any, inputs: Any, window: int | None, *rest: Any) -> Pretrained:
@@ -103,12 +150,7 @@ def _at(found: NamedRevision, tokenizer: Any, inputs: Any, window: int | None, *
 
 
 def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
-    run = _baseline(folder) if name is None else read_run(read_finished(folder, name)["spec"])
-    if read_finished(folder, run.id)["status"] == "diverged":
-        todo = "Choose another run: trisect.load('STUDY/runs/RUN')."
-        raise ModelError(
-            f"The run {run.id} of {folder.path}.", "Its training diverged: its weights mean nothing.", todo
-        )
+    run = _finished(folder, name)
     if window is not None and window < 1:
         known = "It was trained on windows of " + f"{run.training.window} words, and reads 1 word or more."
         raise ModelError(f"A window of {window} words.", known, "Choose another, or leave it out.")
@@ -116,6 +158,17 @@ def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
     parameters = {n: v[None] for n, v in weights(folder, run.id, "final.safetensors", "cpu").items()}
     options = ("STUDY",) if window is None else ("STUDY", "--window", str(window))
     return OwnModel(run.id, run.model, parameters, corpus.vocabulary, window or run.training.window, options)
+
+
+def _finished(folder: Folder, name: str | None) -> Run:
+    """A run that has a model: by name, or the first baseline; raises ModelError where its training diverged."""
+    run = _baseline(folder) if name is None else read_run(read_finished(folder, name)["spec"])
+    if read_finished(folder, run.id)["status"] == "diverged":
+        todo = "Choose another run: trisect.load('STUDY/runs/RUN')."
+        raise ModelError(
+            f"The run {run.id} of {folder.path}.", "Its training diverged: its weights mean nothing.", todo
+        )
+    return run
 
 
 def _baseline(folder: Folder) -> Run:

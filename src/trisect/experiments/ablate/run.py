@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trisect.core.files import digest
 from trisect.core.finding import Json
 from trisect.core.subject import Batch, EditedPasses, RowScores, Subject, Texts
 from trisect.core.tables import NewRow, frame
@@ -57,7 +59,8 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
         notes["Where no number stands, the edited model's loss was not finite."] = None
     compared = compare_components(edits, table[:, 2:] / table[:, :1])
     columns = replicates[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
-    drawn = {tuple(r.get(n) for n in ROW): Replicates(c, len(table)) for r, c in zip(rows, columns, strict=True)}
+    which = digest(json.dumps(tally.kept).encode(), 8)
+    drawn = {tuple(r.get(n) for n in ROW): Replicates(c, len(table), which) for r, c in zip(rows, columns, strict=True)}
     facts = _facts(subject, texts, table, settings, compared)
     return Measured({"measures": measures}, facts, tuple(notes), replicates=drawn)
 

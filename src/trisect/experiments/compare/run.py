@@ -148,13 +148,13 @@ def _layers(
     keys: Sequence[RowKey], drawn: Sequence[LayerMeasure]
 ) -> Mapping[tuple[str | None, str, str, str | None], list[RowKey]]:
     """The rows of a layer (of its heads where it has none of its own) of what is drawn by layer, by component."""
-    named = {one.measure: one for one in drawn}
+    named, known = {one.measure: one for one in drawn}, set(keys)
     found: dict[tuple[str | None, str, str, str | None], list[RowKey]] = {}
     for whole in (True, False):
         here: dict[tuple[str | None, str, str, str | None], list[RowKey]] = {}
         for key in keys:
             stack, layer, head, component, measure, group, _ = key
-            if group is not None and (*key[:5], None, None) in keys:
+            if group is not None and (*key[:5], None, None) in known:
                 continue  # the same read in another way, such as with biases
             if layer is not None and measure in named and (head is None) == whole:
                 place = (stack, named[measure].component or component or "", measure, group)
@@ -164,17 +164,20 @@ def _layers(
 
 
 def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
-    """The mean of several numbers in every draw; null where one has none."""
+    """The mean of several numbers in every draw; null where one has none, or has draws of other texts."""
     known = [one for one in draws if one is not None]
-    if not known or len(known) < len(draws):
+    if not known or len(known) < len(draws) or len({(one.units, one.which) for one in known}) > 1:
         return None
-    return Replicates(np.mean([one.values for one in known], 0), min(one.units for one in known))
+    return Replicates(np.mean([one.values for one in known], 0), known[0].units, known[0].which)
 
 
 def _difference(first: float, second: float, draws: Sequence[Replicates | None]) -> NewRow:
     """Second less first, with its interval where both have the same draws of the same texts."""
     row: NewRow = {"first": first, "second": second, "value": second - first}
-    if len(draws) < 2 or draws[0] is None or draws[1] is None or draws[0].values.shape != draws[1].values.shape:
+    if len(draws) < 2 or draws[0] is None or draws[1] is None:
         return row
-    ends = percentile_interval(draws[1].values - draws[0].values, draws[0].units)
-    return row | {"low": finite(ends.low), "high": finite(ends.high), "n": draws[0].units}
+    one, other = draws[0], draws[1]
+    if (one.units, one.which, one.values.shape) != (other.units, other.which, other.values.shape):
+        return row
+    ends = percentile_interval(other.values - one.values, one.units)
+    return row | {"low": finite(ends.low), "high": finite(ends.high), "n": one.units}

@@ -90,7 +90,9 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
 
     whole = next(iter(tallies.values())).stack
     replicates = {
-        (whole, None, None, None, name, None, None): Replicates(found.draws, min(counted.texts, GROUPS))
+        (whole, None, None, None, name, None, None): Replicates(
+            found.draws, min(counted.texts, GROUPS), f"first {counted.texts}"
+        )
         for name, found in statistics.items()
         if found.draws.ndim == 1
     }

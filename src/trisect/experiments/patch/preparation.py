@@ -93,23 +93,8 @@ def _own_ids(side: Side, row: int) -> tuple[int, ...]:
 
 
 def _open(settings: PatchSettings, subject: AnsweringSubject) -> tuple[str, tuple[TextPair, ...], tuple[str, ...]]:
-    """The one source of pairs that the settings name."""
-    single = settings.base is not None or settings.donor is not None
-    sources = {
-        "--pairs": settings.pairs,
-        "--task": settings.task,
-        "given": settings.given,
-        "a base and a donor": single or None,
-    }
-    named = [name for name, value in sources.items() if value is not None]
-    if len(named) != 1:
-        given = f"{' and '.join(named)} were given." if named else "No pairs were given."
-        known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
-        raise SpecError(given, known, "Give one of them.")
-    if single:
-        if settings.base is None or settings.donor is None:
-            missing = "base" if settings.base is None else "donor"
-            raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
+    """The pairs that the settings name."""
+    if settings.base is not None:
         return "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}]), ()
     if settings.pairs is not None:
         return settings.pairs.name, read_pairs(settings.pairs), ()

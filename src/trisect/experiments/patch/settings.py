@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from trisect.core.bounds import RESAMPLES
+from trisect.core.errors import SpecError
 from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.lab.experiment import Experiment, LayerMeasure
@@ -94,6 +95,37 @@ class PatchSettings:
     seed: Seed = 0
     units: Units | None = None
 
+    def __post_init__(self) -> None:
+        _check_pairs(self)
+
+
+def _check_pairs(settings: PatchSettings) -> None:
+    """Raise SpecError unless pairs come from one place: known before any model is opened."""
+    single = settings.base is not None or settings.donor is not None
+    sources = {
+        "--pairs": settings.pairs,
+        "--task": settings.task,
+        "given": settings.given,
+        "a base and a donor": single or None,
+    }
+    named = [name for name, value in sources.items() if value is not None]
+    if len(named) != 1:
+        given = f"{' and '.join(named)} were given." if named else "No pairs were given."
+        known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
+        if texts := () if named else _texts_as_models(settings.source.model):
+            known += f" {texts[0]!r} stands among the models."
+            raise SpecError(given, known, "Give texts by name: --base TEXT --donor TEXT.")
+        raise SpecError(given, known, "Give one of them.")
+    if single and (settings.base is None or settings.donor is None):
+        missing = "base" if settings.base is None else "donor"
+        raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
+
+
+def _texts_as_models(given: Any) -> tuple[str, ...]:
+    """Of several models those that can only be texts: neither a folder nor a name that a hub could have."""
+    models = given if isinstance(given, list | tuple) else ()
+    return tuple(m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
+
 
 @dataclass(frozen=True)
 class PatchFacts:
@@ -130,6 +162,7 @@ PATCH = Experiment(
     \b
     trisect patch MODEL --task bindings --sites q@all k@all v@all
     trisect patch MODEL --pairs pairs.jsonl --per head
+    trisect patch MODEL --base "The capital of France is" --donor "The capital of Italy is"
     """,
     PatchSettings,
     PatchFacts,

@@ -10,6 +10,7 @@ from typing import Any
 
 from trisect.core.errors import SpecError
 from trisect.core.fields import Group, declared
+from trisect.core.steps import began
 from trisect.core.subject import Subject
 from trisect.lab.folder import is_study
 from trisect.lab.inputs import UNITS, ModelSource
@@ -53,6 +54,9 @@ def several_models(settings: Any) -> SeveralModels | None:
         return None
     _check_different(models)
     same = _of_one(models)
+    if wanted is None and len(given) == 1 and same:
+        known = f"{len(models)} models in subfolders of {_short(given[0])} are read as revisions of one model, in their order."
+        began(f"{known} If they are models of one recipe, such as seeds, say --units models.")
     kind = wanted or (REVISIONS if same else MODELS)
     return SeveralModels(models, kind, group.name, f"{same or _short(models[0])}-{len(models)}-{kind}")
 

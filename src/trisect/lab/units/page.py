@@ -145,7 +145,8 @@ def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Itera
         return
     yield (
         "Intervals are 95 % of Student's t over models, and hold what differs between models of the recipe on these texts. "
-        "They are not corrected for how many there are."
+        "They are not corrected for how many there are. All models have read the same texts, so that what other texts would "
+        "change is common to them and in no interval."
     )
     if len(facts.models) < FEW_MODELS:
         yield f"With {len(facts.models)} models they are wide: t has {words.several(len(facts.models) - 1, 'degree')} of freedom."
@@ -218,7 +219,9 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[S
     alone = Table(("model", *names), cells, "Each model's own verdict, from its own texts or heads", wrap=False)
     said = (
         "A claim's effect is each model's own; it is tested by Student's t over models, and corrected over the claims of its "
-        "source as for one model. A part that has to hold for every head enters with the head that speaks for it least.",
+        "source as for one model. A part that has to hold for every head enters with the head that speaks for it least; as noise moves "
+        "that head towards the bound, such a part may support a claim and not refute it. What bars a verdict in one model, such as "
+        "too few texts, bars it over all: they have read the same texts, and intervals and verdicts hold for these.",
     )
     if "claims" in tables:
         yield Section("What the claims come to", said, (), (alone,), tables["claims"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -17,6 +19,7 @@ from trisect.core.finding import About, Finding
 from trisect.core.subject import Subject
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Replicates, Shows
+from trisect.lab.subject import check_there, weight_files
 from trisect.lab.units import page
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
@@ -84,6 +87,7 @@ class UnitsMeasure:
         A claim's effect is then each model's own, tested by Student's t over models; revisions of one model are no sample of
         anything, and have no test over them. Raises ModelError where two models have the same weights.
         """
+        self._check_all(settings)
         done: list[UnitMeasured] = []
         for number, model in enumerate(self.models.models, start=1):
             subject = self._open(settings, model, number, done)
@@ -110,12 +114,26 @@ class UnitsMeasure:
         family = done[0].family if claims else None
         return Measured(named, facts, _notes(done), judged, family, packages=packages, command=words)
 
+    def _check_all(self, settings: Any) -> None:
+        """Raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read.
+
+        A model that is wrong is met before the first is measured, whose work would be lost.
+        """
+        options, seen = getattr(settings, self.models.group).fetched(), []
+        for model, word in zip(self.models.models, self.models.words, strict=True):
+            check_there(model, **options)
+            own = model.fingerprint if isinstance(model, Subject) else None
+            name, files = (model.name, ()) if isinstance(model, Subject) else (_name(model, word), weight_files(model))
+            for before, mark, others in seen:
+                if (own is not None and own == mark) or _same(files, others):
+                    raise _twice(name, before)
+            seen.append((name, own, files))
+
     def _open(self, settings: Any, model: Any, number: int, done: list[UnitMeasured]) -> Subject:
         """A model with a name and weights that none before it has."""
         subject = replace(getattr(settings, self.models.group), model=model).open()
         if same := [of.facts.name for of in done if of.facts.fingerprint == subject.fingerprint]:
-            known = "Every unit counts once: the same model twice would make intervals too narrow."
-            raise ModelError(f"{subject.name} has the weights of {same[0]}.", known, "Leave one of them out.")
+            raise _twice(subject.name, same[0])
         taken = subject.name in [of.facts.name for of in done]
         return _renamed(subject, f"{subject.name} ({number})") if taken else subject
 
@@ -149,6 +167,23 @@ def measure_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, place: 
     said = tuple(map(str, found))
     facts = UnitFacts(subject.name, subject.fingerprint, f"{place}/{shown.name}", said, tuple(_facts(measured.facts)))
     return UnitMeasured(facts, tables, found, measured.notes, measured.family, measured.packages, measured.replicates)
+
+
+def _twice(name: str, before: str) -> ModelError:
+    known = "Every unit counts once: the same model twice would make intervals too narrow."
+    return ModelError(f"{name} has the weights of {before}.", known, "Leave one of them out.")
+
+
+def _name(model: object, word: str) -> str:
+    """What a model that is not opened yet is called in an error message."""
+    return Path(model).name if isinstance(model, str | Path) else word
+
+
+def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
+    """Whether two models' files hold the same bytes; models of one recipe differ within the first few thousand."""
+    if not files or [one.name for one in files] != [one.name for one in others]:
+        return False
+    return all(filecmp.cmp(one, other, shallow=False) for one, other in zip(files, others, strict=True))
 
 
 def _renamed(subject: Any, name: str) -> Subject:
