@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import pytest
 from tests import tiny
 from tests.contract.test_engines import begun, ends, wait_until
 from tests.jobs import Walk, Walking, folder_of_files
-from tests.ray_cluster import PATHS, STORE
+from tests.ray_cluster import PATHS, STORE, end
 
 import trisect
 from trisect.core.errors import StudyError
 from trisect.engine.drive import drive
 from trisect.engine.on_ray import RayPlace
+from trisect.engine.ray_connect import ALWAYS, LOOPBACK, MODE
 from trisect.engine.start import open_engine
 from trisect.experiments.study.work import StudyWork
 from trisect.report.sheet import Sheet
@@ -144,18 +146,38 @@ def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_p
     assert not [p for p in folder_of_files(tmp_path / "ray") if p.startswith("fleets/")]
 
 
-def test_a_cluster_of_ones_own_listens_on_loopback_alone_and_says_nothing(home, tmp_path):
+def test_clusters_of_ones_own_one_after_the_other_listen_on_loopback_alone_and_say_nothing(home, tmp_path):
     code = (
         "import sys; from pathlib import Path; from tests.jobs import *; from trisect.engine.drive import drive\n"
         "import psutil; from trisect.engine.start import open_engine; from trisect.engine.on_ray import RayPlace\n"
-        f"with open_engine(1, Path({str(tmp_path / 'scratch')!r}), RayPlace(store_bytes={STORE})) as engine:\n"
-        f"    drive([Walking(Walk('w', 3), Path({str(home)!r}))], engine)\n"
+        "for name in ('w', 'again'):\n"
+        f"  with open_engine(1, Path({str(tmp_path / 'scratch')!r}), RayPlace(store_bytes={STORE})) as engine:\n"
+        f"    drive([Walking(Walk(name, 3), Path({str(home)!r}))], engine)\n"
         "    team = [psutil.Process(), *psutil.Process().children(recursive=True)]\n"
         "    open_ = {c.laddr.ip.removeprefix('::ffff:') for p in team for c in p.net_connections() if c.status == 'LISTEN'}\n"
-        "print(open_)\n"
+        "    print(open_)\n"
     )
     clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": PATHS}
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "{'127.0.0.1'}\n"
-    assert (home / "ends/w.json").read_text() == ends(3)
+    assert done.stdout == "{'127.0.0.1'}\n" * 2
+    assert [(home / f"ends/{name}.json").read_text() for name in ("w", "again")] == [ends(3)] * 2
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--port", "6397", "--num-cpus", "0"]
+    command += ["--include-dashboard", "false", "--object-store-memory", str(STORE), "--block"]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | ALWAYS | LOOPBACK
+    code = "import sys; from trisect.engine.ray_connect import check_asks; check_asks('127.0.0.1:6397')"
+    with (
+        tempfile.TemporaryDirectory(prefix="open-", ignore_cleanup_errors=True) as short,
+        (tmp_path / "said").open("w") as said,
+        subprocess.Popen(command, env=clean | {MODE: "disabled", "TMPDIR": short}, stdout=said, stderr=said) as head,
+    ):
+        try:
+            wait_until(lambda: head.poll() is not None or "Ray runtime started" in (tmp_path / "said").read_text())
+            asked = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
+        finally:
+            end(head.pid)
+    assert "The cluster at 127.0.0.1:6397 asks for no token." in asked.stderr, (tmp_path / "said").read_text()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_engines import begun, ends, wait_until
-from tests.ray_cluster import PATHS, SETTINGS, SOON, STORE
+from tests.ray_cluster import PATHS, SETTINGS, SOON, STORE, end
 
 from trisect.core.extras import there
 from trisect.engine.ray_connect import LOOPBACK
@@ -59,15 +59,6 @@ def namespace() -> Iterator[int]:
 
 def enter(process: int, *words: str) -> list[str]:
     return ["nsenter", "--target", str(process), "--net", *words]
-
-
-def end(process: int) -> None:
-    """A process with all that it started, at once: alone it would wait for its cluster."""
-    import psutil
-
-    team = psutil.Process(process)
-    for one in [*team.children(recursive=True), team]:
-        one.kill()
 
 
 def ip(process: int, *words: str) -> None:

@@ -1,7 +1,9 @@
 """What travels between machines: bytes that come out as they went in, and values that are checked where they arrive."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,12 +13,15 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.machine import Machine
 from trisect.engine import depot as depots
 from trisect.engine import node as nodes
+from trisect.engine import ray_connect
 from trisect.engine.depot import Depot
 from trisect.engine.failures import failure, read_failure
 from trisect.engine.node import ValueShelf
+from trisect.engine.on_ray import RayPlace
 from trisect.engine.parcels import fingerprint, pack, pack_value, place_value, stored_in, unpack, value_in
-from trisect.engine.ray_connect import check_address
-from trisect.engine.start import crew, ray_place
+from trisect.engine.ray_connect import check_address, check_asks
+from trisect.engine.ray_owner import find_owner
+from trisect.engine.start import crew, open_engine, ray_place
 
 NAMES = st.text("abc/\n 0é", min_size=1)
 
@@ -98,6 +103,13 @@ def test_large_files_go_by_the_depot_and_are_removed_there(value, tmp_path, monk
         depot.fetch(name, tmp_path / "gone")
 
 
+def test_trying_a_depot_leaves_nothing_and_what_is_gone_already_is_removed(tmp_path):
+    depot = Depot(str(tmp_path / "depot"), "me")
+    depot.check()
+    assert not list((tmp_path / "depot").iterdir())
+    depot.remove("never there")
+
+
 def test_a_depot_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
     for url in (f"{tmp_path}/file/below", "nothing-known://x"):
@@ -140,9 +152,71 @@ def test_a_cluster_is_refused_without_a_token(monkeypatch):
     check_address("head:6379")
 
 
+OPEN = ("The cluster at h:1 asks for no token.", "It let a wrong one in", "Stop it")
+SILENT = ("Ray at h:1 cannot be reached.", "ConnectionError: timed out", "ray status")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "words"),
+    [(0, "", OPEN), (1, "x\nray.exceptions.AuthenticationError: no", None), (1, "x\ntimed out", SILENT)],
+)
+def test_a_cluster_that_lets_a_wrong_token_in_or_says_nothing_is_refused(code, said, words, monkeypatch):
+    shown = []
+
+    def answer(command, env, **how):
+        shown.append(env["RAY_AUTH_TOKEN"])
+        return subprocess.CompletedProcess(command, code, b"", said.encode())
+
+    monkeypatch.setattr("subprocess.run", answer)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
+    if words is None:
+        check_asks("h:1")
+    else:
+        with pytest.raises(StudyError) as caught:
+            check_asks("h:1")
+        found = (caught.value.given, caught.value.known, caught.value.todo)
+        assert all(word in text for word, text in zip(words, found, strict=True))
+    assert shown != ["right"]
+
+
+def test_an_experiments_id_is_its_own_and_lasts_while_something_may_lie_on_nodes(tmp_path, monkeypatch):
+    first = find_owner(tmp_path / "a")
+    assert (first.kept, find_owner(tmp_path / "a").mark == first.mark) == (False, False)  # as the same path elsewhere
+    first.keep()
+    assert find_owner(tmp_path / "a") == first._replace(kept=True)
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    assert find_owner(tmp_path / "copy").mark != first.mark
+    (tmp_path / "copy" / "owner").write_text("../x")
+    assert not find_owner(tmp_path / "copy").kept
+
+    def refuse(address):
+        raise StudyError("given", "known", "todo")
+
+    monkeypatch.setattr("trisect.engine.ray_connect.check_address", refuse)
+    for name, stays in (("a", True), ("new", False)):
+        with pytest.raises(StudyError), open_engine(1, tmp_path / name, RayPlace("h:1")):
+            pass
+        assert (find_owner(tmp_path / name).kept, (tmp_path / name).exists()) == (stays, stays)
+    assert find_owner(tmp_path / "a").mark == first.mark
+
+
+def test_only_folders_of_processes_that_ran_here_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(ray_connect, "_runs", lambda process: process != 7)
+    with ray_connect._own_folder() as folder:
+        here = Path(folder).name.rsplit("-", 2)[0]
+    names = [f"{here}-7-x", f"{here}-8-x", "trisect-ray-other-7-x", "trisect-ray-7-x"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    with ray_connect._own_folder():
+        assert not (tmp_path / names[0]).exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names[1:])
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({"engine": "ray", "scratch": " "}, "--scratch names no place"),
         ({"engine": "dask"}, "Unknown engine 'dask'"),
         ({"address": "auto"}, "--address auto was given without --engine ray"),
         ({"per_gpu": 2, "engine": "processes"}, "--per-gpu 2 was given without --engine ray"),

@@ -64,6 +64,13 @@ class Machine:
             given = f"--{name.replace('_', '-')} {getattr(self, name)} was given without --engine ray."
             fits = getattr(self, name) is None or self.engine == "ray"
             need(fits, given, "It says how a Ray cluster is used.", "Add --engine ray, or leave it out.")
+        known = "It is a folder or a URL that all nodes reach."
+        need(
+            self.scratch is None or bool(self.scratch.strip()),
+            "--scratch names no place.",
+            known,
+            "Name one, or leave it out.",
+        )
         if self.address is not None:
             host, _, port = self.address.rpartition(":")
             fits = self.address == "auto" or (bool(host) and port.isdigit())

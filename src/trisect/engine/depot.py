@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +38,8 @@ class Depot:
             files.get_file(f"{folder}/{name}", str(place))
 
     def remove(self, name: str) -> None:
-        """Remove a file that has been fetched."""
-        with self._open("written") as (files, folder):
+        """Remove a file that is not needed any more; one that is gone already is none."""
+        with self._open("written") as (files, folder), suppress(FileNotFoundError):
             files.rm_file(f"{folder}/{name}")
 
     def sweep(self) -> None:
@@ -49,11 +49,11 @@ class Depot:
                 files.rm(folder, recursive=True)
 
     def check(self) -> None:
-        """Raise StudyError where nothing can be written."""
-        self.sweep()
+        """Raise StudyError where nothing can be written; nothing is there afterwards."""
         with self._open("written") as (files, folder):
             files.makedirs(folder, exist_ok=True)
             files.pipe_file(f"{folder}/check", b"")
+        self.sweep()
 
     @contextmanager
     def _open(self, what: str) -> Iterator[tuple[AbstractFileSystem, str]]:

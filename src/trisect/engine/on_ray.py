@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.files import digest
+from trisect.core.errors import StudyError
 from trisect.engine.depot import Depot
 from trisect.engine.failures import read_failure
 from trisect.engine.parcels import Parcel, fingerprint, pack_value, stored_in, unpack
 from trisect.engine.protocol import Content, Done, Event, Failed, Files, Job, Lost, Ref, Said
 from trisect.engine.ray_connect import connected
 from trisect.engine.ray_nodes import START, RayNodes, at
+from trisect.engine.ray_owner import Owner
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -59,22 +60,26 @@ class _Given(NamedTuple):
 class RayEngine:
     """The driver's side: it alone decides which node gets a job, so that it knows whose jobs go with a node."""
 
-    def __init__(self, place: RayPlace, folder: Path) -> None:
-        self.place, self.folder = place, folder
-        self._own, self._call = digest(str(folder.absolute()), 8), secrets.token_hex(4)
+    def __init__(self, place: RayPlace, owner: Owner) -> None:
+        self.place, self.folder, self._owner = place, owner.folder, owner
+        self._own, self._call = owner.mark, secrets.token_hex(4)
         self._depot = Depot(place.scratch, self._own) if place.scratch is not None else None
         self._values = _Values(self._depot)
         self._open: dict[int, _Given] = {}
         self._waiting: deque[_Order] = deque()
+        self._used = set[str]()  # nodes where something of this call may lie
         self._fetched = 0
         self._stack = ExitStack()
         try:
+            owner.keep()
             if self._depot is not None:
                 self._depot.check()
             self._stack.enter_context(connected(place.address, place.cores, place.store_bytes))
             self._start()
         except BaseException:
             self._stack.close()
+            if not owner.kept:  # else something of a call before may lie on nodes
+                shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
     def _start(self) -> None:
@@ -111,6 +116,7 @@ class RayEngine:
             self._give(self._waiting.popleft(), node)
 
     def _give(self, order: _Order, node: str) -> None:
+        self._used.add(node)
         errand = {"number": order.number, "own": self._own, "call": self._call, "scratch": self.place.scratch}
         errand |= {"node": self._nodes.name(node), "job": asdict(order.job), "refs": dict(order.keys)}
         options: dict[str, Any] = {"scheduling_strategy": at(node)}
@@ -198,16 +204,29 @@ class RayEngine:
         with suppress(Exception):
             for given in self._open.values():
                 self._ray.cancel(given.ref, force=True)
-            sweeping = [
-                self._there.sweep.options(scheduling_strategy=at(node)).remote(self._own, self._call)
-                for node in self._nodes.there()
-            ]
-            self._ray.wait(sweeping, num_returns=len(sweeping), timeout=SWEEPING)
-        with suppress(Exception):
+            self._sweep()
+        left = bool(self._used)  # on nodes that are gone: where they come back, the next call removes it
+        try:
             if self._depot is not None:
                 self._depot.sweep()
+        except Exception:  # whatever fsspec's file systems raise
+            left = True
         self._stack.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if left:
+            with suppress(StudyError):
+                self._owner.keep()
+
+    def _sweep(self) -> None:
+        """Remove what the call left on the nodes that are there."""
+        sweeping = {
+            self._there.sweep.options(scheduling_strategy=at(node)).remote(self._own, self._call): node
+            for node in self._nodes.there()
+        }
+        for ref in self._ray.wait(list(sweeping), num_returns=len(sweeping), timeout=SWEEPING)[0]:
+            with suppress(self._errors.RayError):
+                self._ray.get(ref)
+                self._used.discard(sweeping[ref])
 
 
 class _Values:

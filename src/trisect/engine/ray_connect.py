@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from trisect.core.errors import StudyError
 from trisect.core.extras import need_extra
+from trisect.core.files import digest
 
 # before ray is imported: nothing is reported to anybody, no line of Ray's comes between ours (what it says of nodes that
 # are gone it prints whatever log_to_driver says), and a cluster of one's own is reached from this machine alone
@@ -24,6 +29,7 @@ ALWAYS = {
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # of Ray's switches the one that keeps its ports on 127.0.0.1
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
+KNOCK = 120.0  # seconds that a cluster has to turn a wrong token away
 
 
 def check_address(address: str | None) -> None:
@@ -37,6 +43,34 @@ def check_address(address: str | None) -> None:
         )
 
 
+def check_asks(address: str) -> None:
+    """Raise StudyError for a cluster that lets a wrong token in, or that cannot be asked.
+
+    Another process asks: Ray keeps the first token that a process shows.
+    """
+    status = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", "--address", address]
+    wrong = os.environ | {MODE: "token", TOKEN: secrets.token_hex(32)}
+    try:
+        asked = subprocess.run(status, env=wrong, stdin=subprocess.DEVNULL, capture_output=True, timeout=KNOCK)
+    except subprocess.TimeoutExpired as error:
+        raise _not_reached(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
+    said = asked.stderr.decode(errors="replace").strip()
+    if asked.returncode == 0:
+        raise StudyError(
+            f"The cluster at {address} asks for no token.",
+            "It let a wrong one in: whoever reaches one of its ports can run code on all of it.",
+            f"Stop it, and start every node with {MODE}=token and one token: docs/how-to/ray.md.",
+        )
+    if "AuthenticationError" not in said:
+        raise _not_reached(address, ConnectionError(said.splitlines()[-1] if said else "it gives no reason"))
+
+
+@cache
+def _token() -> str:
+    """The token of clusters of one's own: one for the whole process, since Ray keeps the first that a process shows."""
+    return secrets.token_hex(32)
+
+
 @contextmanager
 def connected(address: str | None, cores: int, store_bytes: int | None = None) -> Iterator[None]:
     """Ray, while the context lasts: at `address` ('auto' or HOST:PORT), else a cluster of `cores` cores of this machine.
@@ -45,7 +79,7 @@ def connected(address: str | None, cores: int, store_bytes: int | None = None) -
     """
     need_extra("ray", "ray", "--engine ray")
     check_address(address)
-    own = {} if address is not None else LOOPBACK | {MODE: "token", TOKEN: secrets.token_hex(32)}
+    own = {} if address is not None else LOOPBACK | {MODE: "token", TOKEN: _token()}
     with _environment(ALWAYS | own), _own_folder() as folder:
         import ray
         from ray.exceptions import RayError
@@ -53,6 +87,8 @@ def connected(address: str | None, cores: int, store_bytes: int | None = None) -
         if ray.is_initialized():
             known = "A process is connected to one cluster at a time."
             raise StudyError("This process is connected to Ray already.", known, "Call ray.shutdown() before.")
+        if address is not None:
+            check_asks(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical", "configure_logging": True}
         more: dict[str, Any] = {"address": address}
         if address is None:
@@ -74,12 +110,21 @@ def connected(address: str | None, cores: int, store_bytes: int | None = None) -
 def _own_folder() -> Iterator[str]:
     """A folder for the files of a cluster of one's own (Ray's sockets need a short path); those of killed processes are removed."""
     base = Path(tempfile.gettempdir())
-    for old in base.glob("trisect-ray-*-*"):
-        process = old.name.split("-")[2]
+    ours = f"trisect-ray-{_host()}"
+    for old in base.glob(f"{ours}-*-*"):
+        process = old.name.split("-")[3]
         if process.isdigit() and not _runs(int(process)):
             shutil.rmtree(old, ignore_errors=True)  # those of other users stay: they cannot be removed
-    with tempfile.TemporaryDirectory(prefix=f"trisect-ray-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{ours}-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         yield folder
+
+
+def _host() -> str:
+    """Where the numbers of processes are this process's: others, on another machine or in another container, may share the folder."""
+    marks = [socket.gethostname()]
+    with suppress(OSError):  # where there is no Linux
+        marks += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
+    return digest(" ".join(marks), 3)  # short, as Ray's sockets need it
 
 
 def _runs(process: int) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 LOOK = 1.0  # seconds between two looks at which nodes are there
+ASKS = 5  # times that a node is asked which fails to answer, though Ray says that it is there
 START = 120.0  # seconds that a start waits for a node that may get jobs
 ALONE = 600.0  # seconds without any node before a study stops; it goes on later from what is kept
 
@@ -31,15 +32,22 @@ def at(node: str) -> NodeAffinitySchedulingStrategy:
 
 @dataclass
 class _State:
-    """A node; `answer` is Ray's handle to what it says of itself, while that is awaited; `refused` says what is wrong with it."""
+    """A node; `answer` is Ray's handle to what it says of itself, while that is awaited; `asks` counts
+    questions since the last answer; `refused` says what is wrong with it.
+    """
 
     name: str
     room: int
     alive: bool = True
     gone: str = ""
     answer: ObjectRef | None = None
+    asks: int = 0
     good: bool = False
     refused: str = ""
+
+    def open(self) -> bool:
+        """Whether it is not known yet if it may get jobs."""
+        return self.alive and not self.good and not self.refused
 
 
 class RayNodes:
@@ -93,13 +101,19 @@ class RayNodes:
         elif state.alive and not found["Alive"]:
             state.alive = state.good = False
             state.gone = found.get("DeathReasonMessage") or "Ray says no more of it."
+        elif state.open() and state.answer is None:
+            self._ask(node)
 
     def _ask(self, node: str) -> None:
-        from trisect.engine import ray_node
-
         state = self._states[node]
         state.good = False
-        state.answer = ray_node.describe.options(scheduling_strategy=at(node)).remote(self._own, self._call)
+        state.asks += 1
+        state.answer = self._describe(node)
+
+    def _describe(self, node: str) -> ObjectRef:
+        from trisect.engine import ray_node
+
+        return ray_node.describe.options(scheduling_strategy=at(node)).remote(self._own, self._call)
 
     def _take_answers(self) -> None:
         for state in self._states.values():
@@ -109,14 +123,20 @@ class RayNodes:
             try:
                 words: Any = unpack(self._ray.get(answer)).words
             except self._errors.RayTaskError as error:
-                state.refused = f"it could not say its versions: {str(error).strip().splitlines()[-1]}"
-            except self._errors.RayError:
-                state.alive = False  # it went meanwhile
+                state.refused = f"could not say its versions: {str(error).strip().splitlines()[-1]}"
+            except (
+                self._errors.RayError
+            ) as error:  # it is going, which Ray says soon, or its process ended: it is asked again
+                if state.asks >= ASKS:
+                    last = (str(error).strip().splitlines() or ["it gives no reason"])[0]
+                    state.refused = f"failed to answer {ASKS} times: {type(error).__name__}: {last}"
             else:
-                state.refused = self._differences(words["versions"])
-                state.good = not state.refused
+                state.asks = 0
+                different = self._differences(words["versions"])
+                state.refused = different and f"has {different}"
+                state.good = not different
             if state.refused and self._started:
-                warnings.warn(f"The node {state.name} gets no jobs: it has {state.refused}.", stacklevel=2)
+                warnings.warn(f"The node {state.name} gets no jobs: it {state.refused}.", stacklevel=2)
 
     def _differences(self, versions: Mapping[str, str]) -> str:
         ours = self._mine.versions
@@ -130,14 +150,19 @@ class RayNodes:
         began = time.monotonic()
         while (waited := time.monotonic() - began) <= START:
             asked = self.asked()
-            if not asked and (self.room() or self.refused() or waited > patience):
+            if (
+                not asked
+                and not any(s.open() for s in self._states.values())
+                and (self.room() or self.refused() or waited > patience)
+            ):
                 break
             self._ray.wait(asked, timeout=LOOK) if asked else time.sleep(LOOK)
             self.look()
         if refused := self.refused():
+            differ = all(words.startswith("has ") for words in refused.values())
             raise StudyError(
-                f"{len(refused)} of {len(self._states)} nodes differ from this machine.",
-                "; ".join(f"{name} has {words}" for name, words in refused.items()),
+                f"{len(refused)} of {len(self._states)} nodes {'differ from this machine' if differ else 'cannot be used'}.",
+                "; ".join(f"{name} {words}" for name, words in refused.items()),
                 "Have the same trisect and packages on every node, or leave these nodes out of the cluster.",
             )
         if not self.room():
@@ -153,7 +178,7 @@ class RayNodes:
         )
 
     def refused(self) -> Mapping[str, str]:
-        """Nodes that get no jobs, and how they differ."""
+        """Nodes that get no jobs, and why."""
         return {s.name: s.refused for s in self._states.values() if s.alive and s.refused}
 
     def asked(self) -> list[ObjectRef]:

@@ -12,6 +12,7 @@ from trisect.engine.here import Here
 from trisect.engine.on_ray import RayEngine, RayPlace
 from trisect.engine.processes import Processes
 from trisect.engine.protocol import Engine
+from trisect.engine.ray_owner import find_owner
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
 
@@ -45,10 +46,11 @@ def open_engine(workers: int, folder: Path, ray: RayPlace | None = None) -> Iter
     """An engine while the context lasts, whose jobs work in `folder`, which is swept before: Ray's where its place is
     given, else processes; 0 workers are `here`.
     """
+    owner = find_owner(folder)
     sweep(folder)
     engine: Engine = Processes(workers, folder) if workers else Here(folder)
     if ray is not None:
-        engine = RayEngine(ray, folder)
+        engine = RayEngine(ray, owner)
     try:
         yield engine
     finally:
