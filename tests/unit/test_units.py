@@ -209,7 +209,10 @@ def test_what_bars_a_verdict_in_one_model_bars_it_over_models():
     few, enough = judged(0.0, texts=3), [judged(shift) for shift in (0.01, 0.02, 0.05, 0.03)]
     whole = (pl.col("claim") == "C-1") & pl.col("part").is_null()
     assert judge_over_models(enough, {}).filter(whole)["verdict"].item() == "supported"
-    found = judge_over_models([few, *enough], {}).filter(whole).row(0, named=True)
+    table = judge_over_models([few, *enough], {})
+    parts = table.filter(pl.col("claim") == "C-1", pl.col("part").is_not_null())
+    assert parts["p"].null_count() == len(parts) == len(parts["effect"].drop_nulls())
+    found = table.filter(whole).row(0, named=True)
     assert (found["verdict"], found["reason"]) == (
         "inconclusive",
         "in 1 of 5 models: 3 texts; below 30, resampling decides nothing",

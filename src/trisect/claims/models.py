@@ -140,7 +140,9 @@ def _test(part: Part, claim: Claim, source: Source, given: PartOfModels) -> Mode
     elif sample.n < claim.least_seeds:
         reason = f"{claim.least_seeds} models trained alike are asked for, {int(sample.n)} given"
     tested = t_tested(sample, part.direction, part.bound, source.family, ONE_MODEL if sample.n == 1 else NO_SPREAD)
-    if given.by_head:
+    if given.barred is not None:
+        tested = replace(tested, p=NO_TEST, reason=given.barred)
+    elif given.by_head:
         tested = replace(tested, p=PValues(tested.p.p_for, NO_TEST.p_against))
     return ModelsPart(part, tested, reason, sample, given.by_head)
 
