@@ -89,7 +89,7 @@ def test_damaged_weights_are_named(folder):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"kind": "bert"}, "'bert' is no kind of model here"),
+        ({"kind": "bert"}, "Unknown kind of model 'bert'"),
         ({"layers": 0}, "layers 0"),
         ({"width": 30}, "A width of 30"),
         ({"kind": "llama", "width": 24, "heads": 8}, "evenly for rotary positions"),
