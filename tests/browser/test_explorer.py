@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -408,7 +408,8 @@ def test_the_future_of_a_causal_model_is_blank(visit):
 
 def test_what_a_head_does_on_the_whole(visit):
     tab = visit(place="#attn@1.h1")
-    facts = packing.pack(take_picture(named())).manifest["layers"][0]["shares"]
+    layers: Any = packing.pack(take_picture(named())).manifest["layers"]
+    facts = layers[0]["shares"]
     cells = tab.locator(".x-about td[data-kind=norms]")
     assert [value(cells.nth(n)) for n in range(5)] == facts["norms"][0]
     tile(tab, 0, 2)  # pointing alone is enough
@@ -593,7 +594,7 @@ def test_without_a_script_the_page_says_so(visit):
 def test_the_widget_is_the_same_explorer(browser, shown):
     pytest.importorskip("anywidget")
     reading = shown["named"].reading
-    made = explore(reading)
+    made: Any = explore(reading)
     tab = browser.new_context(viewport={"width": 900, "height": 900}).new_page()
     said = []
     tab.on("pageerror", lambda error: said.append(str(error)))

@@ -233,7 +233,7 @@ def test_ablating_by_zero_is_a_model_without_the_weights(subjects, kind, place):
 def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(subjects, tmp_path):
     texts = Texts("made", lambda: iter(LINES))
     result = trisect.ablate(
-        subjects["grouped"], texts, sites=["k@2.h2", "q@2.h3-4", "q@2.h3"], out=tmp_path, quiet=True
+        subjects["grouped"], texts, sites=["k@2.h2", "q@2.h3-4", "q@2.h3"], how="zero", out=tmp_path, quiet=True
     )
     found = {(r["component"], r["group"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
     assert found["k", "zero"] == pytest.approx(found["q", "zero, heads 3-4"], abs=1e-6)

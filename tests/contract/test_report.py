@@ -689,7 +689,7 @@ def test_the_table_tells_what_happens_to_the_accuracy(study):
     tables, description = study
     rows = StudyRows.of(tables, description)
     table = facts.numbers(rows)
-    columns = [title for title, unit in table["columns"] if unit == facts.POINTS]
+    columns = [title for title, unit in table.columns if unit == facts.POINTS]
     assert columns == [
         "Attack on POS: accuracy", "Attack on DEP: accuracy", "Initial weights (α = 0): accuracy", "Freezing: accuracy",
     ]  # fmt: skip
@@ -703,7 +703,7 @@ def test_the_table_tells_what_happens_to_the_accuracy(study):
             for slug in ("freeze-v@2", "baseline")
         )
         points.append(100 * (own - base))
-    cells = dict(table["rows"])["v@2"]
+    cells = dict(table.rows)["v@2"]
     assert cells[-1][0] == words.number(sum(points) / 2, True, 2)
     accuracy = tables["sites"].filter(
         (pl.col("measure") == "rewind_accuracy") & (pl.col("split") == "valid") & (pl.col("site") == "v@2")

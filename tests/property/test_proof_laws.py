@@ -173,7 +173,7 @@ def test_blocks_hold_the_residual_and_the_norm(name):
     _, calls = run(model, inputs, door)
     addresses = find_addresses(name, model, calls, inputs, door)
     found = find_weights(model, inputs, door, addresses)
-    with watch(model, {f.projections.address: f.around for f in found if f.around}) as blocks:
+    with watch(model, name, {f.projections.address: f.around for f in found if f.around}) as blocks:
         _, calls = run(model, inputs, door)
     assert set(blocks) == set(addresses)
     for call, one in zip(calls, found, strict=True):

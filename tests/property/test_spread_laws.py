@@ -193,7 +193,7 @@ def test_texts_of_unlike_length_confound_a_pooled_rank_correlation_and_not_one_w
         rank = torch.rand(1, length, generator=draw).double() * 100 + 10 * length
         ones = torch.ones(1, length, dtype=torch.bool)
         whose = Whose(ones.long(), rank, ~ones, ones, torch.tensor([text]), torch.tensor([text % 64]))
-        within.add_frequency([TokenNorms(a, a)], whose)
+        within.add_frequency([TokenNorms(a, a, a * a)], whose)
         pooled.append(np.stack([rank[0].numpy(), a[0, 0].numpy()]))
     assert spearman(*np.concatenate(pooled, 1)) < -0.7
     assert within.frequency["a"].estimate().value[0] < -0.7

@@ -102,8 +102,8 @@ def test_the_machine_is_asked():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"name": "a", "name": "b"}', "'name' stands twice"),
-        ('[{"a": {"b": 1, "b": 1}}]', "'b' stands twice"),
+        ('{"name": "a", "name": "b"}', "'name' is given twice"),
+        ('[{"a": {"b": 1, "b": 1}}]', "'b' is given twice"),
         ("[NaN]", "NaN is no number"),
         ("[" * 100_000, "too deep"),
         ("{", "Expecting"),
@@ -119,7 +119,7 @@ def test_json_of_others_is_read_strictly(text, said, tmp_path):
 
 def test_a_key_that_stands_twice_is_found_among_a_hundred_thousand():
     keys = ", ".join(f'"k{i}": {i}' for i in range(100_000))
-    with pytest.raises(ValueError, match="'k99999' stands twice"):
+    with pytest.raises(ValueError, match="'k99999' is given twice"):
         json_text.parse(f'{{{keys}, "k99999": 1}}')
 
 

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -89,12 +89,13 @@ def test_what_is_packed_is_what_was_read(name, coarse):
     for n, (trace, layer) in enumerate(zip(reading.traces, picture.layers, strict=True)):
         real = trace.query_real[0], trace.key_real[0]
         weights = trace.weights[0][:, real[0]][:, :, real[1]].numpy()
-        facts = packed.manifest["layers"][n]
+        manifest: Any = packed.manifest
+        facts = manifest["layers"][n]
         assert facts["shape"] == [*weights.shape[:1], trace.k.shape[1], *weights.shape[1:], trace.q.shape[-1]]
         got, norms, summed, q, k, v = unpacked(packed, n)
         L = packed.levels
         assert (np.abs(got - weights) <= np.sqrt(weights) / L + 1 / (4 * L * L) + FLOAT).all()
-        steps = 2 ** (packed.manifest["bits"] - 1) - 1
+        steps = 2 ** (manifest["bits"] - 1) - 1
         assert facts["values"] == trace.v.shape[-1]
         for found, part, there in zip((q, k, v), (trace.q, trace.k, trace.v), (real[0], real[1], real[1]), strict=True):
             true = part[0][:, there]
@@ -172,7 +173,7 @@ def test_shares_are_of_all_that_is_taken():
 
 
 def test_causal_and_plain_layers_are_known_as_such():
-    facts = {name: pack(take_picture(r)).manifest["layers"] for name, r in READINGS.items()}
+    facts: Any = {name: pack(take_picture(r)).manifest["layers"] for name, r in READINGS.items()}
     assert [n["causal"] for n in facts["encoder"]] == [False, False]
     assert [n["causal"] for n in facts["decoder"]] == [True, True]
     assert [n["causal"] for n in facts["translator"]] == [False, True, False]
@@ -290,7 +291,7 @@ def test_a_text_becomes_a_page(tmp_path):
 
 def test_a_notebook_gets_a_widget_with_the_same_bytes():
     pytest.importorskip("anywidget")
-    shown = explore(READINGS["encoder"])
+    shown: Any = explore(READINGS["encoder"])
     packed = pack(take_picture(READINGS["encoder"]))
     starts = json.loads(shown.starts)
     assert [shown.data[a:b] for a, b in pairwise(starts)] == list(packed.chunks)
@@ -300,7 +301,7 @@ def test_a_notebook_gets_a_widget_with_the_same_bytes():
 
 def test_without_anywidget_a_notebook_gets_the_page_in_a_frame(monkeypatch):
     monkeypatch.setattr(widget, "there", lambda package: package != "anywidget")
-    shown = explore(nasty())
+    shown: Any = explore(nasty())
     html = shown._repr_html_()
     assert html.count("<") == 2  # the frame, whole page inside its attribute
     assert html.startswith("<iframe ")

@@ -30,6 +30,7 @@ def test_a_folder_gives_the_model_that_was_saved_with_its_own_objective(folders,
     model, tokenizer, objective = fetch(folders / name, Options())
     assert objective == name == objective_of(model)
     assert not model.training
+    assert tokenizer is not None
     assert tokenizer("w1")["input_ids"][-2:] != []
     saved = {
         "masked": tinyhf.bert(),

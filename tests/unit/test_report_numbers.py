@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import polars as pl
 import pytest
@@ -80,7 +81,7 @@ def test_every_mark_that_is_drawn_has_its_stroke(drawn):
 def test_a_figure_packs_each_series_once_however_often_it_is_drawn(drawn):
     figure = drawn["fig04-attack-pos-valid"]
     assert [view.name for view in figure.views] == ["component", "layer", "label"]
-    packed = chart_data.pack([(v.name, [(p.series, p.strokes) for p in v.panels]) for v in figure.views], "epoch")
+    packed: Any = chart_data.pack([(v.name, [(p.series, p.strokes) for p in v.panels]) for v in figure.views], "epoch")
     runs = [packed["runs"][row[2]] for row in packed["series"] if row[3] is not None]
     assert len(runs) == len(set(runs)) == 2 * (1 + 6 + 6)  # two seeds: the baseline, six sites, two labels
     assert packed["axes"] == [[0, 1, 2, 3]]
