@@ -21,3 +21,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         yield found
     finally:
         found.close()
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A folder that jobs of the engines' tests write to, with what a walk begins with."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "start.txt").write_text("0.123456789")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def marks(tmp_path):
+    """A folder where jobs of the engines' tests leave signs that they ran."""
+    (tmp_path / "marks").mkdir()
+    return tmp_path / "marks"

@@ -55,19 +55,6 @@ def _path(monkeypatch, request):
         monkeypatch.setenv(ADDRESS, request.getfixturevalue("cluster").address)
 
 
-@pytest.fixture
-def home(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "start.txt").write_text("0.123456789")
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def marks(tmp_path):
-    (tmp_path / "marks").mkdir()
-    return tmp_path / "marks"
-
-
 def begun(marks: Path, name: str) -> list[list[int]]:
     """Process and first step of each time that a walk was begun."""
     return [[int(word) for word in line.split()] for line in (marks / name).read_text().splitlines()]

@@ -28,19 +28,6 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def home(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "start.txt").write_text("0.123456789")
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def marks(tmp_path):
-    (tmp_path / "marks").mkdir()
-    return tmp_path / "marks"
-
-
-@pytest.fixture
 def nodes(cluster):
     """The cluster, which has its two nodes again afterwards."""
     yield cluster

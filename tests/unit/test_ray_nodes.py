@@ -1,4 +1,4 @@
-"""Which nodes of a cluster get jobs, with a Ray of this test's own that says what it is told."""
+"""Which nodes of a cluster get jobs, with an imitated Ray whose answers the tests set."""
 
 import sys
 from types import SimpleNamespace

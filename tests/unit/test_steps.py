@@ -14,15 +14,15 @@ from trisect.hf.load import load
 
 
 def test_a_step_is_said_to_whoever_shows_progress_and_to_nobody_else():
-    heard: list[str] = []
+    shown: list[str] = []
     began("before")
-    with shown_by(heard.append):
+    with shown_by(shown.append):
         began("one")
-        with shown_by(lambda words: heard.append(words.upper())):
+        with shown_by(lambda words: shown.append(words.upper())):
             began("two")
         began("three")
     began("after")
-    assert heard == ["one", "TWO", "three"]
+    assert shown == ["one", "TWO", "three"]
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     facts = about.facts
     whole = facts.units == MODELS
     count = words.several(len(facts.models), "model" if whole else "revision")
-    told = (
+    units = (
         "Each of them counts as one unit: means, intervals and claims speak of the recipe that they were made by, on these texts."
         if whole
         else "They are steps on one way and no sample, so that nothing is averaged or tested over them: each has its own numbers, in order."
@@ -51,7 +51,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     return Sheet(
         f"{facts.what.capitalize()} over {count}",
         f"trisect · {facts.what} over {facts.units}",
-        f"{', '.join(facts.names)}. {told}",
+        f"{', '.join(facts.names)}. {units}",
         sections,
         provenance(about, *own, timed=False),
         REFERENCES if whole else (),
@@ -102,25 +102,17 @@ def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFindi
 def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
     parts = ", ".join(f"{n.name} {spoken(n.mean.mean, n.mean.low, n.mean.high, one.signed)}" for n in one.numbers)
     said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}."
-    values = tuple(n.mean for n in one.numbers)
-    return Finding(
-        one.measure,
-        said,
-        one.unit,
-        values,
-        source=one.source,
-        title=one.label,
-        groups=one.groups,
-        per="model",
-        signed=one.signed,
-    )
+    return _finding(one, said, tuple(n.mean for n in one.numbers), "model")
 
 
 def _over_revisions(one: PooledFinding, names: Sequence[str]) -> Finding:
     ends = [(n.name, n.each[0].mean, n.each[-1].mean) for n in one.numbers]
     parts = ", ".join(f"{name} {words.number(a, one.signed)} to {words.number(b, one.signed)}" for name, a, b in ends)
     said = f"from {names[0]} to {names[-1]}, {one.unit}: {parts}."
-    values = tuple(n.each[-1]._replace(name=n.name) for n in one.numbers)
+    return _finding(one, said, tuple(n.each[-1]._replace(name=n.name) for n in one.numbers), one.per)
+
+
+def _finding(one: PooledFinding, said: str, values: tuple[Estimate, ...], per: str) -> Finding:
     return Finding(
         one.measure,
         said,
@@ -129,7 +121,7 @@ def _over_revisions(one: PooledFinding, names: Sequence[str]) -> Finding:
         source=one.source,
         title=one.label,
         groups=one.groups,
-        per=one.per,
+        per=per,
         signed=one.signed,
     )
 
@@ -226,8 +218,8 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[S
     if "claims" in tables:
         yield Section("What the claims come to", said, (), (alone,), tables["claims"])
     else:
-        told = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
-        yield Section("What the claims come to", (told,), (), (alone,))
+        alone_said = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
+        yield Section("What the claims come to", (alone_said,), (), (alone,))
 
 
 def _verdict(row: Mapping[str, object] | None) -> str:
