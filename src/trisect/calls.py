@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
-from trisect.core.errors import ModelError, StudyError
+from trisect.core.errors import DamagedFileError, ModelError, StudyError
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.experiments.study.result import Study
 from trisect.lab.inputs import open_any
 from trisect.lab.subject import load as load
-from trisect.text.corpus import Corpus
+from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def render(out: str | Path) -> Study:
 
 @door()
 def check(out: str | Path) -> list[StudyError]:
-    """Read all that a study, or a run of any experiment, left and reads back; an error for each file that is damaged,
+    """Read all that a study, a run of any command, or a corpus folder holds and reads back; an error for each file that is damaged,
     altered or of another run, saying what to do. Changes nothing.
     """
     from trisect.experiments.study.check import check_study
@@ -173,6 +173,12 @@ def check(out: str | Path) -> list[StudyError]:
     from trisect.lab.whole_run import check_run, has_run
 
     folder = Path(out)
+    if is_corpus(folder) and not has_run(folder):  # of a version that left no list of files, or cut by a study
+        try:
+            open_corpus(folder)
+        except DamagedFileError as error:
+            return [error]
+        return []
     if is_study(folder) or not has_run(folder):
         found = check_study(folder)
         again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
@@ -223,8 +229,12 @@ def annotate(
     null is pos and dep, and tag and ent where the pipeline sets them. Call it again to resume.
     Needs the extra `trisect[annotate]`.
     """
+    from trisect.core.fields import build
     from trisect.core.machine import Machine
+    from trisect.lab.inputs import Workers
     from trisect.text.annotate import annotate as label
 
+    given = {"workers": workers, "engine": engine, "address": address, "scratch": scratch, "losses": losses}
+    build(Workers, given)  # each within its bounds
     machine = Machine(engine=engine, address=address, scratch=scratch, losses=losses)
-    return label(source, pipeline, Path(out), reader, placeholder, workers, progress, columns, machine)
+    return label(source, pipeline, out, reader, placeholder, workers, progress, columns, machine)

@@ -1,5 +1,6 @@
 """Annotating: one label a token, several processes, going on after a kill, and every refusal."""
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
+import trisect
 from trisect.core.errors import CorpusError, StudyError
 from trisect.core.machine import Machine
 from trisect.engine import processes
 from trisect.engine.jobs import JobDesk
+from trisect.lab.folder import Folder
+from trisect.lab.whole_run import land_run, read_manifest, staged
 from trisect.text import annotate as room
 from trisect.text.annotate import annotate
 from trisect.text.corpus import Corpus
@@ -271,7 +274,8 @@ def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, 
     assert (again.fingerprint, steps) == (corpus.fingerprint, [])
     with pytest.raises(CorpusError, match=r"already holds another corpus.\n  It differs in placeholder.\n  Choose"):
         annotate(source, tagger, out, placeholder="Other", workers=1)
-    (out / "annotation.json").unlink()
+    for name in ("annotation.json", "manifest.json"):
+        (out / name).unlink()
     with pytest.raises(CorpusError, match="It was not made by annotating"):
         annotate(source, tagger, out, workers=1)
     assert Corpus.load(out).fingerprint == corpus.fingerprint
@@ -380,17 +384,77 @@ def test_settings_that_make_no_sense(source, tmp_path, given, message):
         annotate(source, "unused", tmp_path / "out", **given)
 
 
-def test_a_folder_in_use_or_that_cannot_be_one(tmp_path):
-    with FileLock(room._locked(tmp_path / "out").lock_file) as other:
-        other.release()
-        with (
-            FileLock(tmp_path / "out" / ".shards" / "lock"),
-            pytest.raises(CorpusError, match=r"is in use.\n  Another"),
-        ):
-            room._locked(tmp_path / "out")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match=r"cannot be written.\n  The system says: .*\n  Choose another folder"):
-        room._locked(tmp_path / "file")
+def test_a_folder_in_use_is_refused_and_left_as_it_is(source, tagger, tmp_path):
+    with Folder(tmp_path / "out").locked(), pytest.raises(StudyError, match=r"out is in use.\n  Another.*\n  Wait"):
+        annotate(source, tagger, tmp_path / "out", workers=1)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(("out", "said"), [("", "is empty"), ("file", "is a file"), ("file/below", "cannot be made")])
+def test_a_place_that_cannot_hold_a_corpus_is_refused_before_the_pipeline_is_opened(
+    source, tmp_path, monkeypatch, out, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StudyError, match=rf"{said}.*\n.*\n.*--out"):
+        annotate(source, "no_such_pipeline", out)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_of_a_study_of_another_command_or_of_anything_else_is_refused(source, tmp_path):
+    for name, content, said in (
+        ("study.json", "{}", "A study lies there"),
+        ("notes.txt", "mine", "is not empty, and holds no annotated corpus"),
+    ):
+        out = tmp_path / name.split(".")[0]
+        out.mkdir()
+        (out / name).write_text(content)
+        with pytest.raises(StudyError, match=rf"(?s){said}.*with --out"):
+            annotate(source, "no_such_pipeline", out)
+        assert [path.name for path in out.iterdir()] == [name]
+    other = tmp_path / "other"
+    with staged(other) as stage:
+        (stage / "x.txt").write_text("x")
+        land_run(stage, other, "norms", "0" * 32)
+    with pytest.raises(StudyError, match="It holds results of 'trisect norms'"):
+        annotate(source, "no_such_pipeline", other)
+
+
+def test_what_is_left_is_of_one_run_which_check_compares(whole, source, tagger, tmp_path):
+    out = shutil.copytree(whole[2], tmp_path / "out")
+    assert read_manifest(out)["experiment"] == "corpus annotate"
+    assert set(read_manifest(out)["files"]) == {p.name for p in out.iterdir()} - {"manifest.json", ".lock"}
+    assert trisect.check(out) == []
+    (out / "later.txt").write_text("of somebody else")
+    array = np.load(out / "train.npy")
+    np.save(out / "train.npy", array[::-1].copy())
+    (found,) = trisect.check(out)
+    assert found.given == f"{out / 'train.npy'} was altered."
+    assert "'trisect corpus annotate'" in found.known
+    (out / "manifest.json").unlink()  # as a corpus that a version before annotated, or a study cut
+    (found,) = trisect.check(out)
+    assert found.given == f"{out / 'train.npy'} is damaged."
+    np.save(out / "train.npy", array)
+    assert trisect.check(out) == []
+
+
+def test_a_corpus_that_broke_off_while_landing_lands_by_the_next_call(whole, source, tagger, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "SHARD", 40)
+    out, replace_ = tmp_path / "out", Path.replace
+
+    def full(self, target):
+        if target == out / "test.npy":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace_(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            annotate(source, tagger, out, workers=1)
+    assert not (out / "corpus.json").exists()
+    again = annotate(source, tagger, out, workers=1, progress=lambda *_: pytest.fail("labelled again"))
+    assert again.fingerprint == whole[0].fingerprint
+    assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole[2].iterdir())
 
 
 def test_a_tagging_process_that_dies_is_replaced_and_the_labels_are_the_same(

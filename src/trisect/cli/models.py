@@ -57,8 +57,9 @@ def check(
     from trisect.lab.folder import is_study
     from trisect.lab.live import screen
     from trisect.lab.whole_run import has_run
+    from trisect.text.corpus import is_corpus
 
-    if is_study(Path(model)) or has_run(Path(model)):
+    if is_study(Path(model)) or has_run(Path(model)) or is_corpus(Path(model)):
         given = {"revision": revision, "dtype": dtype, "device-map": device_map, "pickle": pickle, "json": as_json}
         given |= {"remote-code": remote_code, "device": device != "auto"}
         if wrong := [name for name, value in given.items() if value]:

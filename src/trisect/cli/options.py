@@ -176,7 +176,8 @@ def read_seeds(text: str) -> int | tuple[int, ...]:
         span = SPAN.fullmatch(piece.strip())
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
         if not 0 <= last - first < MOST_SEEDS:
-            known = "Seeds are whole numbers: how many (5), which (1,2,7), or from which to which (3-6)."
+            known = "Seeds are whole numbers: how many (5), which (1,2,7), or from which to which (3-6)"
+            known = f"{known}, at most {MOST_SEEDS:,} of them."
             raise SpecError(f"{text!r} are not seeds.", known, "Use for example --seeds 5, or --seeds 7-7 for seed 7.")
         found.extend(range(first, last + 1))
     return found[0] if text.strip().isdecimal() else tuple(found)

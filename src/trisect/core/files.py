@@ -29,6 +29,12 @@ def digest(text: str | bytes, size: int = 16) -> str:
     return hashlib.blake2b(text.encode() if isinstance(text, str) else text, digest_size=size).hexdigest()
 
 
+def digest_file(path: Path, size: int = 16) -> str:
+    """The digest of a file's bytes, however many: they are not held."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
+
+
 LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch file's name adds
 _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
 # as versions before wrote them: without a mark of ours, so that only names of files that those versions wrote count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -22,13 +21,13 @@ from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
-from trisect.lab.folder import Folder, check_place, is_study
+from trisect.lab.folder import Folder, check_place
 from trisect.lab.home import home_of
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels
 from trisect.lab.versions import versions
-from trisect.lab.whole_run import check_run, finish, has_run, land_run, landing, read_manifest, run_mark, staged
+from trisect.lab.whole_run import belongs_to, check_run, finish, has_run, land_run, run_mark, staged
 from trisect.report.sheet import Document, Sheet, write_document, write_page
 
 S = TypeVar("S")
@@ -136,16 +135,7 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
 
 def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
     """Raise StudyError for a folder of a study, of another experiment, or of anything else; this one's own is replaced whole."""
-    if is_study(out):
-        known = "A study lies there, and its report.html and tables would be written over."
-        raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
-    there = landing(out)
-    with suppress(DamagedFileError):  # a list of files that is not ours, or not any more
-        there = there or (read_manifest(out)["experiment"] if has_run(out) else None)
-    if there is not None and there != experiment.name:
-        known = f"It holds results of 'trisect {there}'."
-        raise StudyError(f"{out} was given for results.", known, "Choose another folder with --out.")
-    if there is None and _begun_by(experiment, out) != experiment.name:
+    if not belongs_to(out, experiment.name) and _begun_by(experiment, out) != experiment.name:
         Folder(out).check_empty(f"results of 'trisect {experiment.name}'")
 
 

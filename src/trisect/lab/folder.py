@@ -145,8 +145,8 @@ class Folder:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise StudyError(
-                f"The study in {self.path} is in use.",
-                "Another process is running or reporting it.",
+                f"{self.path} is in use.",
+                "Another process writes its results there.",
                 "Wait for it to end, or choose another folder with --out.",
             ) from error
         except (OSError, NotImplementedError) as error:  # a disk without room for one more file, or without locks

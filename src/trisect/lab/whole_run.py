@@ -13,11 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import digest, is_name, is_scratch, read_record, write_json
+from trisect.core.files import digest, digest_file, is_name, is_scratch, read_record, write_json
 from trisect.core.tables import run_of_table
+from trisect.lab.folder import is_study
 
 MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; moved there last of all
-PAGES = ".html"
+OPENED = (".html", "corpus.json")  # what is opened first: gone before a run lands, there when all else is
+ELSEWHERE = "Choose another folder with --out."
 _STAGE = re.compile(r"\.run\.[0-9]+-[0-9a-f]{8}\.trisect-part")
 
 
@@ -61,7 +63,7 @@ def land_run(stage: Path, folder: Path, experiment: str, run: str, unsigned: str
 
     `unsigned` is a file that later calls write again (a record with a checksum of its own). Raises StudyError.
     """
-    files = {path.relative_to(stage).as_posix(): digest(path.read_bytes()) for path in _files(stage)}
+    files = {path.relative_to(stage).as_posix(): digest_file(path) for path in _files(stage)}
     files |= {unsigned: ""} if unsigned in files else {}
     write_json(stage / MANIFEST, {"experiment": experiment, "run": run, "files": files})
     _move(stage, folder)
@@ -80,6 +82,20 @@ def landing(folder: Path) -> str | None:
     return next((found for stage in _stages(folder) if (found := _staged_by(stage)) is not None), None)
 
 
+def belongs_to(folder: Path, command: str) -> bool:
+    """Whether a folder holds a run of that command, landed or landing; raises StudyError where it is a study's or another's."""
+    if is_study(folder):
+        known = "A study lies there, and its report.html and tables would be written over."
+        raise StudyError(f"{folder} was given for results.", known, ELSEWHERE)
+    there = landing(folder)
+    with suppress(DamagedFileError):  # a list of files that is not ours, or not any more
+        there = there or (read_manifest(folder)["experiment"] if has_run(folder) else None)
+    if there is not None and there != command:
+        known = f"It holds results of 'trisect {there}'."
+        raise StudyError(f"{folder} was given for results.", known, ELSEWHERE)
+    return there is not None
+
+
 def _stages(folder: Path) -> list[Path]:
     found = sorted(folder.glob(".run.*.trisect-part")) if folder.is_dir() else []
     return [one for one in found if _STAGE.fullmatch(one.name) and one.is_dir() and not one.is_symlink()]
@@ -94,16 +110,16 @@ def _staged_by(stage: Path) -> str | None:
 
 
 def _move(stage: Path, folder: Path) -> None:
-    """Rename file by file: pages go first and come last, so that none ever stands beside tables of another run."""
+    """Rename file by file: what is opened first goes first and comes last, so that none ever stands beside files of another run."""
     files = read_manifest(stage)["files"]
     try:
         old = read_manifest(folder)["files"]
     except DamagedFileError:
         old = {}
-    for name in {n: None for n in (*old, *files) if n.endswith(PAGES)}:
+    for name in {n: None for n in (*old, *files) if n.endswith(OPENED)}:
         if (stage / name).exists() or (name not in files and _is_own(folder / name, old[name])):
             (folder / name).unlink(missing_ok=True)
-    for name in sorted(files, key=lambda n: n.endswith(PAGES)):
+    for name in sorted(files, key=lambda n: n.endswith(OPENED)):
         if (stage / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).replace(folder / name)
@@ -119,7 +135,7 @@ def _move(stage: Path, folder: Path) -> None:
 
 def _is_own(path: Path, mark: str) -> bool:
     """Whether a file is as a run left it: what somebody has changed since is theirs."""
-    return path.is_file() and digest(path.read_bytes()) == mark
+    return path.is_file() and digest_file(path) == mark
 
 
 def _files(folder: Path) -> list[Path]:
@@ -155,12 +171,11 @@ def check_run(folder: Path, again: str = "Call the same command again: it writes
         if not path.is_file():
             found.append(DamagedFileError(f"{path} is missing.", known.replace("not ", "part of ", 1), again))
             continue
-        content = path.read_bytes()
-        of = run_of_table(content) if path.suffix == ".parquet" else None
+        of = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
         if of is not None and of != manifest["run"]:
             words = f"It is a table of run {of[:8]}, and this folder holds run {manifest['run'][:8]}."
             found.append(DamagedFileError(f"{path} belongs to another run.", words, again))
-        elif mark and digest(content) != mark:
+        elif mark and digest_file(path) != mark:
             found.append(DamagedFileError(f"{path} was altered.", known, again))
     for path in sorted((folder / "tables").glob("*.parquet")):
         if path.relative_to(folder).as_posix() not in manifest["files"]:

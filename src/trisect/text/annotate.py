@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
 
-from trisect.core.errors import CorpusError, DamagedFileError, StudyError
+from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.extras import there
-from trisect.core.files import is_scratch, read_json, read_record, write_json
+from trisect.core.files import digest_file, read_record
 from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
 from trisect.engine.start import open_engine, ray_place
+from trisect.lab.folder import Folder, check_place
+from trisect.lab.whole_run import finish
 from trisect.text import arrays, sources
-from trisect.text.corpus import SPLITS, Corpus, Split
+from trisect.text.annotation_folder import check_folder, finished, land_corpus, prepare, shards_of
+from trisect.text.corpus import Corpus, Split
 from trisect.text.hub import DatasetTexts
 from trisect.text.readers.base import Reader
 from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, ShardLabels, describe, tag
@@ -49,7 +49,7 @@ class _Shard:
 def annotate(
     source: str | Path,
     pipeline: str | Path,
-    out: Path,
+    out: str | Path,
     reader: str | None = None,
     placeholder: str = "Unk",
     workers: int | None = None,
@@ -66,11 +66,28 @@ def annotate(
     of the corpus says where it does not). The entity type of a word outside every entity is 'O'. Raises CorpusError
     for a text, a pipeline or a folder that cannot be used.
     """
+    check_place(out)
     out = Path(out)
     wanted, extra = (NEEDED, EXTRA) if columns is None else (tuple(columns), ())
     _check(placeholder, workers, wanted)
-    _check_folder(out)
+    check_folder(out)
     raw = sources.find_source(source, reader)
+    with Folder(out).locked(lambda: check_folder(out), lambda: (out, shards_of(out))):
+        finish(out)
+        return _annotated(raw, pipeline, out, placeholder, (wanted, extra), workers, progress, machine)
+
+
+def _annotated(
+    raw: sources.RawSource,
+    pipeline: str | Path,
+    out: Path,
+    placeholder: str,
+    columns: tuple[tuple[str, ...], tuple[str, ...]],
+    workers: int | None,
+    progress: AnnotationProgress | None,
+    machine: Machine,
+) -> Corpus:
+    """The annotated corpus in a folder that is locked: the one that lies there finished, or labelled and landed now."""
     kind, files = raw.kind, raw.parts
     crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
     ray = ray_place(replace(machine, workers=workers), "cpu") if machine.engine == "ray" else None
@@ -78,57 +95,22 @@ def annotate(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trisect-")))
         engine = stack.enter_context(open_engine(0 if machine.engine == "here" else crew, scratch / "jobs", ray))
         sent = Path(pipeline) if ray is not None and Path(pipeline).is_dir() else None
-        asked, found = Pipeline(str(pipeline), wanted, extra, sent is not None), list[PipelineFacts]()
+        asked, found = Pipeline(str(pipeline), *columns, sent is not None), list[PipelineFacts]()
         opening = [_Describing(asked, out, found, sent) for _ in range(1 if ray is not None else crew)]
         drive(opening, engine)  # by every worker of this machine: it takes them a while
         about = found[0]
         statement = _statement(kind, files, placeholder, about)
-        if (finished := _finished(out, statement)) is not None:
-            return finished
+        if (done := finished(out, statement)) is not None:
+            return done
         text = sources.read(raw)  # before anything is made in the folder: it may be refused
-        stack.enter_context(_locked(out))
-        _prepare(out / ".shards", statement)
-        shards = _shards(kind, files, out / ".shards", placeholder)
+        prepare(out, statement)
+        shards = _shards(kind, files, shards_of(out), placeholder)
         total = sum(len(s.tokens) for s in text.splits.values())
         given = _Given(str(pipeline), sent, about.columns, about.digest if ray is not None else "")
         _tag(engine, given, shards, total, progress, machine.losses)
         notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
-        _merge(text, kind, out / ".shards", about.columns, notes).save(out)
-        write_json(out / "annotation.json", statement)
-        _clear(out / ".shards")
+        land_corpus(_merge(text, kind, shards_of(out), about.columns, notes), out, statement)
     return Corpus.load(out)
-
-
-def _check_folder(out: Path) -> None:
-    """Raise CorpusError where files of others lie in the way of those that annotating writes."""
-    whole, begun = (out / "corpus.json").is_file(), (out / ".shards" / "statement.json").exists()
-    if whole and not (begun or (out / "annotation.json").exists()):
-        raise _other(out, "It was not made by annotating.")
-    names = ("annotation.json", *(f"{split}{end}" for split in SPLITS for end in (".npy", ".column-*.npy")))
-    in_the_way = [p.name for name in names for p in (sorted(out.glob(name)) if out.is_dir() else ())]
-    if in_the_way and not whole and not begun:
-        known = f"There is {', '.join(in_the_way[:5])}, and no corpus.json."
-        raise CorpusError(f"{out} holds something else.", known, "Choose an empty or a new folder with --out.")
-    shards = out / ".shards"
-    others = sorted(p.name for p in (shards.iterdir() if shards.is_dir() else ()) if not _is_ours(p.name))
-    if others:
-        known = f"There is {', '.join(others[:5])}, which annotating does not write."
-        raise CorpusError(f"{shards} holds something else.", known, "Choose an empty or a new folder with --out.")
-
-
-def _is_ours(name: str) -> bool:
-    """Whether a file of that name in the folder of shards is one that annotating writes."""
-    known = ("lock", "statement.json")
-    return name in known or bool(re.fullmatch(rf"({'|'.join(SPLITS)})-[0-9]{{6,}}\.json", name)) or is_scratch(name)
-
-
-def _clear(shards: Path, keep: str = "") -> None:
-    """Remove what annotating wrote in the folder of shards, and the folder where nothing else is left of it."""
-    for path in shards.iterdir():
-        if _is_ours(path.name) and path.name != keep:
-            path.unlink()
-    with suppress(OSError):  # something came in between
-        shards.rmdir()
 
 
 def _bytes(part: Path | DatasetTexts) -> int:
@@ -138,8 +120,7 @@ def _bytes(part: Path | DatasetTexts) -> int:
 def _checksum(part: Path | DatasetTexts) -> str:
     if isinstance(part, DatasetTexts):
         return part.checksum()
-    with part.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return digest_file(part)
 
 
 def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> None:
@@ -175,48 +156,6 @@ def _statement(
         "pipeline_digest": about.digest,
         "sizes": [SHARD, LONGEST],
     }
-
-
-def _finished(out: Path, statement: Mapping[str, Json]) -> Corpus | None:
-    """The corpus that an earlier call finished, null while there is none; raises CorpusError for another's."""
-    if not (out / "corpus.json").is_file() or (out / ".shards").is_dir():
-        return None
-    path = out / "annotation.json"
-    body = read_json(path, f"Delete {out} and annotate again.")
-    if body == statement:
-        return Corpus.load(out)
-    other = [key for key in statement if body.get(key) != statement[key]]
-    raise _other(out, f"It differs in {', '.join(other)}.")
-
-
-def _other(out: Path, known: str) -> CorpusError:
-    return CorpusError(f"{out} already holds another corpus.", known, "Choose another folder, or delete this one.")
-
-
-def _locked(out: Path) -> FileLock:
-    folder = out / ".shards"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock")
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        known = "Another process is annotating into it."
-        raise CorpusError(f"{out} is in use.", known, "Wait until that is done, or choose another folder.") from error
-    except OSError as error:
-        raise StudyError(f"{out} cannot be written.", f"The system says: {error}", "Choose another folder.") from error
-    return lock
-
-
-def _prepare(folder: Path, statement: Mapping[str, Json]) -> None:
-    """Keep the shards of the same statement, remove those of another."""
-    key = folder / "statement.json"
-    try:
-        same = key.is_file() and read_json(key, "") == statement
-    except DamagedFileError:
-        same = False
-    if not same:
-        _clear(folder, "lock")
-        write_json(key, statement)
 
 
 def _shards(kind: Reader, files: Mapping[str, Path | DatasetTexts], folder: Path, placeholder: str) -> Iterator[_Shard]:

@@ -22,6 +22,11 @@ from trisect.text.names import SPLITS, UNKNOWN, UNSHOWN
 FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
 
 
+def is_corpus(folder: Path) -> bool:
+    """Whether a folder holds a corpus that was written as one."""
+    return (folder / "corpus.json").is_file()
+
+
 @dataclass(frozen=True)
 class Documents:
     """A text of documents of `length` tokens each, one after another, of which only the last token is to be predicted.

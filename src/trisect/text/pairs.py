@@ -65,7 +65,8 @@ def given_pairs(given: object) -> tuple[TextPair, ...]:
 
 def bad_pair(place: str, what: str) -> CorpusError:
     """The error of one pair: where it stands and what differs from what it has to be."""
-    return CorpusError(f"{place[:1].upper()}{place[1:]}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
+    said = f"P{place[1:]}" if place.startswith("pair ") else place  # a file's name stays as it is
+    return CorpusError(f"{said}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
 
 def _given(one: object, place: str) -> TextPair:
