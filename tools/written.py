@@ -46,6 +46,10 @@ Written by `python tools/written.py` from the tables here.
 trisect corpus annotate wikitext-2 --pipeline en_ud_ewt_sm --out wikitext-2-labelled --columns pos,dep
 trisect study experiment.json --corpus wikitext-2-labelled --out controls
 ```
+
+Probes and erasers were fitted on the text that the models were trained on (revision 1's rule); a study that is begun today fits them on
+held-out text, over whole articles, and says so ([decision 108](../../docs/decisions/0108-probes-and-erasers-on-held-out-text.md)).
+To repeat these numbers, give `"fitted": "train"` in `probe` and `erase`.
 """
 SETTINGS = {"awi": "AWI, the word is the decoder's input", "awo": "AWO, the word is the decoder's output"}
 

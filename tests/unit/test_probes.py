@@ -22,8 +22,8 @@ SITES = tuple(Site.parse(s) for s in ("q@1", "q+v@1-2", "k@2"))
 TOKENS = (300, 150)
 
 
-def probed(corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, training=tiny.TRAINING):
-    return probe(FINAL, tiny.MODEL, corpus, training, label, kinds, sites, 1, TOKENS)
+def probed(corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, training=tiny.TRAINING, fitted="held-out"):
+    return probe(FINAL, tiny.MODEL, corpus, training, label, kinds, sites, 1, TOKENS, fitted)
 
 
 def relabelled(keep):
@@ -70,9 +70,12 @@ def test_the_same_run_gives_the_same_rows_and_another_seed_others():
 
 def test_tokens_without_a_label_are_left_out():
     valid = relabelled({"valid": 60})
-    (row,) = (r for r in probed(valid, sites=SITES[:1]) if r.measure == "probe_linear_bits")
+    found = probed(valid, sites=SITES[:1], fitted="train")
+    (row,) = (r for r in found if r.measure == "probe_linear_bits")
     _, scored = read_pieces(valid, tiny.TRAINING, "pos", 1, TOKENS, torch.device("cpu"))
     assert row.n == sum(int((p.labels["pos"] >= 0).sum()) for p in scored) < 60
+    (row,) = (r for r in probed(valid, sites=SITES[:1]) if r.measure == "probe_linear_bits")
+    assert 3 * 5 <= row.n < 60
 
 
 def test_the_budget_counts_tokens_and_the_rows_scored_are_drawn_from_all_of_validation():
@@ -94,11 +97,16 @@ def test_selectivity_is_left_out_where_there_are_no_control_labels(monkeypatch):
 
 def test_a_column_with_too_few_labels_is_refused():
     with pytest.raises(CorpusError) as caught:
-        probed(relabelled({"valid": 0}))
+        probed(relabelled({"valid": 0}), fitted="train")
     assert caught.value.given == "The label column 'pos' of 'cut' cannot be probed."
     assert caught.value.known == "Of the valid tokens that are read 0 carry a label, and at least 1 are needed."
     assert caught.value.todo == "Use another column, or a longer text."
     with pytest.raises(CorpusError, match="Of the train tokens that are read"):
-        probed(relabelled({"train": 3}), training=replace(tiny.TRAINING, columns=4))
+        probed(relabelled({"train": 3}), training=replace(tiny.TRAINING, columns=4), fitted="train")
+    with pytest.raises(CorpusError) as caught:
+        probed(relabelled({"valid": 9}))
+    assert caught.value.given == "The label column 'pos' of 'cut' cannot be probed."
+    assert caught.value.known.endswith("carry a label: too few for 3 folds of 5 or more.")
+    assert caught.value.todo == "Use another column, or a longer text."
     with pytest.raises(CorpusError, match="has no label column 'morph'"):
         probed(label="morph")

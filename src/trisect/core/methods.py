@@ -15,6 +15,8 @@ PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q",
 # One component, or several, in all layers at once (science A, r2): where the effect is when single layers stand in for each other.
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
+# On what probes and erasers are fitted: held-out text, cross-fitted, or the text that the model was trained on (revision 1).
+HELD_OUT, ON_TRAIN = FITTED = ("held-out", "train")
 
 
 def spell_variant(text: str) -> str | None:
@@ -41,6 +43,13 @@ def _filled(statement: object, *names: str) -> None:
             "One is given twice.",
             "Name each once.",
         )
+
+
+def _known_fit(fitted: str | None) -> None:
+    """Raise SpecError for a text to fit on that is none."""
+    if fitted is not None:
+        known = f"Probes and erasers are fitted on {' or '.join(FITTED)} text."
+        need(fitted in FITTED, unknown("text to fit on", fitted, FITTED), known, "Use one of them, or leave it out.")
 
 
 @dataclass(frozen=True)
@@ -173,16 +182,20 @@ class Tie:
 class Probe:
     """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
 
-    A probe learns a label of the next word from the representation at one site, is stopped early on held-out rows and
-    scored on validation. `sites` of null are q, k and v of every layer.
+    A probe learns a label of the next word from the representation at one site. `fitted` 'held-out': from validation, where
+    whole articles are dealt into folds and each is scored by the probes that did not read it; 'train': from the text that the
+    model was trained on, scored on validation, as studies did that were begun under revision 1. Null is what a study that is
+    there began with, and 'held-out' in a new one. `sites` of null are q, k and v of every layer.
     """
 
     sites: tuple[Site, ...] | None = None
     labels: tuple[str, ...] = ("pos", "dep")
     kinds: tuple[str, ...] = PROBES
+    fitted: str | None = None
 
     def __post_init__(self) -> None:
         settle(self)
+        _known_fit(self.fitted)
         _filled(self, "labels", "kinds", *(("sites",) if self.sites is not None else ()))
         for kind in self.kinds:
             need(
@@ -194,16 +207,20 @@ class Probe:
 class Erase:
     """Closed-form erasure (science A4): a label taken linearly out of a site of each trained baseline (LEACE).
 
-    Its control takes out `draws` random subspaces of the same rank.
+    Its control takes out `draws` random subspaces of the same rank. `fitted` as in Probe. `shrinkage` shrinks the covariance
+    by which representations are whitened, as concept-erasure does where nobody says otherwise.
     """
 
     sites: tuple[Site, ...] = PAPER_SITES
     labels: tuple[str, ...] = ("pos", "dep")
     draws: int = 10
+    fitted: str | None = None
+    shrinkage: bool = True
 
     def __post_init__(self) -> None:
         settle(self)
         _filled(self, "sites", "labels")
+        _known_fit(self.fitted)
         whole(self.draws, "draws", 1, RESAMPLES)
 
 

@@ -78,6 +78,7 @@ class ProbeData(TypedDict):
     sites: list[str] | None
     kinds: list[str]
     labels: NotRequired[list[str]]
+    fitted: NotRequired[str | None]  # missing in what was written under revision 1: on train
 
 
 class EraseData(TypedDict):
@@ -86,6 +87,8 @@ class EraseData(TypedDict):
     draws: int
     sites: NotRequired[list[str]]
     labels: NotRequired[list[str]]
+    fitted: NotRequired[str | None]  # as in ProbeData
+    shrinkage: NotRequired[bool]  # missing where it is on, as it then always was
 
 
 class InterchangeData(TypedDict):

@@ -43,6 +43,7 @@ def fit_erasers(
     draws: int,
     seed: int,
     step: Callable[[int], object],
+    shrinkage: bool = True,
 ) -> list[ErasedSite]:
     """Read the train texts until so many positions are labelled, and make every place's erasers."""
     moments: dict[tuple[int, str], LabelMoments] = {}
@@ -54,7 +55,7 @@ def fit_erasers(
         def listener(here: Sequence[int], batch: Batch = batch) -> Writer:
             def write(parts: Parts) -> Parts:
                 for i in here:
-                    _count(marker, batch, edits[i], i, parts, moments)
+                    _count(marker, batch, edits[i], i, parts, moments, shrinkage)
                 return parts
 
             return write
@@ -75,6 +76,7 @@ def _count(
     i: int,
     parts: Parts,
     moments: dict[tuple[int, str], LabelMoments],
+    shrinkage: bool,
 ) -> None:
     """Add one batch to the statistics of an edit's site, for every label column."""
     x = gather(edit, parts)
@@ -83,7 +85,7 @@ def _count(
     for label, classes in marker.classes.items():
         y = marker.at(batch, edit.address, component, label).to(x.device)
         if (i, label) not in moments:
-            moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device)
+            moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device, shrinkage=shrinkage)
         moments[i, label].add(x[y >= 0], y[y >= 0])
 
 

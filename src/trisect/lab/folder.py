@@ -23,6 +23,7 @@ from trisect.core.files import (
     read_json,
     remove_scratch,
 )
+from trisect.core.methods import ON_TRAIN
 from trisect.core.read_spec import read_run
 from trisect.core.study_data import LedgerData
 
@@ -243,4 +244,14 @@ def _ledger(path: Path, todo: str) -> LedgerData:
         raise DamagedFileError(
             f"{path} is no study's ledger.", f"{type(error).__name__}: {said[:200]}", todo
         ) from error
-    return body
+    return _with_fits(body)
+
+
+def _with_fits(ledger: LedgerData) -> LedgerData:
+    """The ledger with what probes and erasers are fitted on named also where it was written before there was a choice."""
+    for statement in (ledger["base"], ledger["experiment"], *ledger.get("asked", ())):
+        for part in filter(None, (statement.get("probe"), erase := statement.get("erase"))):
+            part.setdefault("fitted", ON_TRAIN)
+        if erase:
+            erase.setdefault("shrinkage", True)
+    return ledger

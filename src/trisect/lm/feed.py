@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     """Inputs [B T], and flattened in the same order the next words and the next words' labels (-1 for none).
 
     `scored` marks the next words that are to be predicted, null being all; the label columns in `own` speak of the word
-    that is read.
+    that is read. `starts` is where in the split each row begins, null where a piece was not cut from one.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -28,6 +28,7 @@ class Piece(NamedTuple):
     labels: dict[str, Int[Tensor, " N"]]
     scored: Bool[Tensor, " N"] | None = None
     own: tuple[str, ...] = ()
+    starts: Int[np.ndarray, " B"] | None = None
 
     @property
     def gold(self) -> Int[Tensor, " M"]:
@@ -56,7 +57,8 @@ class Piece(NamedTuple):
 
         labels = {name: mine(ids) for name, ids in self.labels.items()}
         scored = None if self.scored is None else mine(self.scored)
-        return Piece(self.inputs[list(rows)], mine(self.targets), labels, scored, self.own)
+        starts = None if self.starts is None else self.starts[list(rows)]
+        return Piece(self.inputs[list(rows)], mine(self.targets), labels, scored, self.own, starts)
 
 
 def _piece(batches: Sequence[WindowBatch], corpus: Corpus, device: torch.device | str) -> Piece:
@@ -67,7 +69,9 @@ def _piece(batches: Sequence[WindowBatch], corpus: Corpus, device: torch.device 
     marks = [b.scored for b in batches if b.scored is not None]
     scored = torch.from_numpy(np.concatenate(marks)).to(device).flatten() if marks else None
     own = () if corpus.documents is None else corpus.documents.own
-    return Piece(join([b.inputs for b in batches]), join([b.targets for b in batches]).flatten(), labels, scored, own)
+    starts = np.concatenate([b.starts for b in batches])
+    targets = join([b.targets for b in batches]).flatten()
+    return Piece(join([b.inputs for b in batches]), targets, labels, scored, own, starts)
 
 
 def training_piece(

@@ -49,17 +49,25 @@ class Eraser(NamedTuple):
 class LabelMoments:
     """Means and covariances of representations and labels, in memory that does not grow; the erasers that they make.
 
+    `shrinkage` shrinks the covariance by which representations are whitened towards a multiple of the identity, by as much as
+    few examples ask for (the package's optimal linear shrinkage).
     Raises SpecError where the package `concept-erasure` is missing.
     """
 
-    def __init__(self, width: int, classes: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, width: int, classes: int, device: torch.device | str = "cpu", *, shrinkage: bool = True) -> None:
         need_extra("concept_erasure", "erase", "Erasing a label")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # it compiles a function, which it does not use here
             package: Any = importlib.import_module("concept_erasure")
         # what bounds the variance of the result gives up the guarantee, so it is left out
         self._fitter = package.LeaceFitter(
-            width, classes, constrain_cov_trace=False, svd_tol=NOTHING, device=device, dtype=torch.float64
+            width,
+            classes,
+            constrain_cov_trace=False,
+            svd_tol=NOTHING,
+            device=device,
+            dtype=torch.float64,
+            shrinkage=shrinkage,
         )
         self.count = 0
 

@@ -217,11 +217,13 @@ class Corpus:
 class WindowBatch(NamedTuple):
     """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word, but for labels
     that speak of the word that is read. `scored` [B T] marks the targets that are to be predicted; null is all.
+    `starts` [B] is where in the split each row of inputs begins.
     """
 
     inputs: np.ndarray
     targets: np.ndarray
     labels: dict[str, np.ndarray]
+    starts: np.ndarray
     scored: np.ndarray | None = None
 
 
@@ -260,10 +262,11 @@ def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str,
     own = () if documents is None else documents.own
     spoken = {name: rows_of(split.labels[name], 0 if name in own else 1) for name in labels}
     inputs, targets = rows_of(split.tokens, 0), rows_of(split.tokens, 1)
+    starts = np.arange(columns) * rows + start
     if documents is None:
-        return WindowBatch(inputs, targets, spoken)
+        return WindowBatch(inputs, targets, spoken, starts)
     last = np.arange(start + 1, stop + 1) % documents.length == documents.length - 1
-    return WindowBatch(inputs, targets, spoken, np.broadcast_to(last, targets.shape))
+    return WindowBatch(inputs, targets, spoken, starts, np.broadcast_to(last, targets.shape))
 
 
 def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:

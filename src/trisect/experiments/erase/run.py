@@ -39,7 +39,15 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     marker = WordLabels(subject, classes, whose == "next")
     with bench.progress(f"{', '.join(classes)} at {len(edits)} places") as step:
         places = fit_erasers(
-            marker, fit, edits, tokens, batch, settings.draws, settings.seed, lambda n: step(min(n, tokens), 2 * tokens)
+            marker,
+            fit,
+            edits,
+            tokens,
+            batch,
+            settings.draws,
+            settings.seed,
+            lambda n: step(min(n, tokens), 2 * tokens),
+            settings.shrinkage,
         )
         texts = list(islice(read.texts(), settings.limit))
         sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, *_said(whose)))
@@ -63,6 +71,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         settings.seed,
         settings.limit,
         compare_by_label(places, table, settings.draws),
+        settings.shrinkage,
     )
     return Measured({"measures": measures}, facts, tuple(notes), packages=("transformers", "concept-erasure"))
 

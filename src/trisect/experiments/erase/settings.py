@@ -49,6 +49,9 @@ class EraseSettings:
     tokens: Annotated[
         int, Setting("Labelled positions of the train split that erasers are fitted to, about.", low=2, option="")
     ] = FITTED
+    shrinkage: Annotated[
+        bool, Setting("Shrink the covariance that erasers whiten by; off: as the positions have it.")
+    ] = True
     batch: BatchSize = 8
     seed: Seed = 0
     units: Units | None = None
@@ -70,6 +73,7 @@ class EraseFacts(ReadFacts):
     seed: int
     limit: int | None
     compared: Mapping[str, Json] = field(default_factory=dict)
+    shrinkage: bool = True
 
 
 ERASE = Experiment(

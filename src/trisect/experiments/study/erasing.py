@@ -7,19 +7,22 @@ the erased model and its controls are evaluated side by side like the variants o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.core.methods import HELD_OUT, ON_TRAIN
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
-from trisect.experiments.study.probing import TRAIN, SiteRow, read_pieces
+from trisect.experiments.study.folds import Fold
+from trisect.experiments.study.probing import TRAIN, SiteRow, read_folds
 from trisect.lm.feed import Piece
 from trisect.lm.fleet import COMPONENT_ROW, forward, generator
 from trisect.lm.places import blocks_of, representation
-from trisect.lm.rewind import Variants, evaluate_variants
+from trisect.lm.rewind import Curve, Variants, evaluate_variants
 from trisect.measure.erasure import Eraser, LabelMoments
 from trisect.stats.ratios import paired_band
 from trisect.text.corpus import Corpus
@@ -40,46 +43,93 @@ def erase(
     draws: int,
     seed: int,
     tokens: tuple[int, int] = (TRAIN, VALID),
+    fitted: str = HELD_OUT,
+    shrinkage: bool = True,
 ) -> list[SiteRow]:
     """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, and its controls.
 
-    `final` are a baseline's weights without a member axis. LEACE is fitted to windows spread over train and applied at
-    every token; components of one layer are erased together, layers one after the other, each as those below leave it.
-    Each of `draws` controls takes out a random subspace of the same rank, in the same whitened space about the same
-    mean. Raises CorpusError without labels enough, SpecError without the extra `erase`.
+    `final` are a baseline's weights without a member axis. Rows are drawn from validation and dealt into folds as whole
+    articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles where
+    the text marks them, else over rows. With `fitted` 'train' it is fitted to windows spread over train. Components of one
+    layer are erased together, layers one after the other, each as those below leave it. Each of `draws` controls takes out a
+    random subspace of the same rank, in the same whitened space about the same mean.
+    Raises CorpusError without labels enough, SpecError without the extra `erase`.
     """
-    read, scored = read_pieces(corpus, training, label, seed, tokens, final["decoder.bias"].device)
-    leace, randoms = dict(final), [dict(final) for _ in range(draws)]
-    draw, rank, fitted, explained = generator("erase", str(site), label, seed), 0, 0, []
-    for layer in sorted(site.layers or ()):
-        here = Site(site.components, (layer,), site.heads)
-        moments = fit(leace, model, read, here, label, len(corpus.column(label)))
-        eraser = moments.leace()
-        rank, fitted = rank + eraser.rank, moments.count
-        explained.append(moments.explained())
-        apply(leace, here, eraser, model)
-        for changed in randoms:
-            apply(changed, here, moments.random(eraser.rank, draw), model)
-    rises, low, high, n = loss_rises(final, model, scored, site, [leace, *randoms])
+    drawn = tokens if fitted == ON_TRAIN else (tokens[1], 0)  # all that is compared is fitted to as well
+    folds = read_folds(corpus, training, label, seed, drawn, final["decoder.bias"].device, fitted)
+    found = [
+        _of_fold(final, model, fold, site, label, len(corpus.column(label)), draws, seed, shrinkage) for fold in folds
+    ]
+    rises, low, high, n = _rises([one.curve for one in found], folds)
+    whose, count = ("train", found[0].fitted) if fitted == ON_TRAIN else ("valid", round(mean_of(found, "fitted")))
     rows = [
         ("erase_rise_nats", None, rises[0], n),
         ("erase_rise_low_nats", None, low[0], n),
         ("erase_rise_high_nats", None, high[0], n),
         *(("erase_random_rise_nats", float(i), rise, n) for i, rise in enumerate(rises[1:], 1)),
     ]
-    found = [SiteRow(str(site), name, at, "valid", _finite(value), n) for name, at, value, n in rows]
-    found.append(SiteRow(str(site), "erase_rank", None, "train", float(rank), fitted))
-    found.append(SiteRow(str(site), "erase_explained", None, "train", _finite(float(np.mean(explained))), fitted))
-    return found
+    made = [SiteRow(str(site), name, at, "valid", _finite(value), n) for name, at, value, n in rows]
+    made.append(SiteRow(str(site), "erase_rank", None, whose, mean_of(found, "rank"), count))
+    made.append(SiteRow(str(site), "erase_explained", None, whose, _finite(mean_of(found, "explained")), count))
+    return made
+
+
+class _Erased(NamedTuple):
+    """One fold without the label: its losses, how many directions were taken out, of how many tokens, what they explained."""
+
+    curve: Curve
+    rank: float
+    fitted: int
+    explained: float
+
+
+def mean_of(found: Sequence[_Erased], name: str) -> float:
+    """A number's mean over folds."""
+    return float(np.mean([getattr(one, name) for one in found]))
+
+
+def _of_fold(
+    final: Mapping[str, Tensor],
+    model: Model,
+    fold: Fold,
+    site: Site,
+    label: str,
+    classes: int,
+    draws: int,
+    seed: int,
+    shrinkage: bool,
+) -> _Erased:
+    """Fit the erasers to a fold's others, and find the losses in it with the label and with random subspaces taken out."""
+    leace, randoms = dict(final), [dict(final) for _ in range(draws)]
+    key = (fold.number,) if fold.number else ()
+    draw, rank, count, explained = generator("erase", str(site), label, seed, *key), 0, 0, []
+    for layer in sorted(site.layers or ()):
+        here = Site(site.components, (layer,), site.heads)
+        moments = fit(leace, model, fold.fit, here, label, classes, shrinkage)
+        eraser = moments.leace()
+        rank, count = rank + eraser.rank, moments.count
+        explained.append(moments.explained())
+        apply(leace, here, eraser, model)
+        for changed in randoms:
+            apply(changed, here, moments.random(eraser.rank, draw), model)
+    curve = _losses(final, model, fold.scored, site, [leace, *randoms])
+    return _Erased(curve, float(rank), count, float(np.mean(explained)))
 
 
 @torch.no_grad()
 def fit(
-    parameters: ModelParameters, model: Model, pieces: list[Piece], site: Site, label: str, classes: int
+    parameters: ModelParameters,
+    model: Model,
+    pieces: list[Piece],
+    site: Site,
+    label: str,
+    classes: int,
+    shrinkage: bool = True,
 ) -> LabelMoments:
     """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
     whole = {n: v[None] for n, v in parameters.items()}
-    moments = LabelMoments(len(_rows(site, model)), classes, parameters["decoder.bias"].device)
+    device = parameters["decoder.bias"].device
+    moments = LabelMoments(len(_rows(site, model)), classes, device, shrinkage=shrinkage)
     for piece in pieces:
         known = piece.labels[label] >= 0
         kept = forward(whole, piece.inputs, model, blocks=blocks_of([site], model)).kept
@@ -105,10 +155,28 @@ def loss_rises(
     final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Each changed model's rise of the loss and the ends of its 95 % interval over rows; and the number of tokens."""
+    return _rises([_losses(final, model, pieces, site, changed)], [])
+
+
+def _losses(
+    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
+) -> Curve:
+    """Of each changed model, and last of the model as it is."""
     variants = Variants([*changed, final], torch.eye(len(changed) + 1, dtype=torch.float64))
-    curve = evaluate_variants({n: v[None] for n, v in final.items()}, model, pieces, site, variants)
-    band = paired_band(curve.row_nats, curve.row_tokens, BOUNDLESS)
-    return curve.loss_nats[:-1] - curve.loss_nats[-1], band.low[:-1], band.high[:-1], curve.n
+    return evaluate_variants({n: v[None] for n, v in final.items()}, model, pieces, site, variants)
+
+
+def _rises(curves: Sequence[Curve], folds: Sequence[Fold]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Rises over the last variant, all folds together, with intervals over the folds' articles, else over rows."""
+    nats = np.concatenate([curve.row_nats for curve in curves], 1)
+    tokens = np.concatenate([curve.row_tokens for curve in curves])
+    if folds and all(fold.articles is not None for fold in folds):
+        own = np.concatenate([fold.articles for fold in folds if fold.articles is not None])
+        member = (np.unique(own)[:, None] == own).astype(float)
+        nats, tokens = nats @ member.T, (member @ tokens).astype(int)
+    band, n = paired_band(nats, tokens, BOUNDLESS), int(tokens.sum())
+    losses = nats.sum(1) / n
+    return losses[:-1] - losses[-1], band.low[:-1], band.high[:-1], n
 
 
 def _finite(value: float) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from trisect.core.methods import ON_TRAIN
 from trisect.core.spec import Design, Run
 from trisect.lm.fleet import size
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
 # seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
 WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
-PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100
+PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100, fitted once
 BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
 ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
 
@@ -49,7 +50,10 @@ def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) 
         draws = experiment.erase.draws if experiment.erase else 0
         return (2 + draws) * ERASED * token_seconds(run, vocabulary, False)
     kinds, sites = (len(experiment.probe.kinds), experiment.probe.sites) if experiment.probe else (0, None)
-    return PROBE * kinds * (len(sites) if sites else 3 * run.model.layers) * run.model.width / 100
+    times = (
+        1 if experiment.probe and experiment.probe.fitted == ON_TRAIN else 2
+    )  # as many folds as FOLDS, of less text each
+    return PROBE * times * kinds * (len(sites) if sites else 3 * run.model.layers) * run.model.width / 100
 
 
 def disk_bytes(runs: list[Run], vocabulary: int) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
-from trisect.core.methods import METHODS
+from trisect.core.methods import HELD_OUT, METHODS, ON_TRAIN
 from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
@@ -70,10 +71,22 @@ def extended_ledger(
             f"Here --fleet {fleet} is asked for; which runs are trained side by side decides a study's last bits.",
             "Leave --fleet out, or choose another folder with --out.",
         )
+    experiments = [settled(one, old["base"] if old else None) for one in experiments]
     ledger = old or _begun(experiments[0], corpus, size, precision)
     for experiment in experiments if old else experiments[1:]:
         ledger = _joined(folder, ledger, experiment, corpus)
     return old, ledger
+
+
+def settled(experiment: Design, base: BaseData | None) -> Design:
+    """The experiment with what probes and erasers are fitted on: where it says nothing, as the study began, else held-out text."""
+    parts: dict[str, Any] = {}
+    for name in ("probe", "erase"):
+        part = getattr(experiment, name)
+        if part is not None and part.fitted is None:
+            there: Any = base.get(name) if base else None
+            parts[name] = replace(part, fitted=there.get("fitted", ON_TRAIN) if there else HELD_OUT)
+    return replace(experiment, **parts)
 
 
 def _begun(experiment: Design, corpus: str, size: int, precision: str) -> LedgerData:
@@ -217,9 +230,9 @@ def _base(experiment: Design, corpus: str) -> BaseData:
     }
     probe, erase, interchange = plain(experiment.resolved().probe), experiment.erase, experiment.interchange
     if probe:
-        found["probe"] = {"sites": probe["sites"], "kinds": probe["kinds"]}
+        found["probe"] = {"sites": probe["sites"], "kinds": probe["kinds"], "fitted": probe.get("fitted")}
     if erase:
-        found["erase"] = {"draws": erase.draws}
+        found["erase"] = {"draws": erase.draws, "fitted": erase.fitted, "shrinkage": erase.shrinkage}
     if interchange:
         found["interchange"] = {"pairs": interchange.pairs}
     return found

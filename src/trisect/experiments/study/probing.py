@@ -1,4 +1,8 @@
-"""Probing a trained run: what fresh classifiers find of a label at its sites, on tokens of the validation split."""
+"""Probing a trained run: what fresh classifiers find of a label at its sites, on tokens of the validation split.
+
+They are fitted on validation as well, on other articles than they are scored on. A model knows the text that it was trained on
+by heart in part: what says the next word there says little of it elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
+from trisect.core.methods import HELD_OUT, ON_TRAIN
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
+from trisect.experiments.study.folds import Fold, deal
 from trisect.lm.controls import control_labels
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import forward, generator
@@ -23,7 +29,10 @@ from trisect.measure import probes
 from trisect.measure.probes import Examples
 from trisect.text.corpus import Corpus
 
-TRAIN, VALID = 20_000, 10_000  # tokens read for fitting and for scoring, about
+TRAIN, VALID = (
+    20_000,
+    10_000,
+)  # tokens read for fitting on train and for scoring, about; of held-out text TRAIN for both
 HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
 
@@ -56,30 +65,80 @@ def probe(
     sites: Sequence[Site],
     seed: int,
     tokens: tuple[int, int] = (TRAIN, VALID),
+    fitted: str = HELD_OUT,
 ) -> list[SiteRow]:
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
 
-    `final` are a run's weights without a member axis. Probes are fitted to whole windows spread over train, stopped by
-    the last fifth of them, and scored on rows drawn from validation, `tokens` being about how many of each; tokens
-    without a label are left out. Selectivity is the accuracy less that on control labels, which every word type drew
-    by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are left out where there are no
-    such labels. Raises CorpusError.
+    `final` are a run's weights without a member axis. Rows are drawn from validation, about tokens[0] of them, and dealt into
+    folds as whole articles: each is scored by probes that were fitted to the others and stopped by the last fifth of those.
+    With `fitted` 'train' probes are fitted to whole windows spread over train and scored on rows drawn from validation,
+    `tokens` being about how many of each. Tokens without a label are left out. Selectivity is the accuracy less that on control
+    labels, which every word type drew by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are
+    left out where there are no such labels. Raises CorpusError.
     """
     whole = {n: v[None] for n, v in final.items()}
-    pieces = read_pieces(corpus, training, label, seed, tokens, final["decoder.bias"].device)
-    chance, classes = _chance(corpus, label, seed), len(corpus.column(label))
+    classes, chance = len(corpus.column(label)), _chance(corpus, label, seed)
     rows: list[SiteRow] = []
+    for fold in read_folds(corpus, training, label, seed, tokens, final["decoder.bias"].device, fitted):
+        rows += _of_fold(whole, model, fold, label, kinds, sites, chance, classes, seed)
+    return _joined(rows)
+
+
+def _of_fold(
+    whole: Mapping[str, Tensor],
+    model: Model,
+    fold: Fold,
+    label: str,
+    kinds: Sequence[str],
+    sites: Sequence[Site],
+    chance: Int[np.ndarray, " V"] | None,
+    classes: int,
+    seed: int,
+) -> list[SiteRow]:
+    """What probes fitted to one fold's others find in it."""
+    rows: list[SiteRow] = []
+    key = (fold.number,) if fold.number else ()
     for width in sorted({width_of(site, model) for site in sites}):
         own = [site for site in sites if width_of(site, model) == width]
-        train, test = (_read(whole, model, some, label, own, chance) for some in pieces)
+        train, test = (_read(whole, model, some, label, own, chance) for some in (fold.fit, fold.scored))
         train, test = (r._replace(x=x) for r, x in zip((train, test), probes.whiten(train.x, test.x), strict=True))
         for kind in kinds:
-            rows += _rows(kind, train, test, own, classes, generator("probe", kind, label, seed))
+            rows += _rows(kind, train, test, own, classes, generator("probe", kind, label, seed, *key))
         rows += [
             SiteRow(str(site), "probe_majority", None, "valid", probes.majority(train.y, test.y, classes), len(test.y))
             for site in own
         ]
     return rows
+
+
+def _joined(rows: Sequence[SiteRow]) -> list[SiteRow]:
+    """Each site's measures over all folds, every token counted once."""
+    found: dict[tuple[str, str], list[SiteRow]] = {}
+    for row in rows:
+        found.setdefault((row.site, row.measure), []).append(row)
+    return [of[0] if len(of) == 1 else _mean(of) for of in found.values()]
+
+
+def _mean(rows: Sequence[SiteRow]) -> SiteRow:
+    n = sum(row.n for row in rows)
+    return rows[0]._replace(value=sum(row.n * float(row.value or 0.0) for row in rows) / n, n=n)
+
+
+def read_folds(
+    corpus: Corpus,
+    training: Training,
+    label: str,
+    seed: int,
+    tokens: tuple[int, int],
+    device: torch.device,
+    fitted: str,
+) -> list[Fold]:
+    """What is fitted on and what is measured: folds of held-out text, or train and validation; raises CorpusError."""
+    corpus.column(label)
+    if fitted == ON_TRAIN:
+        return [Fold(*read_pieces(corpus, training, label, seed, tokens, device))]
+    valid = evaluation_pieces(corpus, training, "valid", (label,), device)
+    return deal(corpus, "valid", draw_rows(valid, tokens[0], "probe", seed), label, HELD)
 
 
 def read_pieces(

@@ -83,10 +83,10 @@ def _own(rows: StudyRows, label: str, kind: str, name: str) -> Iterable[Figure]:
         for title, points in found.items()
     )
     caption = (
-        f"{NOUNS[name]} of {study_words.label_name(label)} of the next word, by a fresh {PROBES[kind]} on held-out tokens; guessing "
-        f"{GUESSED[name]}. An adversary that was fooled proves nothing: only what fresh probes no longer find was removed. "
-        f"{study_words.seeds(rows)}. In the baseline q, k and v of a layer are maps of one input, so that a linear probe finds in each "
-        "what it finds in the others."
+        f"{NOUNS[name]} of {study_words.label_name(label)} of the next word, by a fresh {PROBES[kind]} on held-out tokens, "
+        f"{study_words.fitted(rows, 'probe')}; guessing {GUESSED[name]}. An adversary that was fooled proves nothing: only what "
+        f"fresh probes no longer find was removed. {study_words.seeds(rows)}. In the baseline q, k and v of a layer are maps of one "
+        "input, so that a linear probe finds in each what it finds in the others."
     )
     if lost := removed(rows, label, measure):
         caption += f" What the attack took from its own site: {study_words.extremes(lost, unit)}"
@@ -208,10 +208,10 @@ def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     panels = tuple(site_panel(n, ps, axis, (ZERO,), Measure(f"{n}: {noun}", "nats", True)) for n, ps in found.items())
     caption = (
         "Rise of the trained baseline's validation loss when everything that a linear probe could use of "
-        f"{study_words.label_name(label)} is erased at one site (LEACE), and when random subspaces of the same rank are. "
-        f"{study_words.seeds(rows)}. Erasing the label: {study_words.extremes(rise, 'nats')}"
+        f"{study_words.label_name(label)} is erased at one site (LEACE), and when random subspaces of the same rank are, "
+        f"{study_words.fitted(rows, 'erase')}. {study_words.seeds(rows)}. Erasing the label: {study_words.extremes(rise, 'nats')}"
     )
-    if ranks := [round(p.value) for p in rows.measure("erase_rank", "train", label)]:
+    if ranks := [round(p.value) for split in ("train", "valid") for p in rows.measure("erase_rank", split, label)]:
         taken = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
         caption += (
             f" Directions taken out of a site: {taken}; where these are all that it has, nothing can be beyond chance."

@@ -14,6 +14,7 @@ from torch import Tensor
 from trisect.claims import REVISION, claims_hash
 from trisect.core.files import digest, write_json
 from trisect.core.json_text import Json
+from trisect.core.methods import ON_TRAIN
 from trisect.core.processor import processor
 from trisect.core.read_spec import read_run
 from trisect.core.site import Site
@@ -185,11 +186,22 @@ def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], corpus: Corpus
     if task.kind == "probe":
         how = cast("ProbeData", task.how)
         sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]
-        found = probe(final, run.model, corpus, run.training, task.label, how["kinds"], sites, run.seed)
+        fitted = how.get("fitted") or ON_TRAIN
+        found = probe(final, run.model, corpus, run.training, task.label, how["kinds"], sites, run.seed, fitted=fitted)
     else:
-        site = Site.parse(task.site)
+        site, taken = Site.parse(task.site), cast("EraseData", task.how)
+        fitted, shrinkage = taken.get("fitted") or ON_TRAIN, taken.get("shrinkage", True)
         found = erase(
-            final, run.model, corpus, run.training, site, task.label, cast("EraseData", task.how)["draws"], run.seed
+            final,
+            run.model,
+            corpus,
+            run.training,
+            site,
+            task.label,
+            taken["draws"],
+            run.seed,
+            fitted=fitted,
+            shrinkage=shrinkage,
         )
     return {"rows": [row._asdict() | {"label": task.label} for row in found]}
 

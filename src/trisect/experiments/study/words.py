@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trisect.core.finding import Comparison, Estimate, Finding
+from trisect.core.methods import ON_TRAIN
+from trisect.core.study_data import EraseData, ProbeData
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.submodules import SOURCE
 from trisect.report.format import FEW, listed, number, several, spoken
@@ -22,6 +24,20 @@ KNOWN_LABELS = {"pos": "POS", "dep": "DEP"}
 def seeds(rows: StudyRows) -> str:
     """`n = 3 seeds`, for a caption."""
     return f"n\u00a0=\u00a0{several(len(rows.seeds), 'seed')}"
+
+
+def fitted(rows: StudyRows, kind: str) -> str:
+    """On which text the study's probes ('probe') or erasers ('erase') were fitted, as an apposition of a caption."""
+    design = rows.about.get("experiment")
+    stated = (design.get("probe") if kind == "probe" else design.get("erase")) if design else None
+    if stated is not None and stated.get("fitted", ON_TRAIN) == ON_TRAIN:
+        return "fitted on the text that the model was trained on (as studies of revision 1 did)"
+    shrunk = "" if kind == "probe" else ", with the covariance " + ("not " * (not _shrinks(stated))) + "shrunk"
+    return f"fitted on other articles of the held-out text (cross-fitted){shrunk}"
+
+
+def _shrinks(stated: ProbeData | EraseData | None) -> bool:
+    return stated is None or bool(stated.get("shrinkage", True))
 
 
 def label_name(label: str) -> str:

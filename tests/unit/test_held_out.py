@@ -1,0 +1,230 @@
+"""Probes and erasers of studies are fitted on held-out text, cross-fitted over articles; studies begun otherwise go on as they began."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import tiny
+
+from trisect.core.errors import SpecError, StudyError
+from trisect.core.files import write_json
+from trisect.core.methods import Erase, Probe
+from trisect.core.site import Site
+from trisect.experiments.study import erasing
+from trisect.experiments.study.folds import Fold, deal
+from trisect.experiments.study.ledger import join_ledger, repeating
+from trisect.experiments.study.probing import probe, read_folds
+from trisect.lab.folder import Folder
+from trisect.lm.feed import evaluation_pieces
+from trisect.lm.fleet import initial, layout, views
+from trisect.lm.rewind import Curve
+from trisect.text.articles import article_starts
+from trisect.text.corpus import Corpus, Split
+
+TRAINING = replace(tiny.TRAINING, columns=4, eval_columns=4)
+MODEL = replace(tiny.MODEL, width=16)
+SITE, TOKENS = Site.parse("q@1"), (2_000, 2_000)
+WORDS = ("a", "b", "c", "d")
+
+
+def overfitted(random=False):
+    """A text of four words. In train a and b tell the next word's label, as if learnt by heart; in validation c and d do."""
+    rng, splits = np.random.default_rng(1), {}
+    for name, telling in (("train", (0, 1)), ("valid", (2, 3))):
+        tokens = rng.integers(4, size=2_400).astype(np.int32)
+        label = rng.integers(2, size=2_400)
+        if not random:
+            for value, word in enumerate(telling):
+                label[1:][tokens[:-1] == word] = value
+        splits[name] = Split(tokens, {"y": label.astype(np.int16)})
+    return Corpus.make("overfitted", WORDS, {"y": ("n", "m")}, splits)
+
+
+def weights(corpus):
+    flat = initial(MODEL, len(corpus.vocabulary), 1).double()
+    return {n: v[0] for n, v in views(flat[None], layout(MODEL, len(corpus.vocabulary))).items()}
+
+
+def bits(corpus, fitted):
+    found = probe(weights(corpus), MODEL, corpus, TRAINING, "y", ("linear",), (SITE,), 1, TOKENS, fitted)
+    return {row.measure: row.value or 0.0 for row in found}["probe_linear_bits"]
+
+
+def test_a_probe_of_an_over_fitted_text_misses_what_held_out_text_tells():
+    corpus = overfitted()
+    assert bits(corpus, "held-out") > 0.4  # half a bit: two words of four tell the label
+    assert bits(corpus, "train") < 0.05
+
+
+def test_an_eraser_of_an_over_fitted_text_leaves_the_label_in_held_out_text():
+    corpus, left = overfitted(), {}
+    final = weights(corpus)
+    for fitted in ("train", "held-out"):
+        folds = read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu"), fitted)
+        there = []
+        for fold in folds:
+            changed = dict(final)
+            moments = erasing.fit(final, MODEL, fold.fit, SITE, "y", 2)
+            assert moments.explained() > 0.3
+            erasing.apply(changed, SITE, moments.leace(), MODEL)
+            there.append(erasing.fit(changed, MODEL, fold.scored, SITE, "y", 2).explained())
+        left[fitted] = float(np.mean(there))
+    assert left["train"] > 0.3  # it says that the label is gone, and is wrong
+    assert left["held-out"] < 0.05
+
+
+def test_nothing_is_found_of_labels_that_say_nothing():
+    corpus = overfitted(random=True)
+    (fold,) = read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu"), "train")
+    with_itself = erasing.fit(weights(corpus), MODEL, fold.scored, SITE, "y", 2).explained()
+    assert with_itself > 0.002  # fitted and scored on the same tokens
+    assert bits(corpus, "held-out") < 0.002
+
+
+def test_an_erasure_says_on_which_text_it_was_fitted_and_both_rules_measure_validation():
+    corpus = overfitted()
+    for fitted, whose in (("train", "train"), ("held-out", "valid")):
+        rows = erasing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 2, 1, TOKENS, fitted)
+        assert {r.split for r in rows if r.measure in ("erase_rank", "erase_explained")} == {whose}
+        assert {r.split for r in rows if r.measure.endswith("nats")} == {"valid"}
+        assert next(r.value for r in rows if r.measure == "erase_rank") == 1
+
+
+def test_shrinkage_is_a_setting_and_changes_what_is_taken_out():
+    corpus = overfitted()
+    rises = {
+        on: next(
+            r.value
+            for r in erasing.erase(
+                weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 1, 1, (40, 60), "train", shrinkage=on
+            )
+            if r.measure == "erase_rise_nats"
+        )
+        for on in (True, False)
+    }
+    assert rises[True] != rises[False]
+
+
+TEXT = "= one = w w . = = past = = w w . = = end = = = two = w w w x = 3 w . = = = deep = = = w . = three x = w . = four = w"
+VOCABULARY = tuple(dict.fromkeys(TEXT.split()))
+
+
+def test_articles_begin_at_headings_of_the_first_level():
+    tokens = np.array([VOCABULARY.index(w) for w in TEXT.split()])
+    found = [TEXT.split()[i + 1] for i in article_starts(tokens, VOCABULARY)]
+    # headings under a title, formulas and marks after a word that ends nothing begin no article
+    assert found == ["one", "two", "three", "four"]
+    assert not len(article_starts(tokens, ("w", "v")))
+
+
+def marked(articles=12, length=200):
+    """A text of equal articles whose every word has a label."""
+    text = ["=", "title", "=", *["w", "v"] * ((length - 4) // 2), "."] * articles
+    vocabulary = ("w", "v", "=", "title", ".")
+    tokens = np.array([vocabulary.index(word) for word in text], np.int32)
+    return Corpus.make(
+        "marked",
+        vocabulary,
+        {"y": ("n", "m")},
+        {s: Split(tokens, {"y": (tokens % 2).astype(np.int16)}) for s in ("train", "valid")},
+    )
+
+
+def positions(pieces):
+    return {int(s): int(s) + p.inputs.shape[1] for p in pieces for s in p.starts}
+
+
+def test_folds_are_whole_articles_and_no_row_is_in_two():
+    corpus = marked()
+    pieces = evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu")
+    folds = deal(corpus, "valid", pieces, "y", 5)
+    begun = article_starts(corpus.splits["valid"].tokens, corpus.vocabulary)
+    seen = [positions(fold.scored) for fold in folds]
+    for fold, own in zip(folds, seen, strict=True):
+        assert positions(fold.fit).keys() == set().union(*(other for other in seen if other is not own))
+        assert fold.articles is not None
+        assert set(fold.articles) == {int(np.searchsorted(begun, s, side="right")) for s in own}
+    touched = [{int(a) for a in fold.articles} for fold in folds if fold.articles is not None]
+    assert not any(a & b for i, a in enumerate(touched) for b in touched[:i])
+    every = positions(pieces)
+    left_out = every.keys() - set().union(*seen)
+    assert len(left_out) <= 2  # at most one row lies across each of two cuts
+
+
+def test_a_text_without_headings_is_cut_into_stretches_of_equal_share():
+    corpus = overfitted()
+    folds = deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5)
+    sizes = [sum(p.targets.numel() for p in fold.scored) for fold in folds]
+    assert max(sizes) - min(sizes) <= 4 * TRAINING.window
+    ends = [positions(fold.scored) for fold in folds]
+    assert all(max(a.values()) <= min(b) for a, b in itertools.pairwise(ends))
+
+
+def test_rows_of_one_article_count_once_in_an_interval():
+    rng = np.random.default_rng(2)
+    nats = np.stack([rng.normal(3, 1, 8), np.full(8, 2.0)])
+
+    def width(times, articles):
+        rows = np.repeat(nats, times, 1)
+        curve = Curve(rows.mean(1), rows[:, 0], rows.shape[1], rows, np.ones(rows.shape[1], int))
+        _, low, high, _ = erasing._rises([curve], [Fold([], [], 1, articles)])
+        return high[0] - low[0]
+
+    alike = width(5, np.repeat(np.arange(8), 5))
+    assert alike == pytest.approx(width(1, np.arange(8)))
+    assert width(5, np.arange(40)) < alike / 2  # what taking rows for units would say
+
+
+STUDY = replace(tiny.EXPERIMENT, attack=None, probe=Probe(labels=("pos",)), erase=Erase((SITE,), ("pos",)))
+
+
+def test_a_new_study_says_that_held_out_text_is_fitted_to(tmp_path):
+    ledger: Any = join_ledger(Folder(tmp_path), [STUDY], "text")
+    assert ledger["base"]["probe"]["fitted"] == ledger["base"]["erase"]["fitted"] == "held-out"
+    assert ledger["base"]["erase"]["shrinkage"] is True
+    assert ledger["experiment"]["probe"]["fitted"] == "held-out"
+
+
+def old(folder):
+    """A study's ledger as it was written before there was a choice."""
+    ledger: Any = join_ledger(folder, [STUDY], "text")
+    for statement in (ledger["base"], ledger["experiment"], *ledger["asked"]):
+        for name in ("probe", "erase"):
+            statement[name].pop("fitted", None)
+            statement[name].pop("shrinkage", None)
+    for path in (folder.ledger, folder.copy):
+        write_json(path, ledger)
+
+
+def test_a_study_begun_under_the_old_rule_is_read_and_goes_on_under_it(tmp_path):
+    folder = Folder(tmp_path)
+    old(folder)
+    read: Any = folder.read_ledger()
+    assert read["base"]["probe"]["fitted"] == read["base"]["erase"]["fitted"] == "train"
+    more: Any = join_ledger(folder, [replace(STUDY, seeds=(1, 2, 3))], "text")
+    assert more["base"]["probe"]["fitted"] == "train"
+    assert more["experiment"]["erase"]["fitted"] == "train"
+    assert len(more["runs"]) > len(read["runs"])
+    # and whoever repeats it elsewhere gets the same rule
+    again: Any = repeating(more)
+    assert again["probe"]["fitted"] == "train"
+
+
+def test_another_rule_than_the_study_began_with_is_refused(tmp_path):
+    folder = Folder(tmp_path)
+    old(folder)
+    with pytest.raises(StudyError) as caught:
+        join_ledger(folder, [replace(STUDY, probe=Probe(labels=("pos",), fitted="held-out"))], "text")
+    assert caught.value.given.endswith("belongs to another study.")
+    assert caught.value.known == "It differs in probe.fitted (there 'train', here 'held-out')."
+    assert caught.value.todo.startswith("Choose another folder with --out")
+
+
+def test_a_text_to_fit_on_that_is_none_is_refused():
+    with pytest.raises(SpecError) as caught:
+        Probe(fitted="test")
+    assert caught.value.known == "Probes and erasers are fitted on held-out or train text."
+    assert caught.value.todo == "Use one of them, or leave it out."
