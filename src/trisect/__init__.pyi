@@ -168,6 +168,7 @@ def erase(
     per: str = 'layer',
     whose: str | None = None,
     tokens: int = 20000,
+    shrinkage: bool = True,
     batch: int = 8,
     seed: int = 0,
     units: str | None = None,
