@@ -216,8 +216,7 @@ class Corpus:
 
 class WindowBatch(NamedTuple):
     """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word, but for labels
-    that speak of the word that is read. `scored` [B T] marks the targets that are to be predicted; null is all.
-    `starts` [B] is where in the split each row of inputs begins.
+    that speak of the word that is read. `scored` [B T] marks targets to be predicted (null: all), `starts` [B] rows' places.
     """
 
     inputs: np.ndarray
@@ -262,11 +261,11 @@ def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str,
     own = () if documents is None else documents.own
     spoken = {name: rows_of(split.labels[name], 0 if name in own else 1) for name in labels}
     inputs, targets = rows_of(split.tokens, 0), rows_of(split.tokens, 1)
-    starts = np.arange(columns) * rows + start
+    found = WindowBatch(inputs, targets, spoken, np.arange(columns) * rows + start)
     if documents is None:
-        return WindowBatch(inputs, targets, spoken, starts)
+        return found
     last = np.arange(start + 1, stop + 1) % documents.length == documents.length - 1
-    return WindowBatch(inputs, targets, spoken, starts, np.broadcast_to(last, targets.shape))
+    return found._replace(scored=np.broadcast_to(last, targets.shape))
 
 
 def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:
