@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+# the tests start hundreds of processes: compiled once, not in each
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: study test test-ray check types quick docs dist bench notebook fix floors mutants clean
 

@@ -1,6 +1,7 @@
 """A study small enough for a test: two layers of width 8 on a slice of the embedded corpus."""
 
 from dataclasses import replace
+from functools import cache
 
 from trisect.core.site import Site
 from trisect.core.spec import Attack, Design, Freeze, Model, Rewind, Run, Text, Training
@@ -27,6 +28,7 @@ EXPERIMENT = Design(
 )
 
 
+@cache
 def corpus() -> Corpus:
     return load_text(TEXT)
 
