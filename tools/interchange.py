@@ -17,7 +17,7 @@ HEAD = """# Interchange: whose answer comes
 
 q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here.
 Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON. Bindings and recall speak of one model of one seed, with
-intervals over pairs; translation of five seeds of one recipe, with Student t intervals over models.
+intervals over pairs; translation of five seeds of one recipe and recall-eight of eight, with Student t intervals over models.
 """
 SAID = {
     "bindings": """## A language model that answers from its text
@@ -35,7 +35,7 @@ What it knows lies in its weights, so that no place in the text is there for k a
 base's to the donor's answer.
 """,
 }
-STACKS = ("cross", "dec", "enc")
+STACKS = ("", "cross", "dec", "enc")
 TRANSLATION = """## Translation models, five seeds
 
 `trisect translate-train --seeds 5 --set pieces=2000 --out tr` trains them: two layers of encoder and of decoder, width 64, on the embedded
@@ -45,24 +45,36 @@ the donor is about to translate, k the base's word at the place where the donor 
 the place where the base has that role.
 """
 
+EIGHT = """## Models that recall, eight seeds
 
-def translation() -> list[str]:
-    """What the folder of several models holds, as means over models."""
-    folder = ROOT / "translation"
+`trisect recall --data embedded --recipe embedded --seeds 4-11 --workers 0` trains them ([recall](../recall/README.md)); MODEL are its
+folders `models/pretrained-4` to `models/pretrained-11`. Whose place comes when the queries, the keys or the values are those of a
+question about somebody else? These seeds were run after the rules had been written.
+"""
+
+
+def models_part(name: str, head: str) -> list[str]:
+    """What a folder of several models holds, as means over models."""
+    folder = ROOT / name
     body = json.loads((folder / "patch.json").read_text(encoding="utf-8"))["body"]
     over = read_table(folder / "tables", "over_models").filter(pl.col("head").is_null())
     found: dict[str, dict[str, str]] = {}
     for row in over.sort("stack", "layer").iter_rows(named=True):
         if row["component"] in ("q", "k", "v"):
-            site = f"{row['stack']}.{row['component']}@{row['layer']}"
+            site = f"{row['component']}@{row['layer']}"
+            site = site if row["stack"] == "plain" else f"{row['stack']}.{site}"
             found.setdefault(site, {})[row["measure"]] = spoken(row["value"], row["low"], row["high"], False)
-    order = sorted(
-        found, key=lambda site: (STACKS.index(site.partition(".")[0]), site[-1], "qkv".find(site.partition(".")[2][0]))
-    )
+    order = sorted(found, key=_place)
     kinds = [m for m in COLUMNS if any(m in of for of in found.values())]
     rows = [[site, *(found[site].get(m, "–") for m in kinds)] for site in order]
     notes = (f"{note}\n" for note in body["notes"])
-    return [TRANSLATION, f"`{body['command']}`", "", *notes, *table(["site", *(COLUMNS[m] for m in kinds)], rows)]
+    return [head, f"`{body['command']}`", "", *notes, *table(["site", *(COLUMNS[m] for m in kinds)], rows)]
+
+
+def _place(site: str) -> tuple[int, str, int]:
+    """Sort key: stack, layer, component."""
+    stack, _, place = site.rpartition(".")
+    return STACKS.index(stack), site[-1], "qkv".find(place[0])
 
 
 COLUMNS = {
@@ -106,8 +118,8 @@ def section(name: str) -> list[str]:
 def main() -> None:
     """Write the page for every folder that is there."""
     lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
-    if (ROOT / "translation").is_dir():
-        lines += ["", *translation()]
+    for name, head in (("recall-eight", EIGHT), ("translation", TRANSLATION)):
+        lines += ["", *models_part(name, head)]
     (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
