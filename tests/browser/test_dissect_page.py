@@ -17,7 +17,8 @@ from trisect.experiments.dissect.settings import DissectFacts, PartFacts
 from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.points import Mean
-from trisect.report.sheet import html
+from trisect.report.sheet import Sheet, html
+from trisect.report.study_links import StudyLink, with_links
 
 pytestmark = pytest.mark.browser
 
@@ -59,6 +60,12 @@ def address(lines, tmp_path_factory) -> str:
     facts = DissectFacts(parts, "3 language models")
     about = About("dissect", f"trisect dissect --out {LONG}", 61.4, (LONG,), {"trisect": "0.1.0"}, None, facts)
     page = dissect.page({"claims": pl.concat(judged), "evidence": as_table(lines)}, about)
+    links = (
+        StudyLink("Here", "", True),
+        StudyLink("Norms", "n.html", models=(("seed 1", "n.html"), ("seed 2", "m.html"))),
+    )
+    page = with_links(page, links)
+    assert isinstance(page, Sheet)
     path = tmp_path_factory.mktemp("dissect") / "report.html"
     path.write_text(html(page), encoding="utf-8")
     return path.as_uri()
@@ -87,9 +94,27 @@ def test_every_line_of_evidence_and_every_claim_is_read_without_opening_anything
     assert tab.get_by_text("Said after.").is_visible()
 
 
+def test_marks_of_any_page_are_read_by_pointer_and_keys(opened, lines):
+    tab = opened()
+    panel = tab.locator("figure .panel").first
+    panel.focus()
+    tab.keyboard.press("ArrowRight")
+    said = tab.locator("#tip").inner_text().split("\n")
+    assert any(said[1].startswith(line.title) for line in lines)
+    mark = panel.locator(".main_marks > path").first
+    box = mark.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert tab.locator("#tip").inner_text().split("\n")[1].endswith(", q")
+    tab.get_by_role("button", name="q", exact=True).click()
+    assert not mark.is_visible()
+    assert {f"Save {kind}" for kind in ("SVG", "PNG", "CSV", "LaTeX")} <= set(
+        tab.locator(".save button").all_inner_texts()
+    )
+
+
 def test_links_lead_to_the_pages_beside_it_and_can_be_reached_by_keyboard(opened):
     tab = opened(360)
-    links = tab.locator("a[href$='.html']")
+    links = tab.locator("main a[href$='.html']")
     targets = {links.nth(i).get_attribute("href") for i in range(links.count())}
     assert {"study.html", "theory.html", "recall.html", "training/report.html", "x.html"} <= targets
     links.first.focus()

@@ -236,3 +236,31 @@ def test_a_tap_on_a_phone_shows_the_number_inside_the_window(opened):
     assert tab.evaluate("document.documentElement.scrollWidth") == 360
     tab.touchscreen.tap(180, 5)
     assert tab.locator("#tip").is_hidden()
+
+
+def test_a_figure_is_saved_as_a_drawing_and_as_a_table_for_latex(opened, made):
+    tab = opened()
+    figure = figure_of(tab, "answer")
+    drawing = saved(tab, figure.get_by_role("button", name="Save SVG")).decode()
+    assert drawing.startswith("<svg ")
+    assert drawing.count("<svg ") > figure.locator(".panel").count()
+    assert "var(--" not in drawing
+    table = saved(tab, figure.get_by_role("button", name="Save LaTeX")).decode()
+    means = by_site(made.rows.effects("attack", "valid", "pos"))
+    value = words.number(means["q@1"].mean, True).replace("−", "-")
+    assert any("q@1" in line and f"${value}$" in line and line.endswith(r"\\") for line in table.splitlines())
+    assert table.count(r"\begin{tabular}") == table.count(r"\end{tabular}") == 1
+    widths = {line.count("&") for line in table.splitlines() if line.endswith(r"\\")}
+    assert len(widths) == 1
+
+
+def test_words_of_figures_are_twelve_pixels_or_more_and_panels_fill_the_width(opened):
+    for width in (1280, 360):
+        tab = opened(width)
+        sizes = tab.evaluate(
+            """[...document.querySelectorAll('.panel svg')].flatMap(svg => [...svg.querySelectorAll('text')].map(t =>
+              parseFloat(getComputedStyle(t).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
+        )
+        assert min(sizes) >= 11.99
+    wide = tab.evaluate("document.querySelector('#answer .panels').getBoundingClientRect().width")
+    assert wide > 300

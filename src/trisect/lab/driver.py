@@ -22,13 +22,14 @@ from trisect.core.tables import read_table, write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
-from trisect.lab.home import home_of
+from trisect.lab.home import links_of
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels
 from trisect.lab.versions import versions
 from trisect.lab.whole_run import belongs_to, check_run, finish, has_run, land_run, run_mark, staged
 from trisect.report.sheet import Document, Sheet, write_document, write_page
+from trisect.report.study_links import with_links
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -248,8 +249,9 @@ def _shown(
         report = place / experiment.record
     else:
         page = shows.page(tables, about)
-        if isinstance(page, Sheet) and (home := home_of(place)):
-            page = replace(page, home=home)
+        own = "report.html" if isinstance(page, Sheet) else page.name
+        name = own if _parent(place) == place else place.name
+        page = with_links(page, links_of(_parent(place), name))
         report = _alone(place, page) if experiment.single else write_page(place, page)
     found = tuple(shows.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)

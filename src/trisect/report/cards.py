@@ -21,7 +21,7 @@ from trisect.report.survival import Survival, survivals
 from trisect.stats.reach import MOST_SEEDS
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
-MIDDLE, FOOT, TIGHT = 11, 22, 30
+MIDDLE, FOOT, TIGHT = 11, 22, 36
 TRAINED = ("seed", "model")  # units that are trained, whose differences are paired
 PLACES = {"name": 3}  # decimals, fixed where the effects are shares of such units
 VERDICTS = ("supported", "refuted", "inconclusive", "not tested")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypedDict
 
 from markupsafe import Markup
@@ -13,19 +14,24 @@ PANEL_WIDTH = 328
 
 
 class DrawnPanel(TypedDict):
-    """One panel for a template: its SVG, whether it needs the whole width, and its words."""
+    """One panel for a template: its SVG and its width in pixels, whether it needs the whole width, and its words."""
 
     svg: Markup
+    width: int
     wide: bool
     alt: str
 
 
 class DrawnView(TypedDict):
-    """One arrangement of a figure for a template; `key` are signs with their names."""
+    """One arrangement of a figure for a template: `key` are signs with their names, and whether each can hide marks.
+
+    `width` is that of the widest panel.
+    """
 
     name: str
     panels: list[DrawnPanel]
-    key: list[tuple[Markup, str]]
+    key: list[tuple[Markup, str, bool]]
+    width: int
 
 
 def arrangement(name: str, view: FigureView) -> DrawnView:
@@ -33,10 +39,13 @@ def arrangement(name: str, view: FigureView) -> DrawnView:
     panels: list[DrawnPanel] = []
     for i, panel in enumerate(view.panels, start=1):
         text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
-        wide = float(text.partition('width="')[2].partition('"')[0]) > PANEL_WIDTH
+        width = math.ceil(float(text.partition('width="')[2].partition('"')[0]))
         root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
-        panels.append({"svg": root + Markup(text.removeprefix("<svg ")), "wide": wide, "alt": panel.alt})
-    return {"name": view.name, "panels": panels, "key": [(swatch(key), key.name) for key in view.key]}
+        drawn = root + Markup(text.removeprefix("<svg "))
+        panels.append({"svg": drawn, "width": width, "wide": width > PANEL_WIDTH, "alt": panel.alt})
+    hides = {stroke.key for panel in view.panels for strokes in panel.strokes.values() for stroke in strokes}
+    key = [(swatch(one), one.name, one.name in hides) for one in view.key]
+    return {"name": view.name, "panels": panels, "key": key, "width": max((p["width"] for p in panels), default=0)}
 
 
 _SHAPES = {

@@ -18,6 +18,7 @@ GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
 
 
 FEW, NOTHING = 3, 1e-12
+_RUN = re.compile(r"(.+)-s([0-9]+)-[0-9a-f]{8}")  # the id of a study's run
 
 
 def number(value: float | None, signed: bool = False, places: int | None = None) -> str:
@@ -52,6 +53,12 @@ def count(value: int | None) -> str:
 def several(n: int, one: str, many: str | None = None) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{count(n)} {one if n == 1 else many or one + 's'}"
+
+
+def called(name: str) -> str:
+    """A model by a name for people: of a study's run its edit and seed, as in `baseline, seed 1`, without the hash of its id."""
+    run = _RUN.fullmatch(name)
+    return f"{run[1].replace('-', ' ')}, seed {run[2]}" if run else name
 
 
 def listed(names: Sequence[str]) -> str:

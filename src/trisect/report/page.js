@@ -20,9 +20,9 @@ function furnish(figure, script) {
     for (const panel of arrangement.querySelectorAll(".panel")) {
       const title = panel.querySelector("svg").getAttribute("aria-label").split(/[:,]/)[0];
       const named = { tabindex: 0, role: "group", "aria-label": `${title}: arrow keys read the values` };
-      for (const [name, value] of Object.entries(named)) panel.setAttribute(name, value);
+      if ("counted" in script.dataset) for (const [name, value] of Object.entries(named)) panel.setAttribute(name, value);
     }
-    for (const item of arrangement.querySelectorAll(".key li")) {
+    for (const item of arrangement.querySelectorAll(".key li[data-key]")) {
       const button = make("button", { type: "button", "aria-pressed": true }, ...item.childNodes);
       button.addEventListener("click", () => toggle(item.dataset.key, button));
       item.replaceChildren(button);
@@ -60,7 +60,13 @@ function furnish(figure, script) {
     png.addEventListener("click", async () => save(`${figure.id}.png`, await picture(figure, off)));
     const csv = make("button", { type: "button", title: "The rows of these panels, as a table" }, "Save CSV");
     csv.addEventListener("click", () => save(`${figure.id}.csv`, new Blob([read().csv(view)], { type: "text/csv" })));
-    bar.append(make("div", { class: "save" }, png, csv));
+    const svg = make("button", { type: "button", title: "This figure as it looks now, as a drawing" }, "Save SVG");
+    svg.addEventListener("click", () => save(`${figure.id}.svg`, new Blob([whole(figure, off).svg], { type: "image/svg+xml" })));
+    const tex = make("button", { type: "button", title: "The means of these panels, as a table for LaTeX" }, "Save LaTeX");
+    const title = figure.querySelector(".figure-title").textContent.trim();
+    tex.addEventListener("click", () => save(`${figure.id}.tex`, new Blob([read().latex(view, title)], { type: "text/x-tex" })));
+    const counted = "counted" in script.dataset ? [csv, tex] : [];
+    bar.append(make("div", { class: "save" }, svg, png, ...counted));
     return bar;
   }
 
@@ -95,15 +101,21 @@ for (const figure of document.querySelectorAll("figure[id]")) {
   const script = figure.querySelector('script[type="application/json"]');
   if (script) furnish(figure, script);
 }
-document.querySelector("figure[id]")?.before(
-  make("p", { class: "quiet hint" }, "Point at a mark, tap it, or focus a panel and press the arrow keys, to read its number, run and seed. A name in a key hides its marks and shows them again; where a figure offers it, its panels can stand for components, layers or labels."),
-);
+const reading = "Point at a mark, tap it, or focus a panel and press the arrow keys, to read its value. A name in a key hides its marks and shows them again.";
+const arranging = document.querySelector("figure template") ? " Where a figure offers it, its panels can stand for components, layers or labels." : "";
+document.querySelector("figure[id]")?.before(make("p", { class: "quiet hint" }, reading + arranging));
 const clear = () => {
   document.querySelector(".ring")?.remove();
   tip.hidden = true;
 };
 addEventListener("keydown", (event) => event.key === "Escape" && clear());
-addEventListener("scroll", clear, { passive: true });
+// What the keys have chosen goes along with its panel; what was pointed at has moved away.
+const scrolled = () => {
+  const ring = document.querySelector(".ring");
+  if (ring?.closest(".panel") === document.activeElement) beside(ring.getBoundingClientRect());
+  else clear();
+};
+addEventListener("scroll", scrolled, { passive: true });
 addEventListener("pointerdown", (event) => event.target.closest?.(".view .panel") || clear());
 addEventListener("beforeprint", clear);
 // A link to a claim opens what waits in its card.

@@ -77,8 +77,8 @@ def theme() -> alt.Config:
     words = {
         "labelColor": SOFT,
         "titleColor": SOFT,
-        "labelFontSize": 11,
-        "titleFontSize": 11,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
         "titleFontWeight": "normal",
     }
     return alt.Config(

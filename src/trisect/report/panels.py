@@ -16,7 +16,7 @@ from trisect.report.chart_data import Measure, Series, Stroke, Strokes, mean_of,
 from trisect.report.points import Point, by_site, extreme, order, place
 
 WIDTH, HEIGHT = 246, 176
-LINE_HEIGHT = 12.5
+LINE_HEIGHT = 13.5
 DOTS = 6  # at most so many marks on a curve
 
 
@@ -264,7 +264,7 @@ def _curves(
     if plain:
         strokes = chart_of("dashes", plain).mark_point(size=120, strokeWidth=2, opacity=1, xOffset=9)
         layers.append(strokes.encode(x, y, colour, shape, dash))
-    names = chart_of("names", ends).mark_text(align="left", dx=17, fontSize=11, color=palette.INK)
+    names = chart_of("names", ends).mark_text(align="left", dx=17, fontSize=12, color=palette.INK)
     layers.append(names.encode(x, y, alt.Text("name:N")))
     return layers
 

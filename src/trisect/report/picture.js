@@ -48,11 +48,12 @@ function whole(figure, off) {
   let [x, y] = [16, 54];
   for (const item of figure.querySelectorAll(".view .key li")) {
     if (off.has(item.dataset.key)) continue;
+    const name = item.textContent.trim();
     const swatch = still(item.querySelector("svg"));
-    const wide = size(swatch)[0] + 5 + measure.measureText(item.dataset.key).width + 18;
+    const wide = size(swatch)[0] + 5 + measure.measureText(name).width + 18;
     if (x + wide > width && x > 16) [x, y] = [16, y + 20];
     put(swatch, x, y - 11);
-    root.append(text(item.dataset.key, x + size(swatch)[0] + 5, y, 12, ink));
+    root.append(text(name, x + size(swatch)[0] + 5, y, 12, ink));
     x += wide;
   }
   const ramp = figure.querySelector(".ramp");

@@ -1,5 +1,6 @@
 // The numbers under the marks: what stands where in a drawing, and how pointer and arrow keys read it.
 const NS = "http://www.w3.org/2000/svg";
+const SMALL = new Set(["seeds", "units", "models", "others", "dots"]); // layers that arrow keys pass by
 const REACH = 28; // how near to a mark the pointer must come, in pixels
 const SCALE = 2; // pixels of a saved picture per pixel of the page
 const FONT = 'Arial, "Helvetica Neue", "Liberation Sans", sans-serif';
@@ -52,9 +53,12 @@ class Book {
     const { measure, site, run, seed, n, at, values, low, high } = series;
     const [name, unit, signed] = measure;
     const said = [site || "baseline", number(values[i], signed) + (unit ? ` ${unit}` : ""), name];
-    const where = at.length ? `${this.at} ${at[i]}` : "";
+    const where = at.length ? `${this.at} ${Number(at[i].toPrecision(4))}`.trim() : "";
     if (seed !== null) {
       said.push([`seed ${seed}`, where].filter(Boolean).join(" · "), `run ${run}`);
+    } else if (!n) {
+      if (low[i] != null) said.push(`95 %: ${number(low[i], signed)} to ${number(high[i], signed)}`);
+      said.push(where);
     } else {
       const ends = low[i] == null ? "" : `, 95 %: ${number(low[i], signed)} to ${number(high[i], signed)}`;
       said.push(`mean of ${n} seeds${ends}`, where);
@@ -66,19 +70,56 @@ class Book {
     return said.filter(Boolean);
   }
 
+  // The series that the panels of one arrangement show.
+  shown(view) {
+    const drawn = new Set(this.views[view].panels.flatMap((panel) => panel.series));
+    return this.rows.filter((_, i) => drawn.has(i));
+  }
+
   // The rows of one arrangement, as a table.
   csv(view) {
     const quote = (v) => (/[",\n]/.test(String(v)) ? `"${String(v).replaceAll('"', '""')}"` : String(v ?? ""));
     const lines = [["measure", "unit", "site", "run", "seed", ...(this.at ? [this.at] : []), "value", "low", "high", "seeds", "diverged"]];
-    const shown = new Set(this.views[view].panels.flatMap((panel) => panel.series));
-    for (const r of this.rows.filter((_, i) => shown.has(i))) {
+    for (const r of this.shown(view)) {
       r.values.forEach((value, i) => {
         const at = this.at ? [r.at[i] ?? ""] : [];
-        lines.push([r.measure[0], r.measure[1], r.site, r.run, r.seed ?? "", ...at, value, r.low[i] ?? "", r.high[i] ?? "", r.n, r.diverged]);
+        lines.push([r.measure[0], r.measure[1], r.site, r.run, r.seed ?? "", ...at, value, r.low[i] ?? "", r.high[i] ?? "", r.n || "", r.diverged]);
       });
     }
     return lines.map((line) => line.map(quote).join(",") + "\r\n").join("");
   }
+
+  // The means of one arrangement (single runs where there are no means), as a table for LaTeX.
+  latex(view, title) {
+    const signs = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
+    const escape = (v) => String(v ?? "").replace(/[\\~^&%$#_{}]/g, (sign) => signs[sign] || `\\${sign}`);
+    const every = this.shown(view);
+    const means = every.filter((r) => r.seed === null);
+    const rows = means.length ? means : every;
+    const cells = rows.flatMap((r) =>
+      r.values.map((value, i) => {
+        const [signed, ends] = [r.measure[2], r.low[i] == null ? ["", ""] : [r.low[i], r.high[i]]];
+        const numbers = [value, ...ends].map((v) => (v === "" ? "" : `$${number(v, signed).replaceAll("−", "-")}$`));
+        return [r.measure[0] + (r.measure[1] ? `, ${r.measure[1]}` : ""), r.site || "baseline", ...(this.at ? [r.at[i] ?? ""] : []), ...numbers];
+      }),
+    );
+    const head = ["measure", "site", ...(this.at ? [this.at] : []), "value", "low", "high"];
+    const line = (row) => `  ${row.map((v) => (String(v).startsWith("$") ? v : escape(v))).join(" & ")} \\\\`;
+    const columns = `ll${this.at ? "r" : ""}rrr`;
+    const table = [`% ${title.replace(/\s+/g, " ")}`, `\\begin{tabular}{${columns}}`, "  \\hline", line(head), "  \\hline", ...cells.map(line), "  \\hline", "\\end{tabular}"];
+    return table.join("\n") + "\n";
+  }
+}
+
+// Beside the mark, inside the window.
+function beside(mark) {
+  const { width, height } = tip.getBoundingClientRect();
+  const room = document.documentElement.clientWidth;
+  const right = mark.right + 10 + width <= room - 4 ? mark.right + 10 : mark.left - 10 - width;
+  const left = right < 4 ? Math.min(Math.max(4, mark.left - width / 2), room - width - 4) : right;
+  const above = mark.top - height - 8;
+  tip.style.left = `${left}px`;
+  tip.style.top = `${above < 4 ? mark.bottom + 8 : above}px`;
 }
 
 // ---- the marks of one panel ---------------------------------------------------------------------------------
@@ -103,20 +144,25 @@ class Plot {
     this.spot = null;
     for (const [layer, found] of Object.entries(strokes)) {
       this.svg.querySelectorAll(`.${layer}_marks > *`).forEach((element, i) => {
+        if (!found[i]) return;
         const [key, series = null, offset = 0, count = 1] = found[i];
         this.marks.push({ element, key: keys[key] });
         if (series !== null) this.add(element, layer, keys[key], book.rows[series], offset, count);
       });
     }
-    const main = this.points.filter((p) => p.layer !== "seeds");
-    const group = (p) => (p.layer === "cells" ? p.offset : p.key);
-    this.lanes = [...new Set(main.map(group))].map((name) => main.filter((p) => group(p) === name).sort((a, b) => a.x - b.x));
+    const large = this.points.filter((p) => !SMALL.has(p.layer));
+    const main = large.length ? large : this.points;
+    const boxed = main.some((p) => p.box);
+    const group = (p) => (boxed ? -Math.round(p.y) : p.key);
+    const names = [...new Set(main.map(group))];
+    if (boxed) names.sort((a, b) => a - b);
+    this.lanes = names.map((name) => main.filter((p) => group(p) === name).sort((a, b) => a.x - b.x));
   }
 
   add(element, layer, key, series, offset, count) {
     const [x, y] = moved(element, this.svg);
     const shared = { layer, key, series };
-    if (layer === "cells") {
+    if (element.closest("[class*=mark-rect]")) {
       const [left, top, width, height] = numbersIn(element.getAttribute("d"));
       const box = [x + left, y + top, width, height];
       this.points.push({ ...shared, offset, box, x: box[0] + width / 2, y: box[1] + height / 2 });
@@ -178,19 +224,8 @@ class Plot {
     tip.replaceChildren(make("strong", {}, value), make("b", {}, place), ...rest.map((line) => make("span", {}, line)));
     tip.hidden = false;
     if (aloud) voice.textContent = [place, value, ...rest].join(", ");
-    this.place(ring.getBoundingClientRect());
+    beside(ring.getBoundingClientRect());
     return undefined;
-  }
-
-  // Beside the mark, inside the window.
-  place(mark) {
-    const { width, height } = tip.getBoundingClientRect();
-    const room = document.documentElement.clientWidth;
-    const right = mark.right + 10 + width <= room - 4 ? mark.right + 10 : mark.left - 10 - width;
-    const left = right < 4 ? Math.min(Math.max(4, mark.left - width / 2), room - width - 4) : right;
-    const above = mark.top - height - 8;
-    tip.style.left = `${left}px`;
-    tip.style.top = `${above < 4 ? mark.bottom + 8 : above}px`;
   }
 
   // Left and right go along a series, up and down to the next one.

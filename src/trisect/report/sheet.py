@@ -28,6 +28,7 @@ from trisect.report.blocks import (
     TextBlock,
     Verdicts,
 )
+from trisect.report.chart_rows import read_out
 from trisect.report.panels import Figure
 
 __all__ = [
@@ -77,9 +78,8 @@ class Sheet:
     """A page: the line above its title, the title, what it is about, its sections, and how to reproduce it.
 
     `under` is a second line of what it is about, `window` the title of the browser's window, `skip` the section that the
-    link to the content leads to, `style` further rules, `home` the way back to the page that it is a part of. On an
-    `interactive` page figures can be read by pointer and
-    keys, hide marks, be arranged in other ways and be saved; the others hold no script.
+    link to the content leads to, `style` further rules, `links` those to the other pages of its study, as HTML. Figures can be
+    read by pointer and keys, hide marks, be arranged in other ways and be saved; a page without figures holds no script.
     """
 
     title: str
@@ -92,8 +92,7 @@ class Sheet:
     window: str = ""
     skip: tuple[str, str] = ("part-1", "content")
     style: str = ""
-    interactive: bool = False
-    home: str = ""
+    links: str = ""
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -148,18 +147,20 @@ def _draw(folder: Path, figures: Iterable[Figure]) -> None:
 def html(sheet: Sheet) -> str:
     """The whole page as one text, with its style sheet, its figures and its script inside."""
     places = [section.id or f"part-{number}" for number, section in enumerate(sheet.sections, start=1)]
+    folds = any(isinstance(block, Verdicts) for section in sheet.sections for block in _blocks(section, ""))
     skip = sheet.skip if sheet.skip[0] in places or not places else (places[0], sheet.skip[1])
     return template.fill(
         HERE / "sheet.html",
         template.read(template.STYLE) + sheet.style,
-        template.closed(*(HERE / name for name in SCRIPTS)) if sheet.interactive else "",
+        template.closed(*(HERE / name for name in SCRIPTS)) if sheet.figures or folds else "",
         sheet=sheet,
+        links=Markup(sheet.links),
         sections=[
             {
                 "id": place,
                 "title": section.title,
                 "short": section.short or section.title,
-                "blocks": [_ready(block, sheet.interactive) for block in _blocks(section, sheet.lede)],
+                "blocks": [_ready(block) for block in _blocks(section, sheet.lede)],
             }
             for place, section in zip(places, sheet.sections, strict=True)
         ],
@@ -179,11 +180,11 @@ def _blocks(section: Section, about: str) -> list[PageBlock]:
     return [*found, *section.tables, *section.blocks]
 
 
-def _ready(block: PageBlock, interactive: bool) -> dict[str, Any]:
+def _ready(block: PageBlock) -> dict[str, Any]:
     """A block for the template, which knows it by its kind."""
     match block:
         case Picture():
-            return {"kind": "picture", "figure": _figure(block.figure, interactive), "titled": block.titled}
+            return {"kind": "picture", "figure": _figure(block.figure), "titled": block.titled}
         case Verdicts():
             return {"kind": "verdicts", "cards": cards.cards(block.claims, block.controls), "about": block.about}
         case Strip():
@@ -204,9 +205,9 @@ def _ready(block: PageBlock, interactive: bool) -> dict[str, Any]:
             assert_never(block)
 
 
-def _figure(figure: Figure, interactive: bool) -> dict[str, Any]:
-    """A figure for the page; where nothing can switch to another arrangement, only its first."""
-    views = figure.views if interactive else figure.views[:1]
+def _figure(drawn: Figure) -> dict[str, Any]:
+    """A figure for the page, with all of its arrangements."""
+    figure = read_out(drawn)
     return {
         "name": figure.name,
         "number": figure.number,
@@ -214,11 +215,12 @@ def _figure(figure: Figure, interactive: bool) -> dict[str, Any]:
         "caption": figure.caption,
         "views": [
             drawing.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
-            for i, view in enumerate(views)
+            for i, view in enumerate(figure.views)
         ],
         "ramp": figure.ramp,
         "stops": figure.stops,
-        "numbers": _numbers(figure) if interactive else "",
+        "numbers": _numbers(figure),
+        "counted": any(panel.series for view in figure.views for panel in view.panels),
     }
 
 

@@ -24,6 +24,7 @@ from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import Pretrained
 from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import Intervention, Planned, PreparedText
+from trisect.report.format import called
 from trisect.server.python import python
 from trisect.server.state import PageState
 
@@ -70,7 +71,7 @@ class PageModel:
             for address, heads in shape.heads.items()
         ]
         paired = any(stack in ("dec", "cross") for stack in shape.stacks)
-        known = {"model": self.subject.name, "layers": layers, "paired": paired, "mask": self.subject.mask}
+        known = {"model": called(self.subject.name), "layers": layers, "paired": paired, "mask": self.subject.mask}
         known["example"] = self.example
         said: dict[str, Json] = {**known, "objective": self.subject.objective, "notes": list(self.subject.notes)}
         return {name: safe_data(value) for name, value in said.items()}

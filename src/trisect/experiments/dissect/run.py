@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import polars as pl
 
@@ -18,15 +18,17 @@ from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.experiments.dissect.evidence import Line, as_table
-from trisect.experiments.dissect.look import explored, tutorial
+from trisect.experiments.dissect.look import PAGE, explored, tutorial
 from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Results, first_of_each, trained_models
 from trisect.experiments.dissect.settings import DISSECT, DissectFacts, DissectSettings, PartFacts
+from trisect.experiments.study.plan import designs
+from trisect.experiments.study.settings import DesignSource
 from trisect.lab import driver, live
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
 from trisect.lab.folder import Folder
-from trisect.lab.home import NOTED
+from trisect.lab.home import NOTED, NotesData, PlannedPage
 from trisect.lab.inputs import ModelSource
 from trisect.lab.versions import versions
 
@@ -61,7 +63,9 @@ class DissectWork:
         """Run what is not finished yet, and put together what all parts found."""
         done: dict[DissectPart, Results] = {}
         with live.whole("dissect", {part.name: part.seconds for part in PARTS}, self.machine.quiet) as pace:
-            runner = Runner(bench.folder, self.machine, Notes.read(bench.folder), pace)
+            noted = replace(Notes.read(bench.folder), pages=planned_pages(self.settings))
+            noted.write(bench.folder)
+            runner = Runner(bench.folder, self.machine, noted, pace)
             for part in PARTS:
                 with live.part(pace, part.name, part.title, self.machine.quiet):
                     fresh, done[part] = runner.part(part, self.settings)
@@ -78,6 +82,19 @@ def prepare(settings: DissectSettings, machine: Machine) -> DissectWork:
     steps = [step for part in PARTS for step in part.begins(settings)]
     works = tuple((step, driver.prepared(step.experiment, step.settings, machine.quiet)) for step in steps)
     return DissectWork(settings, machine, works)
+
+
+def planned_pages(settings: DissectSettings) -> tuple[PlannedPage, ...]:
+    """Every page that the dissection will have: the front page, one or several for each part, and the explorer."""
+    seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds
+
+    def pages(part: DissectPart) -> dict[str, str]:
+        place = part.page or f"{part.name}/report.html"
+        return {f"seed {seed}": place.format(seed=seed) for seed in seeds} if "{seed}" in place else {"": place}
+
+    parts = (PlannedPage(title=part.title, models=pages(part)) for part in PARTS)
+    front = PlannedPage(title="The answer", models={"": "report.html"})
+    return (front, *parts, PlannedPage(title="One sentence, head by head", models={"": PAGE}))
 
 
 def gathered(
@@ -125,22 +142,17 @@ def _facts(part: DissectPart, shown: Results, folder: Path) -> PartFacts:
     return PartFacts(part.name, part.title, part.question, tuple(part.says(shown)), tuple(claims), pages)
 
 
-class NotesData(TypedDict):
-    """Notes as their file holds them."""
-
-    seconds: float
-    steps: dict[str, dict[str, Json]]
-
-
 @dataclass(frozen=True)
 class Notes:
-    """What `parts.json` holds: seconds of all calls, and of each step, by its folder, its key and what it made.
+    """What `parts.json` holds: seconds of all calls, of each step, by its folder, its key and what it made, and all pages.
 
-    A key is made of all that a step depends on; it is empty while the step goes on.
+    A key is made of all that a step depends on; it is empty while the step goes on. Pages are noted before they are made,
+    so that each can link to all.
     """
 
     seconds: float = 0.0
     steps: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    pages: tuple[PlannedPage, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Notes:
@@ -153,7 +165,8 @@ class Notes:
 
     def write(self, folder: Path) -> None:
         """Into the folder."""
-        write_json(folder / NOTED, {"seconds": self.seconds, "steps": dict(self.steps)})
+        pages = [dict(one) for one in self.pages]
+        write_json(folder / NOTED, {"seconds": self.seconds, "steps": dict(self.steps), "pages": pages})
 
 
 class Runner:

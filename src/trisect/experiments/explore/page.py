@@ -14,6 +14,7 @@ from markupsafe import Markup
 from trisect.core.finding import About, Finding
 from trisect.experiments.explore.pack import Packed, pack
 from trisect.experiments.explore.picture import ExplorerPicture
+from trisect.report import format as words
 from trisect.report import template
 from trisect.report.format import count
 from trisect.report.sheet import Document
@@ -44,6 +45,7 @@ def html(picture: ExplorerPicture) -> str:
         style(),
         template.closed(*(HERE / name for name in (*ROOMS, "page.js"))),
         picture=picture,
+        model=words.called(picture.model),
         summary=summary(picture),
         facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", exactness(packed))),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
@@ -77,9 +79,9 @@ def summary(picture: ExplorerPicture) -> str:
         name = f"{said}: " if (said := stack_words(stack)) else ""
         each = str(heads[0]) if len(set(heads)) == 1 else f"{min(heads)} to {max(heads)}"
         parts.append(f"{name}{len(heads)} {'layer' if len(heads) == 1 else 'layers'} × {each} heads")
-    sides = [words for words in (picture.source, picture.target) if words is not None]
-    tokens = " and ".join(f"{count(len(words.pieces))}" for words in sides)
-    return f"{picture.model} · {', '.join(parts)} · {tokens} tokens"
+    sides = [one for one in (picture.source, picture.target) if one is not None]
+    tokens = " and ".join(f"{count(len(one.pieces))}" for one in sides)
+    return f"{words.called(picture.model)} · {', '.join(parts)} · {tokens} tokens"
 
 
 def exactness(packed: Packed) -> str:

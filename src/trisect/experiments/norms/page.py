@@ -81,7 +81,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     drawn = [
         s for stack in stacks for s in _stack(rows.filter(pl.col("stack") == stack), stack, len(stacks) > 1, about)
     ]
-    lede = f"{about.facts.subject} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
+    lede = f"{words.called(about.facts.subject)} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
     sections = (
         Section("What the claims say here", _scope(about), cards=tables["claims"]),
         *drawn,
@@ -313,7 +313,8 @@ def _stacked(title: str, rows: NormRows) -> Panel:
     for layer in sorted({row["layer"] for row in rows}):
         low = 0.0
         for row in sorted((r for r in rows if r["layer"] == layer), key=lambda r: order.index(r["group"])):
-            bars.append({"layer": layer, "colour": COLOURS[row["group"]], "from": low, "to": low + row["value"]})
+            ends = {"from": low, "to": low + row["value"]}
+            bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
             low += row["value"]
     y = alt.Y(
         "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(format="%")

@@ -58,8 +58,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     facts = about.facts
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     lede = (
-        f"What the queries, keys and values of {facts.subject} keep of each word of {facts.corpus}, and what they drop: how well "
-        "a linear probe predicts a label from one head's numbers, less how well it does from random maps of the same input "
+        f"What the queries, keys and values of {words.called(facts.subject)} keep of each word of {facts.corpus}, "
+        "and what they drop: how well a linear probe predicts a label from one head's numbers, less how well it does from "
+        "random maps of the same input "
         "to as many numbers. This speaks of this one model on these texts."
     )
     found = (*_answer(numbers), *(_label(numbers, label) for label in numbers.labels))
@@ -83,7 +84,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
         timed=False,
     )
-    return Sheet(f"What {facts.subject} keeps and drops", "Profile", lede, sections, own, REFERENCES)
+    return Sheet(f"What {words.called(facts.subject)} keeps and drops", "Profile", lede, sections, own, REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:

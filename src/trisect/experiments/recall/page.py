@@ -284,7 +284,9 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         f"{words.several(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
     )
     key = keys({m: MODELS.get(m, m) for m in models})
-    return Section("How it was learned", (), (Figure("recall-loss", "", "Losses", caption, tuple(panels), key),))
+    return Section(
+        "How it was learned", (), (Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch"),)
+    )
 
 
 def _ends(curves: Sequence[RecallCurve]) -> str:

@@ -156,7 +156,13 @@ def path_panel(
         layers.append(line.encode(x, y.axis("y")))
     rows, marked, ranged = [], [], []
     for number, path in enumerate(paths):
-        own = {"line": f"{number}", "colour": path.look.colour, "dash": list(path.dash), "shape": path.look.shape}
+        own = {
+            "line": f"{number}",
+            "name": path.name,
+            "colour": path.look.colour,
+            "dash": list(path.dash),
+            "shape": path.look.shape,
+        }
         mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(path.points)]
         rows += mine
         marked += mine if path.marks else _few(mine, number)

@@ -76,7 +76,6 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         window=f"{TITLE} {name}",
         skip=("short-answer", "answer"),
         style=_dark_ramp(rows),
-        interactive=True,
     )
 
 

@@ -27,4 +27,5 @@ ABLATION = DissectPart(
     20.0,
     each_model(ABLATE, lambda model, texts: AblateSettings(model, texts, how=HOW)),
     evidence,
+    page="ablate/seed-{seed}/report.html",
 )

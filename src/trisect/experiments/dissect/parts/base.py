@@ -60,7 +60,8 @@ class DissectPart:
     """One part of a dissection.
 
     `run` takes its steps, one by one, and gives their results; `begins` are those that can be checked before anything is
-    run. `seconds` is about how long it takes on two cores. `evidence` makes lines of what was found, one tuple of
+    run. `seconds` is about how long it takes on two cores. `page` is where its page will be, if not in a folder of its
+    name; `{seed}` in it stands for the seed of each trained model. `evidence` makes lines of what was found, one tuple of
     findings for each result; `says` are the findings that its section quotes.
     """
 
@@ -72,6 +73,7 @@ class DissectPart:
     evidence: Callable[[Sequence[Findings]], Iterable[Line]] = lambda found: ()
     begins: Callable[[DissectSettings], tuple[DissectStep, ...]] = lambda settings: ()
     says: Callable[[Results], Iterable[Finding]] = found
+    page: str = ""
 
 
 def trained_models(runner: PartRunner) -> dict[int, Path]:

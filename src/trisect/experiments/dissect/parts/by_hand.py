@@ -26,4 +26,12 @@ def says(results: Results) -> Iterator[Finding]:
     )
 
 
-BY_HAND = DissectPart("theory", "Attention by hand", "What can attention do when worked by hand?", 10.0, run, says=says)
+BY_HAND = DissectPart(
+    "theory",
+    "Attention by hand",
+    "What can attention do when worked by hand?",
+    10.0,
+    run,
+    says=says,
+    page="theory/theory.html",
+)

@@ -26,4 +26,5 @@ NORMS = DissectPart(
     30.0,
     each_model(norms.NORMS, norms.NormsSettings),
     evidence,
+    page="norms/seed-{seed}/report.html",
 )

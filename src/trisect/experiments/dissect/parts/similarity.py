@@ -40,4 +40,5 @@ SIMILARITY = DissectPart(
     40.0,
     each_model(similarity.SIMILARITY, similarity.SimilaritySettings),
     evidence,
+    page="similarity/seed-{seed}/report.html",
 )
