@@ -1,60 +1,87 @@
-"""Every command that leaves a folder: killed at random moments, on a disk that is full, twice in one folder, and without a network.
+"""Every command that leaves a folder: killed at random moments, on a disk that fills up, twice in one folder, and without a network.
 
-python bench/reliability/commands.py [--kills 8] [--seed 0] [--only norms,align]
+python bench/reliability/commands.py --place FOLDER [--kills 200] [--pairs 3] [--minutes 30] [--seed 0] [--only norms,align] [--less dissect]
+
+It goes on where it stopped: FOLDER keeps models, texts, what was made in peace, and `counts.json`, in which each trial is counted when it has
+ended. Status 1 where anything went wrong, in this call or in one before.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import random
 import signal
-import socket
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from common import Tally, ended
+from common import ended, in_copy
+from prepared import Call, calls, others, prepare
 
-from trisect.cli import main as trisect
+from trisect.core.tables import read_table
 from trisect.lab.whole_run import MANIFEST, check_run, has_run, landing
 
-SMALL = [f"--set={name}" for name in ("layers=1", "width=16", "heads=2", "epochs=1", "inner=16", "pieces=200")]
-TINY = [
-    f"--set={name}"
-    for name in ("layers=1", "width=16", "heads=2", "pretraining_epochs=1", "epochs_after=1", "epochs_without=1")
-]
+GUARD = """
+import socket
+def _refused(*given):
+    with open({notes!r}, "a") as file:
+        file.write(repr(given[-1]) + "\\n")
+    raise OSError("no network here")
+_connect = socket.socket.connect
+def _to(self, address):
+    return _connect(self, address) if self.family == socket.AF_UNIX else _refused(address)
+socket.socket.connect = socket.socket.connect_ex = _to
+socket.getaddrinfo = lambda host, *rest, **named: _refused(host)
+"""
 
 
-def commands(place: Path) -> dict[str, list[str]]:
-    """Each command, less its --out."""
-    texts = ["--corpus", str(place / "texts")]
-    gpt2, bart = str(place / "gpt2"), str(place / "bart")
-    pairs = ["--source", str(place / "a"), "--target", str(place / "b"), "--gold", str(place / "g")]
-    return {
-        "norms": ["norms", gpt2, *texts, "--limit", "8"],
-        "ablate": ["ablate", gpt2, *texts, "--sites", "v@1", "--limit", "8"],
-        "similarity": ["similarity", gpt2],
-        "align": ["align", bart, *pairs],
-        "patch": ["patch", gpt2, "--base", "w1 w2 w3", "--donor", "w1 w4 w3", "--sites", "v@1"],
-        "profile": ["profile", gpt2, "--corpus", str(place / "bank"), "--words", "200"],
-        "erase": ["erase", gpt2, "--corpus", str(place / "bank"), "--draws", "2", "--limit", "8"],
-        "rewind": ["rewind", str(place / "steps"), "--initial", "step0", "--final", "step1", *texts, "--points", "3", "--sites", "v@1"],
-        "theory": ["theory", "average"],
-        "translate-train": ["translate-train", "--seeds", "1,", "--workers", "0", *SMALL],
-        "recall": ["recall", "--seeds", "1,", "--workers", "0", *TINY],
-    }  # fmt: skip
+class Counts:
+    """What was tried and what went wrong, by command, in a file that is written after each trial."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        body = json.loads(path.read_text()) if path.exists() else {}
+        self.tried: dict[str, Counter[str]] = {n: Counter(c) for n, c in body.get("tried", {}).items()}
+        self.during: dict[str, Counter[str]] = {n: Counter(c) for n, c in body.get("during", {}).items()}
+        self.seconds: dict[str, float] = body.get("seconds", {})
+        self.wrong: list[str] = body.get("wrong", [])
+
+    def add(self, name: str, what: str, number: int = 1) -> None:
+        """Count a trial."""
+        self.tried.setdefault(name, Counter())[what] += number
+        self.save()
+
+    def of(self, name: str, what: str) -> int:
+        """How many there were."""
+        return self.tried.get(name, Counter())[what]
+
+    def expect(self, ok: bool, words: str) -> bool:
+        """Note something that is not as it should be."""
+        if not ok:
+            self.wrong.append(words)
+            print("WRONG:", words, flush=True)
+            self.save()
+        return ok
+
+    def save(self) -> None:
+        """Write the file, whole or not at all."""
+        body = {"tried": self.tried, "during": self.during, "seconds": self.seconds, "wrong": self.wrong}
+        scratch = self.path.with_suffix(".part")
+        scratch.write_text(json.dumps(body, indent=1))
+        scratch.replace(self.path)
 
 
-def fork(words: list[str], said: Path, before: Callable[[], object] = lambda: None) -> int:
-    """The command in a process of its own, which dies with its status; what it prints goes into a file."""
+def start(do: Callable[[Path], object], out: Path, said: Path, before: Callable[[], object] = lambda: None) -> int:
+    """The command in a process of its own with a group of its own; what it prints goes into a file."""
     if child := os.fork():
         return child
     status = 70
@@ -65,186 +92,237 @@ def fork(words: list[str], said: Path, before: Callable[[], object] = lambda: No
         os.dup2(number, 2)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         before()
-        trisect.main(words, standalone_mode=True)
+        do(out)
+        status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException as error:
-        print("Traceback", repr(error), flush=True)
+        from trisect.core.errors import TrisectError
+
+        known = isinstance(error, TrisectError)  # from Python, where the command line would have printed it
+        print(f"trisect: {error}" if known else f"Traceback {error!r}", flush=True)
+        status = 2 if known else 70
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 
-def tables(folder: Path) -> dict[str, bytes]:
-    """The tables of a folder."""
-    return {path.name: path.read_bytes() for path in sorted((folder / "tables").glob("*.parquet"))}
+def results(folder: Path) -> dict[str, bytes]:
+    """What has to be the same: every table, and of a corpus its arrays."""
+    found = [p for p in folder.rglob("*") if p.suffix == ".parquet" and p.parent.name == "tables"]
+    found += [*folder.glob("*.npy"), *folder.glob("corpus.json")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
 
 
-def one_run_or_none(folder: Path) -> list[str]:
+def other_results(one: Path, other: Path) -> list[str]:
+    """Results that differ, by name: tables that hold seconds are compared without them."""
+    mine, theirs = results(one), results(other)
+    differ = [name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)]
+
+    def same(name: str) -> bool:
+        frames = [read_table((place / name).parent, Path(name).stem) for place in (one, other)]
+        frames = [f.drop([c for c in f.columns if "seconds" in c]) for f in frames]
+        frames = [f.filter(~f["name"].str.contains("seconds")) if "name" in f.columns else f for f in frames]
+        return frames[0].equals(frames[1])
+
+    def equal(name: str) -> bool:
+        return name.endswith(".parquet") and name in mine and name in theirs and in_copy(lambda: same(name))
+
+    return [name for name in differ if not equal(name)]
+
+
+def mixed(folder: Path) -> list[str]:
     """What is mixed in a folder: nothing where it is of one run, of none, or of one that the next call lands."""
     if landing(folder) is not None:
         return []
     if has_run(folder):
         return [str(error) for error in check_run(folder)]
-    return [f"{path.name} without {MANIFEST}" for path in folder.glob("*.html")]
+    return [f"{path.name} without {MANIFEST}" for path in (*folder.glob("*.html"), *folder.glob("corpus.json"))]
 
 
-def no_network() -> None:
-    """Every connection is noted and refused."""
+def full_after(count: int, way: str) -> None:
+    """From that number of renames (or waits for the disk) on, the disk is full."""
+    place, name = (Path, "replace") if way == "rename" else (os, "fsync")
+    real, seen = getattr(place, name), [0]
 
-    def refuse(_: Any, address: Any) -> None:
-        print("CONNECTION", address, flush=True)
-        raise OSError("no network here")
-
-    socket.socket.connect = refuse  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def full_after(count: int) -> None:
-    """From the rename of that number on, the disk is full."""
-    real, seen = Path.replace, [0]
-
-    def replace(self: Path, target: Any) -> Any:
+    def full(*given: Any) -> Any:
         seen[0] += 1
         if seen[0] >= count:
-            raise OSError(errno.ENOSPC, "No space left on device", str(self))
-        return real(self, target)
+            raise OSError(errno.ENOSPC, "No space left on device", str(given[0]))
+        return real(*given)
 
-    mock.patch.object(Path, "replace", replace).start()
+    mock.patch.object(place, name, full).start()
 
 
 class Campaign:
     """Where things lie, what is drawn, and the counts."""
 
-    def __init__(self, root: Path, seed: int) -> None:
-        self.root, self.draw, self.tally, self.number = root, random.Random(seed), Tally(), 0
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place, self.counts = place, Counts(place / "counts.json")
+        drawn = sum(sum(c.values()) for c in self.counts.tried.values())
+        self.draw = random.Random(f"{seed}/{drawn}")
+        self.notes = place / "connections"
 
-    def run(self, words: list[str], out: Path, before: Callable[[], object] = lambda: None) -> tuple[int, str]:
+    def run(self, call: Call, out: Path, before: Callable[[], object] = lambda: None) -> tuple[int, str]:
         """A command to its end: its status and what it said."""
-        self.number += 1
-        said = self.root / f"said-{self.number}"
-        status = ended(fork([*words, "--out", str(out)], said, before))
+        said = self.place / f"said-{call.name}"
+        status = ended(start(call.do, out, said, before))
         text = said.read_text(errors="replace")
-        self.tally.expect("Traceback" not in text, f"{words[0]}: a stack: {text[-300:]}")
+        self.counts.expect("Traceback" not in text, f"{call.name}: a stack: {text[-600:]}")
         return status, text
 
-    def peace(self, name: str, words: list[str]) -> tuple[Path, float]:
-        """The command left in peace, without a network."""
-        out, began = self.root / name / "peace", time.monotonic()
-        status, text = self.run(words, out, no_network)
-        self.tally.expect(status == 0, f"{name}: {text[-300:]}")
-        self.tally.expect("CONNECTION" not in text, f"{name} opened a connection: {text[-300:]}")
-        self.tally.seen["left in peace, without a network"] += 1
-        return out, time.monotonic() - began
+    def peace(self, call: Call) -> None:
+        """The command left in peace, with each connection noted and refused, in its workers as well."""
+        if call.name in self.counts.seconds:
+            return
+        out, began = self.place / call.name / "peace", time.monotonic()
+        self.notes.write_text("")
+        status, text = self.run(call, out, lambda: exec(GUARD.format(notes=str(self.notes)), {}))
+        self.counts.expect(status == 0, f"{call.name}, in peace: {text[-300:]}")
+        self.counts.expect(not (to := self.notes.read_text()), f"{call.name} opened connections: {to[:300]}")
+        self.counts.seconds[call.name] = time.monotonic() - began
+        self.counts.add(call.name, "in peace, no connection")
 
-    def kills(self, name: str, words: list[str], peace: Path, seconds: float, times: int) -> None:
-        """Killed at random moments, each time called again to its end."""
-        out = self.root / name / "killed"
-        for _ in range(times):
-            self.number += 1
-            child = fork([*words, "--out", str(out)], self.root / f"said-{self.number}")
-            time.sleep(self.draw.uniform(0.3, 1.05) * seconds)
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            ended(child)
-            self.tally.seen["kill -9"] += 1
-            if out.exists():
-                self.tally.expect(not (mixed := one_run_or_none(out)), f"{name}, killed: {mixed}")
-            if self.draw.random() < 0.5:
-                self._whole(name, words, out, peace, "after kill -9")
+    def kill(self, call: Call) -> None:
+        """Killed at a random moment; now and then called again to its end."""
+        out, said = self.place / call.name / "killed", self.place / f"said-{call.name}"
+        child = start(call.do, out, said)
+        time.sleep(self.draw.uniform(0.02, 1.0) * self.counts.seconds[call.name])
+        alone = call.workers and self.draw.random() < 0.5
+        with suppress(ProcessLookupError):
+            (os.kill if alone else os.killpg)(child, signal.SIGKILL)
+        if ended(child) != -signal.SIGKILL:
+            self.counts.add(call.name, "had ended before it was killed")
+        else:
+            self.counts.add(call.name, "kill -9")
+            lines = said.read_text(errors="replace").strip().splitlines()
+            self.counts.during.setdefault(call.name, Counter())[lines[-1][:60] if lines else "nothing said yet"] += 1
+        if out.exists() and not call.resumes:
+            self.counts.expect(not (found := mixed(out)), f"{call.name}, killed: {found}")
+        if self.draw.random() < call.ending:
+            self.whole(call, out, "after kill -9")
 
-    def full(self, name: str, words: list[str], peace: Path) -> None:
-        """A full disk at each rename in turn, until there are no more."""
-        for count in range(1, 200):
-            out = self.root / name / f"full-{count}"
-            status, text = self.run(words, out, lambda count=count: full_after(count))
-            if status == 0:
-                break
-            lines = text.strip().splitlines()
-            good = status == 2 and any("disk is full" in line for line in lines)
-            self.tally.expect(good, f"{name}, full at rename {count}: {text[-200:]}")
-            self.tally.seen["a full disk at one rename"] += 1
-            if out.exists():
-                self.tally.expect(not (mixed := one_run_or_none(out)), f"{name}, full at {count}: {mixed}")
+    def full(self, call: Call, way: str) -> bool:
+        """The disk is full from the next rename on; false where the command has no more of them.
+
+        A command that goes on goes on in the same folder, with one write more each time, so that each call begins at another place.
+        """
+        done, what = f"full at a {way}, all tried", f"full at a {way}"
+        if self.counts.of(call.name, done):
+            return False
+        count = self.counts.of(call.name, what) + 1
+        out = self.place / call.name / (f"full-{way}" if call.resumes else f"full-{way}-{count}")
+        status, text = self.run(call, out, lambda: full_after(count, way))
+        if status == 0:
+            self.counts.add(call.name, done)
+            self.same(call, out, f"with a disk that filled up at {way}s")
+            return False
+        lines = text.strip().splitlines()
+        good = status == 2 and any("disk is full" in line for line in lines)
+        self.counts.expect(good, f"{call.name}, full at {way} {count}: {text[-400:]}")
+        self.counts.add(call.name, what)
+        if out.exists() and not call.resumes:
+            self.counts.expect(not (found := mixed(out)), f"{call.name}, full at {way} {count}: {found}")
             if count % 5 == 1:
-                self._whole(name, words, out, peace, "after a full disk")
+                self.whole(call, out, f"after a full disk at {way} {count}")
+        return True
 
-    def twice(self, name: str, words: list[str], peace: Path) -> None:
+    def twice(self, call: Call) -> None:
         """Two processes in one folder: one is refused, or comes after the other; the tables are the same."""
-        out, said = self.root / name / "twice", [self.root / f"{name}-twice-{k}" for k in range(2)]
-        pair = [fork([*words, "--out", str(out)], path) for path in said]
+        number = self.counts.of(call.name, "two processes in one folder")
+        out, said = self.place / call.name / f"twice-{number}", [self.place / f"said-twice-{k}" for k in range(2)]
+        pair = [start(call.do, out, path) for path in said]
         found = sorted(ended(child) for child in pair)
         texts = " ".join(path.read_text(errors="replace") for path in said)
-        self.tally.expect(found in ([0, 2], [0, 0]), f"{name}, twice: {found} {texts[-300:]}")
-        self.tally.expect(found == [0, 0] or "in use" in texts, f"{name}, twice: {texts[-300:]}")
-        self.tally.expect(tables(out) == tables(peace), f"{name}, twice: other tables")
-        self.tally.seen["two processes in one folder"] += 1
+        self.counts.expect(found in ([0, 2], [0, 0]), f"{call.name}, twice: {found} {texts[-300:]}")
+        self.counts.expect(found == [0, 0] or "in use" in texts, f"{call.name}, twice: {texts[-300:]}")
+        self.same(call, out, "twice in one folder")
+        self.counts.add(call.name, "two processes in one folder")
 
-    def _whole(self, name: str, words: list[str], out: Path, peace: Path, when: str) -> None:
-        status, text = self.run(words, out)
-        self.tally.expect(status == 0, f"{name} {when}: {text[-300:]}")
-        self.tally.expect(tables(out) == tables(peace), f"{name} {when}: other tables")
-        self.tally.expect(not one_run_or_none(out), f"{name} {when}: mixed")
+    def whole(self, call: Call, out: Path, when: str) -> None:
+        """Called again to its end: as in peace, nothing left over, and the next kill begins with an empty folder."""
+        status, text = self.run(call, out)
+        if self.counts.expect(status == 0, f"{call.name} {when}: {text[-300:]}"):
+            self.same(call, out, when)
         left = [path.name for path in out.rglob("*.trisect-part")]
-        self.tally.expect(not left, f"{name} {when}: {left} left")
-        self.tally.seen["called again to its end: the same tables"] += 1
+        self.counts.expect(not left, f"{call.name} {when}: {left} left")
+        if call.resumes and out.exists():
+            out.rename(out.with_name(f"{out.name}-{time.time_ns()}"))
+
+    def same(self, call: Call, out: Path, when: str) -> None:
+        """The tables are those of the run left in peace, and of one run."""
+        differ = other_results(out, self.place / call.name / "peace")
+        self.counts.expect(not differ, f"{call.name} {when}: other results: {differ}")
+        self.counts.expect(not (found := mixed(out)), f"{call.name} {when}: {found}")
+        self.counts.add(call.name, "the same tables in the end")
 
 
-def prepare(place: Path) -> None:
-    """Tiny models and texts."""
-    sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-    from tests import tinyhf
+def trials(campaign: Campaign, chosen: list[Call], kills: int, pairs: int) -> Iterator[Callable[[], object]]:
+    """One trial after the other, in rounds over all commands, so that each has its share wherever time ends."""
+    each = -(-kills // len(chosen))
+    yield from ((lambda call=call: campaign.peace(call)) for call in chosen)
+    if {"norms", "study", "recall"} <= {call.name for call in chosen}:  # what they left is read
+        yield from ((lambda call=call: campaign.peace(call)) for call in others(campaign.place))
+    left = True
+    while left:
+        left = False
+        for call in chosen:
+            counts = campaign.counts
+            if counts.of(call.name, "kill -9") < each:
+                left = True
+                yield lambda call=call: campaign.kill(call)
+            if counts.of(call.name, "two processes in one folder") < pairs:
+                left = True
+                yield lambda call=call: campaign.twice(call)
+            for way in ("rename", "fsync"):
+                if not counts.of(call.name, f"full at a {way}, all tried"):
+                    left = True
+                    yield lambda call=call, way=way: campaign.full(call, way)
 
-    tinyhf.save(tinyhf.gpt2(), place / "gpt2", False)
-    tinyhf.save(tinyhf.bart(), place / "bart")
-    for name, number in (("step0", 1), ("step1", 2)):
-        tinyhf.save(tinyhf.gpt2(number), place / "steps" / name, False)
-    lines = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
-    (place / "texts").mkdir()
-    (place / "bank").mkdir()
-    for split in ("train", "valid", "test"):
-        (place / "texts" / f"{split}.txt").write_text("\n".join(lines))
-        rows = []
-        for i in range(60):
-            for j in range(6):
-                word, tag = f"w{(7 * i + j) % 40}", ("NOUN", "VERB", "ADJ")[(7 * i + j) % 3]
-                rows.append("\t".join([str(j + 1), word, word, tag, tag, "_", str(j), ("dep", "obj")[j % 2], "_", "_"]))
-            rows.append("")
-        (place / "bank" / f"{split}.conllu").write_text("\n".join(rows) + "\n")
-    for name, text in (("a", "w1 w2 w3\nw4 w5\n"), ("b", "w2 w3\nw6 w7 w8\n"), ("g", "0-0 1-1\n0-0 1p2\n")):
-        (place / name).write_text(text)
+
+def report(counts: Counts) -> None:
+    """The counts as a table."""
+    whats = list(dict.fromkeys(what for found in counts.tried.values() for what in found))
+    for what in whats:
+        print(f"{sum(found[what] for found in counts.tried.values()):5} {what}: ", end="")
+        print(", ".join(f"{name} {found[what]}" for name, found in counts.tried.items() if found[what]))
+    for words in counts.wrong:
+        print("WRONG", words)
+    print(f"{len(counts.wrong)} went wrong")
 
 
 def main() -> int:
     """Every command, every part."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=8)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--place", type=Path, required=True)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--less", default="")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    import trisect.hf.load
-    import trisect.report.sheet  # noqa: F401  (imported before the first fork)
-
-    with tempfile.TemporaryDirectory() as place:
-        prepare(Path(place))
-        campaign = Campaign(Path(place), wanted.seed)
-        for name, words in commands(Path(place)).items():
-            if not wanted.only or name in wanted.only.split(","):
-                (Path(place) / name).mkdir()
-                began = time.monotonic()
-                peace, seconds = campaign.peace(name, words)
-                campaign.kills(name, words, peace, seconds, wanted.kills)
-                campaign.twice(name, words, peace)
-                campaign.full(name, words, peace)
-                counts = ", ".join(f"{count} {what}" for what, count in campaign.tally.seen.items())
-                print(
-                    f"{name}: {time.monotonic() - began:.0f} s; so far {counts}; {len(campaign.tally.wrong)} wrong",
-                    flush=True,
-                )
-    for what, count in campaign.tally.seen.items():
-        print(f"{count:5} {what}")
-    for words in campaign.tally.wrong:
-        print("WRONG", words)
-    print(f"{len(campaign.tally.wrong)} went wrong")
-    return bool(campaign.tally.wrong)
+    place: Path = wanted.place.absolute()
+    guard = place / "guard"
+    if not (place / "prepared").exists():
+        prepare(place)
+        guard.mkdir(parents=True, exist_ok=True)
+        (guard / "sitecustomize.py").write_text(GUARD.format(notes=str(place / "connections")))
+        (place / "prepared").write_text("")
+    os.environ["PYTHONPATH"] = f"{guard}:{os.environ.get('PYTHONPATH', '')}"  # of workers, which note connections too
+    campaign, end = Campaign(place, wanted.seed), time.monotonic() + 60 * wanted.minutes
+    only, less = (set(filter(None, text.split(","))) for text in (wanted.only, wanted.less))
+    chosen = [call for call in calls(place) if (not only or call.name in only) and call.name not in less]
+    for call in chosen:
+        (place / call.name).mkdir(exist_ok=True)
+    for trial in trials(campaign, chosen, wanted.kills, wanted.pairs):
+        if time.monotonic() > end:
+            break
+        trial()
+    report(campaign.counts)
+    return bool(campaign.counts.wrong)
 
 
 if __name__ == "__main__":

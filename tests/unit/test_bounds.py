@@ -23,7 +23,9 @@ from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
 from trisect.lab import machine
 from trisect.lab.folder import Folder
+from trisect.text import birth_places, pairs
 from trisect.text.bitext import read_pairs
+from trisect.text.long_lines import check_lines
 
 NUMBERS = [
     (one, field)
@@ -195,3 +197,56 @@ def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, command, tmp_
     assert result.exit_code == 2
     assert "is no study's ledger" in result.stderr
     assert "Delete" in result.stderr
+
+
+def links(path):
+    read_pairs(path.with_name("s"), path.with_name("t"), path)
+
+
+def corpus(path):
+    (path.parent / "valid.txt").write_text("a b")
+    trisect.corpus(path.parent)
+
+
+def people(path):
+    for name in birth_places.FILES.values():
+        (path.parent / name).write_text("Where was Ann Lee born?\tRome\n")
+    birth_places.open_people(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "read_it", "most"),
+    [
+        ("train.txt", corpus, bounds.TEXT_LINE_BYTES),
+        ("p.jsonl", pairs.read_pairs, bounds.LINE_BYTES),
+        ("g", links, bounds.LINE_BYTES),
+        (birth_places.WIKI, people, bounds.LINE_BYTES),
+    ],
+)
+def test_a_line_that_is_too_long_is_said(tmp_path, name, read_it, most):
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.write(b"a b\n")
+        file.truncate(most + 10)  # a line of zeros that takes no place on the disk
+    for one in ("s", "t"):
+        (tmp_path / one).write_text("a b")
+    with pytest.raises(CorpusError) as error:
+        read_it(path)
+    assert error.value.given == f"{path}, line 2, is too long."
+    assert error.value.known == f"A line has at most {most:,} bytes."
+    assert error.value.todo == "Break it into lines, one a text."
+
+
+@pytest.mark.parametrize("sizes", [(5, 5, 5), (7, 2**20, 3), (0, 0, 2**20 + 5, 1), (2**20 - 1, 9)])
+def test_the_longest_line_of_a_file_is_what_counts_wherever_it_is_cut(tmp_path, sizes):
+    path = tmp_path / "x"
+    path.write_bytes(b"\n".join(b"a" * size for size in sizes))
+    check_lines(path, max(sizes))
+    with pytest.raises(CorpusError, match=f"line {sizes.index(max(sizes)) + 1}, is too long"):
+        check_lines(path, max(sizes) - 1)
+
+
+def test_only_a_line_feed_ends_a_line_of_pairs(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"base": "a\u2028b", "donor": "c\x85d"}\n', encoding="utf-8")
+    assert [(one.base, one.donor) for one in pairs.read_pairs(path)] == [("a\u2028b", "c\x85d")]

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from tests import pictures
 
 import trisect
-from trisect.core.errors import CorpusError, SpecError, TrisectError
+from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
 from trisect.core.subject import Batch, Subject
 from trisect.experiments.explore import heads, page, widget
 from trisect.experiments.explore import pack as packing
@@ -287,6 +287,23 @@ def test_a_text_becomes_a_page(tmp_path):
         with pytest.raises(SpecError, match=f"{count} texts were given"):
             trisect.explore_page(subject, texts, out=tmp_path / "none" / "page.html")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("out", ["notes.txt", "page.html", "notes", "."])
+def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    subject, place = cast(Subject, Fake()), Path("explorer.html" if out == "." else out)
+    place.write_text("<!DOCTYPE html><title>mine</title>")
+    with pytest.raises(StudyError) as error:
+        trisect.explore_page(subject, "a text", out=out)
+    assert error.value.given == f"{place} is there already."
+    assert error.value.known == "It is no page that trisect wrote, and would be written over."
+    assert error.value.todo == "Choose another name with --out, or move it elsewhere."
+    assert place.read_text() == "<!DOCTYPE html><title>mine</title>"
+    place.unlink()
+    trisect.explore_page(subject, "a text", out="page.html" if out == "notes" else out)
+    if out != "notes":
+        assert trisect.explore_page(subject, "another text", out=out).report.samefile(place)
 
 
 def test_a_notebook_gets_a_widget_with_the_same_bytes():

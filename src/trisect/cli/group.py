@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from trisect.cli.terminal import check_words, say, settle_streams
+from trisect.cli.terminal import check_words, say, settle_streams, unprinted
 from trisect.core.door import door
 from trisect.core.errors import TrisectError
 
@@ -33,7 +34,11 @@ class _Group(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
         """As click's, with standard streams that are there and arguments that are texts."""
         settle_streams()
-        return super().main(args, *rest, **named)
+        try:
+            return super().main(args, *rest, **named)
+        except OSError as error:  # of what click itself prints, such as help; a command's own are met where they arise
+            say(f"trisect: {unprinted(error)}", err=True)
+            sys.exit(2)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's; exit 2 for an argument that is no text."""

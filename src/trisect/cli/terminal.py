@@ -52,13 +52,18 @@ def _print(text: str, err: bool = False) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is left to say would fail once more at the end
-        full = error.errno in FULL
-        raise StudyError(
-            "What was found could not be printed.",
-            "The disk that standard output is on is full." if full else f"The system says: {error.strerror or error}.",
-            f"{'Free some space' if full else 'Send it elsewhere'} and call the same command again: nothing is lost.",
-        ) from error
+        raise unprinted(error) from error
+
+
+def unprinted(error: OSError) -> StudyError:
+    """The error of standard output that takes no more; what is left to say there leads nowhere."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  it would fail once more at the end
+    full = error.errno in FULL
+    return StudyError(
+        "What was found could not be printed.",
+        "The disk that standard output is on is full." if full else f"The system says: {error.strerror or error}.",
+        f"{'Free some space' if full else 'Send it elsewhere'} and call the same command again: nothing is lost.",
+    )
 
 
 def settle_streams() -> None:

@@ -15,4 +15,5 @@ POINTS = 10_001  # of a rewinding's curve
 DRAWS = 10_000_000  # random matrices of a null
 RESAMPLES = 1_000_000  # draws of a bootstrap, random subspaces, maps
 JSON_BYTES = 16_000_000  # of a statement that a person writes
-LINE_CHARACTERS = 10_000_000  # of one line of pairs or links
+LINE_BYTES = 10_000_000  # of one line of pairs, links, questions or sentences
+TEXT_LINE_BYTES = 250_000_000  # of one line of a corpus, which is read in pieces: some are all one line

@@ -51,7 +51,9 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
 def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quiet: bool) -> Result[F]:
     if out is not None:  # what can be known before a model is loaded
         check_place(out, experiment.single)
-        if not experiment.resumable and not experiment.single:
+        if experiment.single:
+            _free_page(Path(out))
+        elif not experiment.resumable:
             free_folder(experiment, Path(out))
     (subjects, texts), machine, began = _inputs(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
@@ -260,12 +262,25 @@ def _shown(
 def _alone(place: Path, page: Sheet | Document) -> Path:
     """Write the page of an experiment that leaves nothing else: as `place`, or under its own name in that folder."""
     assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
-    return write_document(place / page.name if _parent(place) == place else place, page)
+    path = place / page.name if _parent(place) == place else place
+    _free_page(path)
+    return write_document(path, page)
+
+
+def _free_page(path: Path) -> None:
+    """Raise StudyError for a file that is no page of ours: it would be written over."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        begins = file.read(4_000)
+    if b"trisect</title>" not in begins:
+        known = "It is no page that trisect wrote, and would be written over."
+        raise StudyError(f"{path} is there already.", known, "Choose another name with --out, or move it elsewhere.")
 
 
 def _parent(place: Path) -> Path:
     """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
-    return place if place.is_dir() or not place.suffix else place.parent
+    return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
 
 
 def record(about: About[Any]) -> dict[str, Json]:

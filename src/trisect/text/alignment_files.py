@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trisect.core.bounds import LINE_BYTES
 from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
+from trisect.text.long_lines import check_lines
 
 Link = tuple[int, int]
 LinkSet = frozenset[Link]
@@ -99,6 +101,7 @@ def plural(count: int, word: str) -> str:
 def read_lines(path: Path) -> list[str]:
     """The lines of a file, without their ends; raises CorpusError where it is missing or not UTF-8."""
     try:
+        check_lines(path, LINE_BYTES)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         here = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []

@@ -9,8 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeAlias, TypedDict
 
+from trisect.core.bounds import LINE_BYTES
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
+from trisect.text.long_lines import check_lines
 
 QUESTION = "Where was {name} born?"
 PATTERN = re.compile(r"Where was (\S.*\S|\S) born\?")
@@ -225,6 +227,7 @@ def _some(path: Path, found: list[Question]) -> tuple[Question, ...]:
 def _lines(path: Path) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1."""
     try:
+        check_lines(path, LINE_BYTES)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         there = (

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trisect.core import json_text
+from trisect.core.bounds import LINE_BYTES
 from trisect.core.errors import CorpusError
 from trisect.core.subject import TextOrPair
+from trisect.text.long_lines import check_lines
 
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is
 ANSWERS = ("base", "q", "k", "v", "q+k", "q+v", "k+v", "donor")
@@ -35,7 +37,8 @@ class TextPair:
 def read_pairs(path: Path) -> tuple[TextPair, ...]:
     """The pairs of a file of JSON lines; empty lines are skipped. Raises CorpusError naming file and line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        check_lines(path, LINE_BYTES)
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # others (U+2028, ...) stand inside texts
     except (OSError, UnicodeDecodeError) as error:
         known = f"{type(error).__name__}: {error}."
         raise CorpusError(f"{path} cannot be read.", known, "Give a file of pairs, one a line.") from error

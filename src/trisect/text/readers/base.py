@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from trisect.core.bounds import TEXT_LINE_BYTES
 from trisect.core.errors import CorpusError
 from trisect.text.hub import DatasetTexts
+from trisect.text.long_lines import check_lines
 from trisect.text.names import SPLITS
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
@@ -120,7 +122,8 @@ def basic_english(line: str) -> list[str]:
 def lines(part: SplitText) -> Iterator[str]:
     """The lines of a UTF-8 file, without a byte-order mark, or of a dataset's rows; what is too long comes in pieces.
 
-    Pieces of 2^20 characters break at white space if possible. Raises CorpusError naming a file that cannot be read.
+    Pieces of 2^20 characters break at white space if possible. Raises CorpusError naming a file that cannot be read, or a line that is
+    too long for that too.
     """
     if isinstance(part, DatasetTexts):
         for text in part.texts():
@@ -128,6 +131,7 @@ def lines(part: SplitText) -> Iterator[str]:
         return
     path = part
     try:
+        check_lines(path, TEXT_LINE_BYTES)
         with path.open(encoding="utf-8-sig") as file:
             yield from _pieces(file)
     except (OSError, UnicodeDecodeError) as error:
