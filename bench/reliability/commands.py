@@ -1,9 +1,9 @@
 """Every command that leaves a folder: killed at random moments, on a disk that fills up, twice in one folder, and without a network.
 
-python bench/reliability/commands.py --place FOLDER [--kills 200] [--pairs 3] [--minutes 30] [--seed 0] [--only norms,align] [--less dissect]
+python bench/reliability/commands.py --place FOLDER [--kills 200] [--pairs 3] [--minutes 30] [--only norms,align] [--less dissect]
 
-It goes on where it stopped: FOLDER keeps models, texts, what was made in peace, and `counts.json`, in which each trial is counted when it has
-ended. Status 1 where anything went wrong, in this call or in one before.
+It goes on where it stopped: FOLDER keeps models, texts, what was made in peace, and `counts.json`, in which each trial is counted
+when it has ended. Status 1 where anything went wrong, in this call or in one before.
 """
 
 from __future__ import annotations
