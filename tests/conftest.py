@@ -15,7 +15,10 @@ def monkeypatch_block():
 
     @contextlib.contextmanager
     def limit(block):
-        with mock.patch.dict("trisect.lm.loss.BLOCK", cpu=block):
+        sizes = {"BLOCK": block, "TALL": 2 * block, "FEW": max(1, block // 3)}
+        with contextlib.ExitStack() as all_of_them:
+            for name, size in sizes.items():
+                all_of_them.enter_context(mock.patch.dict(f"trisect.lm.loss.{name}", cpu=size))
             yield
 
     return limit

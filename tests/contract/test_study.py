@@ -15,6 +15,7 @@ from tests import tiny
 
 import trisect
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.files import read_json, write_json
 from trisect.core.spec import Attack, Freeze, Rewind, Run
 from trisect.experiments.study import run as lab
 from trisect.experiments.study.ledger import fleets
@@ -161,6 +162,29 @@ def test_more_seeds_sites_and_experiments_extend_a_study(whole, tmp_path, monkey
     )
     assert both.height == whole.tables["metrics"].height
     assert max((both["value"] - both["value_whole"]).abs()) < 1e-4
+
+
+def test_a_study_begun_with_an_earlier_step_is_reported_and_not_trained_further(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    folder = Folder(tmp_path / "study")
+    for place in (folder.ledger, folder.copy):
+        body = read_json(place, "")
+        del body["step"]
+        write_json(place, body)
+    assert_same(run(folder.path), whole)
+    before = sorted(folder.path.rglob("*"))
+    with pytest.raises(StudyError, match="revision 1 of the training step began"):
+        run(folder.path, replace(tiny.EXPERIMENT, seeds=(1, 2, 3)))
+    assert sorted(folder.path.rglob("*")) == before
+
+
+def test_a_study_goes_on_with_what_trained_it_alone(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    monkeypatch.setattr(
+        "trisect.experiments.study.tasks.numerics", lambda *_: "step 2, float32 products by Abacus (low)"
+    )
+    with pytest.raises(StudyError, match="it would be: step 2, float32 products by Abacus"):
+        run(tmp_path / "study", replace(tiny.EXPERIMENT, seeds=(1, 2, 3)))
 
 
 def test_asking_for_less_of_a_study_takes_nothing_away(whole):

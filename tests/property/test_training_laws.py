@@ -222,7 +222,7 @@ def test_the_rate_warms_up_by_step_and_decays_by_epoch():
     rates = []
     for _ in range(2 * trainer.steps_per_epoch + 1):
         trainer.step()
-        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        rates.append(trainer.descent.rate)
     assert rates[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
     assert rates[trainer.steps_per_epoch] == 0.25
     assert rates[2 * trainer.steps_per_epoch] == 0.125

@@ -153,9 +153,10 @@ class LedgerData(TypedDict):
     experiment: DesignData
     runs: dict[str, RunData]
     fleets: list[list[str]]
-    asked: NotRequired[list[DesignData]]  # the last three are missing in ledgers from before there were any
+    asked: NotRequired[list[DesignData]]  # these are missing in ledgers from before there were any
     fleet: NotRequired[int]
     precision: NotRequired[str]
+    step: NotRequired[int]
 
 
 class CorpusData(TypedDict, total=False):
@@ -205,5 +206,6 @@ class FinishedRun(TypedDict):
     device: str
     precision: NotRequired[str]
     recorded: NotRequired[Json]
+    numerics: NotRequired[str]
     wall_seconds: float
     metrics: list[tuple[int, str, str, float | None]]

@@ -18,6 +18,7 @@ from torch import Tensor
 from trisect.core.site import Site
 from trisect.core.spec import Model
 from trisect.lm.controls import control_labels, label_prior, shares
+from trisect.lm.descent import moments, restore_moments
 from trisect.lm.edits.base import Aim, Reach
 from trisect.lm.fleet import Block, Place, generator, views
 from trisect.lm.places import push, representation, width_of
@@ -232,16 +233,14 @@ class Attackers:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training changes, for a snapshot."""
-        moments = self.optimizer.state[self.flat]
-        return {"flat": self.flat, "mean": self.mean, "variance": self.variance} | {
-            f"optimizer.{k}": v for k, v in moments.items()
-        }
+        own = {"flat": self.flat, "mean": self.mean, "variance": self.variance}
+        return own | moments(self.optimizer, self.flat)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a snapshot."""
         for name, value in (("flat", self.flat), ("mean", self.mean), ("variance", self.variance)):
             value.copy_(state[name])
-        restore_optimizer(self.optimizer, self.flat, state)
+        restore_moments(self.optimizer, self.flat, state)
 
 
 def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Float[Tensor, "A N"]:
@@ -252,13 +251,6 @@ def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Fl
 def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> AdversaryScores:
     loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none")
     return AdversaryScores(loss, logits.detach().argmax(1) == y)
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:
-    """Put back the moments that a snapshot holds under 'optimizer.'."""
-    moments = {k.removeprefix("optimizer."): v.clone() for k, v in state.items() if k.startswith("optimizer.")}
-    if moments:
-        optimizer.state[flat] = {k: v.to(flat.device) for k, v in moments.items()}
 
 
 def attackers(

@@ -33,7 +33,7 @@ def attend(
             return cast(Tensor, _Attention.apply(qkv, heads, mask, factor))
     mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
     for few in _chunks(qkv, heads):
-        _forward(qkv[few], heads, mask, factor, mixed[few])
+        _forward(_split(qkv[few], heads), mask, factor, mixed[few])
     return mixed
 
 
@@ -67,13 +67,12 @@ def _times(
 
 
 def _forward(
-    few: Float[Tensor, "F B T W"],
-    heads: int,
+    parts: Float[Tensor, "3 FBH T E"],
     mask: Float[Tensor, "T T"],
     factor: Tensor | None,
     into: Float[Tensor, "F B T D"],
 ) -> Float[Tensor, "FBH T T"]:
-    q, k, v = _split(few, heads)
+    q, k, v = parts
     scores = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).add_(mask)
     weights = torch.softmax(scores, -1)
     _merge(torch.bmm(_times(weights, factor, scores), v)[None], into)
@@ -81,14 +80,14 @@ def _forward(
 
 
 def _backward(
-    few: Float[Tensor, "F B T W"],
+    parts: Float[Tensor, "3 FBH T E"],
     weights: Float[Tensor, "FBH T T"],
     gradient: Float[Tensor, "F B T D"],
     heads: int,
     factor: Tensor | None,
     into: Float[Tensor, "F B T W"],
 ) -> None:
-    q, k, v = parts = _split(few, heads)
+    q, k, v = parts
     members, batch, length, wide = gradient.shape
     g = (
         gradient.reshape(members * batch, length, heads, wide // heads)
@@ -109,15 +108,18 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, mask: Tensor, factor: Tensor | None) -> Tensor:
         mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
-        weights = [_forward(qkv[few], heads, mask, factor, mixed[few]) for few in _chunks(qkv, heads)]
-        ctx.save_for_backward(qkv, factor, *weights)
-        ctx.heads = heads
+        kept: list[Tensor] = []
+        for few in _chunks(qkv, heads):
+            parts = _split(qkv[few], heads)
+            kept += [parts, _forward(parts, mask, factor, mixed[few])]
+        ctx.save_for_backward(factor, *kept)
+        ctx.heads, ctx.shape = heads, qkv.shape
         return mixed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        qkv, factor, *weights = ctx.saved_tensors
-        found = torch.empty_like(qkv)
-        for few, w in zip(_chunks(qkv, ctx.heads), weights, strict=True):
-            _backward(qkv[few], w, gradients[0][few], ctx.heads, factor, found[few])
+        factor, *kept = ctx.saved_tensors
+        found = gradients[0].new_empty(ctx.shape)
+        for few, parts, weights in zip(_chunks(found, ctx.heads), kept[::2], kept[1::2], strict=True):
+            _backward(parts, weights, gradients[0][few], ctx.heads, factor, found[few])
         return found, None, None, None

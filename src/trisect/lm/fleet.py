@@ -188,8 +188,9 @@ class Dropout:
         count = math.prod(shape)
         bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=self.draw.device)
         bits.random_(-(2**63), None, generator=self.draw)
-        keep = bits.view(torch.int16)[:count] >= -32768 + self.cut
-        return keep.view(shape).to(dtype).mul_(self.scale)
+        # written as numbers at once: a mask of truth values is several times slower to make and to turn into them
+        keep = torch.ge(bits.view(torch.int16)[:count], -32768 + self.cut, out=bits.new_empty(count, dtype=dtype))
+        return keep.mul_(self.scale).view(shape)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [F, ...] with elements of one shared [1, ...] mask set to zero and the others scaled up."""
@@ -200,7 +201,8 @@ class Dropout:
 def linear(x: Float[Tensor, "X N I"], w: Float[Tensor, "F O I"], b: Float[Tensor, "F O"]) -> Float[Tensor, "G N O"]:
     """Each member's own linear map; x or the weights may be shared (a leading axis of 1). The result is as precise as x."""
     if w.shape[0] == 1:
-        return F.linear(x, w[0], b[0]).to(x.dtype)
+        # squeeze, not [0], whose gradient would be copied into a tensor of zeros
+        return F.linear(x, w.squeeze(0), b.squeeze(0)).to(x.dtype)
     # adding the bias in place afterwards: baddbmm first copies it out row by row, which costs more than the product
     return torch.bmm(x.expand(w.shape[0], -1, -1), w.transpose(1, 2)).to(x.dtype).add_(b[:, None])
 
@@ -208,7 +210,7 @@ def linear(x: Float[Tensor, "X N I"], w: Float[Tensor, "F O I"], b: Float[Tensor
 def norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F D"]) -> Float[Tensor, "G N D"]:
     """Layer normalisation with each member's own scale and shift."""
     if w.shape[0] == 1:
-        return F.layer_norm(x, (x.shape[-1],), w[0], b[0])
+        return F.layer_norm(x, (x.shape[-1],), w.squeeze(0), b.squeeze(0))
     return torch.addcmul(b[:, None], F.layer_norm(x, (x.shape[-1],)), w[:, None])
 
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 # logits held at once: on a CPU 17 MB in float32, about what stays in a cache; on a GPU 2 GB
 BLOCK = {"cpu": 4_200_000, "cuda": 500_000_000}
+# those of one member in training, whose three products gain more from many rows than from a cache
+TALL = {"cpu": 10_500_000, "cuda": 500_000_000}
+FEW = {"cpu": 300_000, "cuda": 500_000_000}  # logits that softmax and sums go over at once: a core's own cache
 
 
 class Scores(NamedTuple):
@@ -30,7 +33,8 @@ class Gradients(NamedTuple):
 
 def workspace(rows: int, vocabulary: int, like: Tensor) -> Float[Tensor, " S"]:
     """Room for one block of logits, to be handed to every call: on a CPU fresh pages cost more than the sums in them."""
-    return like.new_empty(max(min(BLOCK[like.device.type], rows * vocabulary), vocabulary))
+    most = max(BLOCK[like.device.type], TALL[like.device.type])
+    return like.new_empty(max(min(most, rows * vocabulary), vocabulary))
 
 
 def token_scores(
@@ -43,7 +47,8 @@ def token_scores(
     """Loss and correctness of every token; the decoder may be shared by all members (G = 1). No gradient."""
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     with torch.no_grad():
-        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], BLOCK[h.device.type]):
+        most = BLOCK[h.device.type]
+        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
             own = slice(None) if w.shape[0] == 1 else members
             z = _logits(h[members, rows], w[own], b[own], work)
             loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
@@ -66,26 +71,38 @@ def loss_and_gradients(
     `products` is a narrower type for the factors of the three large products; what they are summed up to, and all
     else, keeps the type of `h`.
     """
-    count = h.shape[1]
+    count, kind = h.shape[1], h.device.type
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     dh = torch.empty_like(h)
     dw, db = into or (torch.empty_like(w), torch.empty_like(b))
     narrow = products or h.dtype
     thin, scaled = w.to(narrow), (h / count).to(narrow)
+    db.zero_()
     with torch.no_grad():
-        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[h.device.type]):
-            z = _logits(h[members, rows], thin[members], b[members], work)
-            loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
-            at = y[rows].expand(z.shape[0], -1)[..., None]
-            z.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
-            first, r = rows.start == 0, z.to(narrow)
+        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
+            z = _room(h[members, rows], w.shape[1], work)
+            _multiply(h[members, rows].to(narrow), thin[members].transpose(1, 2), z, False)
+            loss[members, rows], correct[members, rows] = _differences(z, b[members], y[rows], db[members])
+            r = z.to(narrow)
             _multiply(r, thin[members], dh[members, rows], False)
-            _multiply(r.transpose(1, 2), scaled[members, rows], dw[members], not first)
-            if first:
-                torch.sum(z, 1, out=db[members])
-            else:
-                db[members] += z.sum(1)
+            _multiply(r.transpose(1, 2), scaled[members, rows], dw[members], rows.start > 0)
     return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
+
+
+def _differences(z: Float[Tensor, "F N V"], b: Float[Tensor, "F V"], y: Int[Tensor, " N"], db: Tensor) -> Scores:
+    """Scores of products that lack their biases; they become p - onehot(y) in place, whose sums over rows go to `db`.
+
+    A few rows at a time, so that every pass over them but the first finds them in cache.
+    """
+    loss, correct = z.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
+    most = FEW[z.device.type]
+    for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
+        few, gold = z[members, rows].add_(b[members, None]), y[rows]
+        loss[members, rows], correct[members, rows] = _softmax(few, gold)
+        at = gold.expand(few.shape[0], -1)[..., None]
+        few.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
+        db[members] += few.sum(1)
+    return Scores(loss, correct)
 
 
 def _multiply(a: Float[Tensor, "F I J"], b: Float[Tensor, "F J K"], into: Float[Tensor, "F I K"], add: bool) -> None:
@@ -113,23 +130,24 @@ def _softmax(z: Float[Tensor, "F N V"], y: Int[Tensor, " N"]) -> Scores:
 def _logits(
     h: Float[Tensor, "F N D"], w: Float[Tensor, "G V D"], b: Float[Tensor, "G V"], work: Float[Tensor, " S"] | None
 ) -> Float[Tensor, "F N V"]:
-    members, rows, vocabulary = h.shape[0], h.shape[1], w.shape[1]
-    if work is None:
-        work = h.new_empty(members * rows * vocabulary)
-    z = work[: members * rows * vocabulary].view(members, rows, vocabulary)
-    if w.dtype != h.dtype:
-        return z.copy_(torch.bmm(h.to(w.dtype), w.transpose(1, 2))).add_(b[:, None])
+    z = _room(h, w.shape[1], work)
     if w.shape[0] == 1:
-        torch.addmm(b[0], h.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, vocabulary))
+        torch.addmm(b[0], h.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, w.shape[1]))
         return z
     return torch.baddbmm(b[:, None], h, w.transpose(1, 2), out=z)
 
 
-def _blocks(members: int, rows: int, vocabulary: int, most: int) -> Iterator[tuple[slice, slice]]:
-    """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit."""
+def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] | None) -> Float[Tensor, "F N V"]:
+    """Where the logits of those states go."""
+    count = h.shape[0] * h.shape[1] * vocabulary
+    return (h.new_empty(count) if work is None else work[:count]).view(h.shape[0], h.shape[1], vocabulary)
+
+
+def _blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
+    """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit `tall`."""
     together = max(1, most // (rows * vocabulary))
     height = min(
-        -(-rows // -(-rows * vocabulary // most)), max(1, most // vocabulary)
+        -(-rows // -(-rows * vocabulary // tall)), max(1, tall // vocabulary)
     )  # even heights: a thin last block costs as much as a full one
     for f in range(0, members, together):
         for r in range(0, rows, height):

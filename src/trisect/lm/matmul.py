@@ -1,4 +1,4 @@
-"""Which float32 matrix product to use: the faster one only where it proves itself against float64."""
+"""Which float32 matrix product to use, the faster one only where it proves itself against float64; and what trained a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import torch
 
+from trisect.core.errors import StudyError
+
+STEP = 2  # the training step's sums, in their order: another number wherever a run's last bits would be others
 TOLERANCE = 1e-5  # oneDNN in float32 is within 6e-7; bfloat16 products err by 3e-3
 
 
@@ -33,6 +36,33 @@ def fast_products() -> Iterator[str]:
         yield chosen
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def numerics(device: str, precision: str, setting: str) -> str:
+    """What decides the bits of a run beside its statement: the step's revision, the products' precision and library.
+
+    `setting` is what `fast_products` gave. Such as 'step 2, float32 products by oneDNN (medium)'.
+    """
+    on_cpu = "oneDNN" if setting == "medium" or precision != "float32" else _blas()
+    library = on_cpu if device == "cpu" else "cuBLAS"
+    return f"step {STEP}, {precision} products by {library} ({setting})"
+
+
+def check_numerics(before: str | None, here: str) -> None:
+    """Raise StudyError where a study would go on otherwise than what trained it before (null: not noted)."""
+    if before not in (None, here):
+        raise StudyError(
+            f"The study was trained so far with: {before}.",
+            f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another.",
+            "Go on where the study began, or choose another folder with --out.",
+        )
+
+
+def _blas() -> str:
+    """The library of PyTorch's float32 products on a CPU at its own setting."""
+    said = torch.__config__.show()
+    names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
+    return next((name for sign, name in names.items() if sign in said), "BLAS")
 
 
 @contextlib.contextmanager

@@ -16,14 +16,15 @@ from typing import NamedTuple, assert_never
 import torch
 from torch import Tensor
 
-from trisect.core.spec import Run, Training
-from trisect.lm.adversary import restore_optimizer
+from trisect.core.spec import Run
+from trisect.lm.descent import Descent
 from trisect.lm.edited import Edited
 from trisect.lm.edits.base import Objective, Trained, TrainingEdit, trained
 from trisect.lm.evaluation import Found, evaluate
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, initial, layout, number, views
 from trisect.lm.loss import Scores, loss_and_gradients, workspace
+from trisect.lm.matmul import check_numerics
 from trisect.lm.places import blocks_of
 from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
@@ -57,19 +58,14 @@ class Progress(NamedTuple):
 class RunFiles(NamedTuple):
     """Where a fleet keeps its checkpoint, and a baseline its site weights of every epoch (a folder).
 
-    `parts` are the matrices of each layer that are kept so (see `rewind.parts_of`).
+    `parts` are the matrices of each layer that are kept so (see `rewind.parts_of`). `numerics` is what trains them, noted
+    in the checkpoint.
     """
 
     checkpoint: Path
     epochs: Mapping[int, Path]  # slot -> folder
     parts: tuple[str, ...] = ("in",)
-
-
-def optimizer_for(flat: Tensor, training: Training) -> torch.optim.Optimizer:
-    """The optimiser over a fleet's flat parameters; every one of its rules is elementwise, so members never mix."""
-    if training.optimizer == "adamw":
-        return torch.optim.AdamW([flat], lr=training.rate, weight_decay=training.weight_decay, fused=True)
-    return torch.optim.SGD([flat], lr=training.rate, weight_decay=training.weight_decay, fused=True)
+    numerics: str | None = None
 
 
 class Trainer:
@@ -99,7 +95,10 @@ class Trainer:
         self.draw = torch.Generator(device)
         self.gradient = torch.zeros_like(self.flat)
         self.gradients = views(self.gradient, self.places)
-        self.optimizer = optimizer_for(self.flat, self.training)
+        self.parameters = views(self.flat, self.places)
+        # of these the gradient is taken; what they hold is changed in place by every update
+        self.leaves = {n: v.detach().requires_grad_() for n, v in self.parameters.items() if _in_body(n)}
+        self.descent = Descent(self.flat, self.training)
         edits = {i: trained(r.edit) for i, r in enumerate(runs) if r.edit is not None}
         self.edited = Edited(edits, self.model, self.places, self.flat)
         self.objectives = _objectives(edits, Trained(self.model, corpus, self.seed, device, dtype))
@@ -141,8 +140,7 @@ class Trainer:
 
     def _backward(self, piece: Piece, said: dict[int, dict[str, float]]) -> Scores:
         """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `said` notes how they did."""
-        parameters = views(self.flat, self.places)
-        leaves = {n: parameters[n].detach().requires_grad_() for n in self.places if _in_body(n)}
+        parameters, leaves = self.parameters, self.leaves
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
         drop = Dropout(self.model.dropout, self.draw)
         with torch.autocast(self.flat.device.type, self.products, self.products is not None):
@@ -178,8 +176,8 @@ class Trainer:
             [_spread(decoder.hidden, hidden, piece).view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
         )
         add_rows(self.gradients["embed.weight"].zero_(), piece.inputs, found[0])
-        for name, gradient in zip(leaves, found[1:], strict=True):
-            self.gradients[name].copy_(gradient)
+        into = [self.gradients[name] for name in leaves]
+        torch.ops.aten._foreach_copy_(into, list(found[1:]))  # one kernel on a GPU, not one a parameter
         for name, gradient in (pair for some in own for pair in some.items()):
             self.gradients[name] += gradient
         return scores
@@ -194,12 +192,8 @@ class Trainer:
             flat[slot] = 0.0
             norms[slot] = 0.0
         share = (self.training.clip / (norms + 1e-6)).clamp(max=1.0)
-        if bool((share < 1).any()):
-            flat.mul_(share[:, None])
-        self.flat.grad = flat
         warm = min(1.0, (self.steps_done + 1) / max(1, self.training.warmup))
-        self.optimizer.param_groups[0]["lr"] = self.training.rate * self.training.decay**epoch * warm
-        self.optimizer.step()
+        self.descent.step(flat, share, self.training.rate * self.training.decay**epoch * warm)
         self.edited.restore()
         self.steps_done += 1
 
@@ -219,13 +213,11 @@ class Trainer:
 
     def evaluate(self) -> Found:
         """(split, name, value) by slot, in evaluation mode and float32 or wider (see lm/evaluation.py)."""
-        parameters = views(self.flat, self.places)
-        return evaluate(parameters, self.model, self.pieces, self.objectives, self.keep, self.work)
+        return evaluate(self.parameters, self.model, self.pieces, self.objectives, self.keep, self.work)
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""
-        moments = self.optimizer.state[self.flat]
-        tensors = {"flat": self.flat} | {f"optimizer.{k}": v for k, v in moments.items() if isinstance(v, Tensor)}
+        tensors = {"flat": self.flat} | self.descent.state()
         for i, objective in enumerate(self.objectives):
             tensors |= {f"attackers.{i}.{k}": v for k, v in objective.state().items()}
         write_snapshot(
@@ -238,7 +230,7 @@ class Trainer:
             path, f"Delete {path} and call 'trisect study' again: this fleet then starts again."
         )
         self.flat.copy_(tensors["flat"])
-        restore_optimizer(self.optimizer, self.flat, tensors)
+        self.descent.restore(tensors)
         for i, objective in enumerate(self.objectives):
             prefix = f"attackers.{i}."
             objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
@@ -323,6 +315,8 @@ def train_fleet(
     if files.checkpoint.exists():
         note = trainer.load(files.checkpoint)
         assert isinstance(note, dict)
+        if files.numerics is not None:
+            check_numerics(note.get("numerics"), files.numerics)
         epoch, spent, rows = note["epoch"], note["seconds"], [[tuple(r) for r in own] for own in note["rows"]]
     else:
         _record(rows, 0, trainer, trainer.start_rows())
@@ -339,7 +333,8 @@ def train_fleet(
         _record(rows, epoch, trainer, trainer.evaluate())
         _keep_epoch(trainer, files, epoch)
         seconds = spent + time.monotonic() - began
-        trainer.save(files.checkpoint, {"epoch": epoch, "seconds": seconds, "rows": rows})
+        note = {"epoch": epoch, "seconds": seconds, "rows": rows, "numerics": files.numerics}
+        trainer.save(files.checkpoint, note)
     seconds = (spent + time.monotonic() - began) / len(runs)
     final = views(trainer.flat, trainer.places)
     return [

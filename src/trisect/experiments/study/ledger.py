@@ -15,6 +15,7 @@ from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
 from trisect.core.study_data import BaseData, DesignData, LedgerData, RewindData
 from trisect.lab.folder import Folder
+from trisect.lm.matmul import STEP
 
 # members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
 # leave the caches, on a GPU fewer would leave most of it idle
@@ -101,6 +102,7 @@ def _begun(experiment: Design, corpus: str, size: int, precision: str) -> Ledger
         "fleets": [[run.id for run in fleet] for fleet in fleets(runs, size)],
         "fleet": size,
         "precision": precision,
+        "step": STEP,
     }
 
 
@@ -132,6 +134,7 @@ def _joined(folder: Folder, old: LedgerData, experiment: Design, corpus: str) ->
         "fleets": old["fleets"] + [[run.id for run in fleet] for fleet in fleets(new, size_of(old))],
         "fleet": size_of(old),
         "precision": precision_of(old),
+        "step": step_of(old),
     }
 
 
@@ -165,6 +168,11 @@ def size_of(ledger: LedgerData) -> int:
 def precision_of(ledger: LedgerData) -> str:
     """Of which precision the products of a study's training are."""
     return ledger.get("precision", "float32")  # nor of this one
+
+
+def step_of(ledger: LedgerData) -> int:
+    """Which revision of the training step trained a study's runs, and trains those to come."""
+    return ledger.get("step", 1)
 
 
 def fleets(runs: Sequence[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:

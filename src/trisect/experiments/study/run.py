@@ -17,6 +17,7 @@ from trisect.core.study_data import LedgerData, NotedStudy
 from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
+from trisect.experiments.study.numerics import TrainedSoFar, check_step
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
@@ -104,7 +105,9 @@ def render_report(out: Path) -> Result[StudyFacts]:
 
 def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
     """Raise where the folder is not this study's, or what it goes on from is damaged."""
-    extended_ledger(folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision, machine.fleet)
+    fingerprint = plan.corpus.fingerprint
+    _, ledger = extended_ledger(folder, plan.experiments, fingerprint, device, machine.precision, machine.fleet)
+    check_step(folder, ledger, make_tasks(plan, folder, ledger))
     if (folder.path / "about.json").exists():
         read_about(folder)
     if machine.track is not None and (logged := log_path(folder, machine.track)).exists():
@@ -120,8 +123,9 @@ def _run(
     track: Callable[[Sequence[str]], None],
 ) -> None:
     untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
+    trained = TrainedSoFar(folder, ledger) if untrained else None
     run_jobs(
-        [StudyWork(task, folder, ledger, device, machine.precision, untrained, track) for task in tasks],
+        [StudyWork(task, folder, ledger, device, machine.precision, untrained, trained, track) for task in tasks],
         machine,
         device,
         folder.path,

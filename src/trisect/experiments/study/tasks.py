@@ -32,7 +32,7 @@ from trisect.lab.runs import FORMAT, epoch_weights, read_finished, weights
 from trisect.lab.versions import versions
 from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
-from trisect.lm.matmul import fast_products, one_thread
+from trisect.lm.matmul import check_numerics, fast_products, numerics, one_thread
 from trisect.lm.rewind import parts_of, self_only_loss
 from trisect.lm.snapshots import write_snapshot
 from trisect.lm.train import Progress, RunFiles, train_fleet
@@ -85,7 +85,7 @@ class StudyJob:
     """A task as a worker reads it: the statements of its runs by id, and what the study's ledger says of such tasks.
 
     `rewound` are the sites that the study rewinds: of their matrices the weights of every epoch are kept. `how` is the
-    ledger's statement of evaluations of the task's kind.
+    ledger's statement of evaluations of the task's kind, `numerics` what trained the runs that are finished.
     """
 
     kind: str
@@ -97,6 +97,7 @@ class StudyJob:
     how: HowData | None
     device: str
     precision: str
+    numerics: str | None = None
 
 
 @job
@@ -116,6 +117,8 @@ def execute(asked: StudyJob, desk: JobDesk) -> None:
 
 
 def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, desk: JobDesk, products: str) -> None:
+    how = numerics(asked.device, asked.precision, products)
+    check_numerics(asked.numerics, how)
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
     parts = tuple(dict.fromkeys(("in", *parts_of([Site.parse(s) for s in asked.rewound], runs[0].model))))
     checkpoint, epoch = folder.checkpoint(fleet_name(asked.runs)), [0]
@@ -129,7 +132,7 @@ def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, des
     outcomes = train_fleet(
         runs,
         corpus,
-        RunFiles(checkpoint, kept, parts),
+        RunFiles(checkpoint, kept, parts, how),
         asked.device,
         progress,
         asked.precision,
@@ -148,6 +151,7 @@ def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, des
             "device": asked.device,
             "precision": asked.precision,
             "products": products,
+            "numerics": how,
             "processor": processor(),
             "recorded": outcome.recorded,
             "wall_seconds": outcome.wall_seconds,

@@ -11,6 +11,7 @@ from trisect.core.study_data import BaseData, HowData, LedgerData
 from trisect.engine.drive import JobOrder
 from trisect.engine.landing import land
 from trisect.engine.protocol import Files
+from trisect.experiments.study.numerics import TrainedSoFar
 from trisect.experiments.study.tasks import StudyJob, Task, execute, fleet_name
 from trisect.lab.folder import Folder
 
@@ -22,7 +23,9 @@ ORDER = (
 
 @dataclass(frozen=True, eq=False)
 class StudyWork:
-    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end."""
+    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `trained` is what
+    trained the others, null where none is left to train.
+    """
 
     task: Task
     folder: Folder
@@ -30,6 +33,7 @@ class StudyWork:
     device: str
     precision: str
     untrained: set[str]
+    trained: TrainedSoFar | None
     track: Callable[[Sequence[str]], None]
 
     @property
@@ -75,6 +79,7 @@ class StudyWork:
             _how(base, task.kind),
             self.device,
             self.precision,
+            self.trained.expected if self.trained else None,
         )
 
     def _checkpoint(self) -> list[Path]:
@@ -97,6 +102,8 @@ class StudyWork:
         if self.task.kind == "train":
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
             self.untrained.difference_update(self.task.runs)
+            if self.trained:
+                self.trained.add(self.task.runs)
             self.track(self.task.runs)
 
 

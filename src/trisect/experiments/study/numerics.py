@@ -1,0 +1,49 @@
+"""What trained a study's runs, to the bit: the step's revision, precision and library of the products; never two in one study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trisect.core.errors import StudyError
+from trisect.core.study_data import LedgerData
+from trisect.experiments.study.ledger import step_of
+from trisect.experiments.study.tasks import Task
+from trisect.lab.folder import Folder
+from trisect.lab.runs import read_finished
+from trisect.lm.matmul import STEP
+
+
+def check_step(folder: Folder, ledger: LedgerData, tasks: Sequence[Task]) -> None:
+    """Raise StudyError where runs are left to train in a study that an earlier revision of the step began."""
+    left = sum(len(task.runs) for task in tasks if task.kind == "train")
+    if left and (began := step_of(ledger)) != STEP:
+        raise StudyError(
+            f"{folder.path} belongs to a study that revision {began} of the training step began.",
+            f"{left} of its runs are not trained yet, this version trains with revision {STEP}, whose last bits differ, and "
+            "the runs of a study are compared with one another.",
+            "Go on with the version of trisect that began it, or choose another folder with --out; what is finished can "
+            "be reported and evaluated.",
+        )
+
+
+class TrainedSoFar:
+    """What trained the runs of a study so far."""
+
+    def __init__(self, folder: Folder, ledger: LedgerData) -> None:
+        self.folder, self.found = folder, set[str]()
+        self.add([run for run in ledger["runs"] if folder.run(run).exists()])
+
+    @property
+    def expected(self) -> str | None:
+        """What must train the others; null where nothing is trained yet, or by a version that noted nothing."""
+        return min(self.found, default=None)
+
+    def add(self, runs: Sequence[str]) -> None:
+        """Note what trained these; raises StudyError where the study has two then."""
+        self.found |= {said for run in runs if (said := read_finished(self.folder, run).get("numerics"))}
+        if len(self.found) > 1:
+            raise StudyError(
+                f"Runs of {self.folder.path} were trained in two ways.",
+                f"They are: {'; '.join(sorted(self.found))}. The runs of a study are compared with one another.",
+                "Delete the folders of those runs that are to be trained again, and use machines of one kind.",
+            )

@@ -1,0 +1,102 @@
+"""What trained a run, to the bit: stated in its record, and never two in one study."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from trisect.core.errors import StudyError
+from trisect.core.files import write_json
+from trisect.experiments.study.numerics import TrainedSoFar, check_step
+from trisect.experiments.study.tasks import Task
+from trisect.lab.folder import Folder
+from trisect.lm.matmul import STEP, check_numerics, numerics
+
+ONEDNN, OTHER = "step 2, float32 products by oneDNN (medium)", "step 2, float32 products by MKL (highest)"
+
+
+def test_what_trains_a_run_names_step_precision_library_and_setting(monkeypatch):
+    assert numerics("cpu", "float32", "medium") == f"step {STEP}, float32 products by oneDNN (medium)"
+    assert numerics("cpu", "bfloat16", "highest") == f"step {STEP}, bfloat16 products by oneDNN (highest)"
+    assert numerics("cuda", "bfloat16", "highest") == f"step {STEP}, bfloat16 products by cuBLAS (highest)"
+    for said, library in (
+        ("Intel(R) oneAPI Math Kernel Library Version 2024.2", "MKL"),
+        ("BLAS_INFO=open, BUILD_TYPE=Release", "OpenBLAS"),
+        ("BLAS_INFO=accelerate", "Accelerate"),
+        ("", "BLAS"),
+    ):
+        monkeypatch.setattr(torch.__config__, "show", lambda said=said: said)
+        assert numerics("cpu", "float32", "highest") == f"step {STEP}, float32 products by {library} (highest)"
+
+
+def test_a_study_is_never_trained_by_two_libraries():
+    check_numerics(None, OTHER)
+    check_numerics(ONEDNN, ONEDNN)
+    with pytest.raises(StudyError) as error:
+        check_numerics(ONEDNN, OTHER)
+    assert " ".join(str(error.value).split()) == (
+        f"The study was trained so far with: {ONEDNN}. Here it would be: {OTHER}. That moves effects, and the runs of a "
+        "study are compared with one another. Go on where the study began, or choose another folder with --out."
+    )
+
+
+def ledger(**more):
+    body: Any = {
+        "base": {},
+        "experiment": {},
+        "runs": {"a-1-0": {}, "b-1-0": {}},
+        "fleets": [["a-1-0", "b-1-0"]],
+        **more,
+    }
+    return body
+
+
+def test_a_study_of_an_earlier_step_is_evaluated_and_never_trained_further(tmp_path):
+    folder, train, cut = Folder(tmp_path), Task("train", ("a-1-0", "b-1-0")), Task("cut", ("a-1-0",))
+    check_step(folder, ledger(), [cut])
+    check_step(folder, ledger(step=STEP), [train, cut])
+    with pytest.raises(StudyError) as error:
+        check_step(folder, ledger(), [train, cut])
+    assert " ".join(str(error.value).split()) == (
+        f"{tmp_path} belongs to a study that revision 1 of the training step began. 2 of its runs are not trained yet, this "
+        f"version trains with revision {STEP}, whose last bits differ, and the runs of a study are compared with one "
+        "another. Go on with the version of trisect that began it, or choose another folder with --out; what is finished "
+        "can be reported and evaluated."
+    )
+
+
+def finished(folder, run, how):
+    record = {
+        "spec": {},
+        "status": "finished",
+        "diverged_step": None,
+        "parameters": 1,
+        "versions": {},
+        "claims_hash": "",
+        "device": "cpu",
+        "wall_seconds": 1.0,
+        "metrics": [],
+    }
+    write_json(folder.run(run), record | ({} if how is None else {"numerics": how}))
+
+
+def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
+    folder = Folder(tmp_path)
+    trained = TrainedSoFar(folder, ledger())
+    assert trained.expected is None
+    finished(folder, "a-1-0", ONEDNN)
+    trained.add(["a-1-0"])
+    assert trained.expected == ONEDNN == TrainedSoFar(folder, ledger()).expected
+    finished(folder, "b-1-0", OTHER)
+    with pytest.raises(StudyError) as error:
+        trained.add(["b-1-0"])
+    assert " ".join(str(error.value).split()) == (
+        f"Runs of {tmp_path} were trained in two ways. They are: {OTHER}; {ONEDNN}. The runs of a study are compared with "
+        "one another. Delete the folders of those runs that are to be trained again, and use machines of one kind."
+    )
+
+
+def test_runs_that_note_nothing_expect_nothing(tmp_path):
+    folder = Folder(tmp_path)
+    finished(folder, "a-1-0", None)
+    assert TrainedSoFar(folder, ledger()).expected is None
