@@ -94,16 +94,17 @@ def intervene(
     switches: Mapping[str, str],
     second: TextOrPair | None = None,
     place: int | None = None,
+    positions: Sequence[int] = (),
 ) -> Intervention:
     """What a model's outputs are for a text with q, k or v of some sites switched, beside what they are without.
 
     `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'mean' (over this text's positions, per head) or
     'second': what the text `second` has at the same positions. Predictions are of position `place`, from 0: the mask's or
-    the last one where null.
+    the last one where null. `positions`, from 0, are those that are switched; empty are all.
     """
     from trisect.measure.intervention import intervene as switch
 
-    return switch(model if hasattr(model, "outputs") else load(model), text, switches, second, place)
+    return switch(model if hasattr(model, "outputs") else load(model), text, switches, second, place, positions)
 
 
 @door()

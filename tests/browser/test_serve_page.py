@@ -134,6 +134,29 @@ def test_typed_and_switched_it_shows_what_python_finds(gpt, visit):
     assert stand["change"].after.tolist() == change.after.tolist()
 
 
+def test_chosen_tokens_alone_are_switched_and_stand_in_link_undo_and_python(gpt, visit):
+    tab = visit(gpt)
+    site = tab.locator(".s-row .s-site").last.inner_text()
+    switch(tab, "v", "zero")
+    settled(tab, switches=[[site, "zero"]])
+    tab.get_by_text("At chosen tokens only").click()
+    tab.locator(".s-positions [data-n='2']").click()
+    tab.locator(".s-positions [data-n='1']").click()
+    state = settled(tab, positions=[1, 2])
+    change = intervene(gpt.subject, state["text"][0], {site: "zero"}, positions=(1, 2))
+    assert moved(tab) == pytest.approx(change.moved.tolist(), abs=1e-8)
+    assert moved(tab)[0] == 0 < moved(tab)[1]
+    assert "positions=(1, 2)," in (tab.locator(".s-python code").text_content() or "")
+    other = visit(gpt, tab.url)
+    assert settled(other, positions=[1, 2]) == state
+    assert moved(other) == moved(tab)
+    tab.get_by_role("button", name="Undo").click()
+    settled(tab, positions=[2])
+    tab.get_by_role("button", name="All tokens", exact=True).click()
+    settled(tab, positions=[])
+    assert tab.locator(".s-positions [aria-pressed=true]").count() == 0
+
+
 def test_undo_redo_and_a_link_hold_the_whole_state(gpt, visit):
     tab = visit(gpt)
     site = tab.locator(".s-row .s-site").first.inner_text()

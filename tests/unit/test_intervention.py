@@ -66,6 +66,20 @@ def test_a_later_switch_takes_the_place_of_an_earlier_one_where_both_are(gpt):
     assert turned.switches == (("v@2", "second"), ("v@all", "zero"))
 
 
+@pytest.mark.parametrize("how", ["zero", "mean", "second"])
+def test_chosen_positions_are_switched_and_no_others(gpt, how):
+    every = intervene(gpt, TEXT, {"v@1": how}, SECOND)
+    assert torch.equal(intervene(gpt, TEXT, {"v@1": how}, SECOND, positions=range(5)).after, every.after)
+    one = intervene(gpt, TEXT, {"v@1": how}, SECOND, positions=(3, 3))
+    assert one.positions == (3,)
+    assert torch.equal(one.after[:3], one.before[:3])  # a causal model does not see what comes later
+    assert float(one.moved[3]) > 0
+    assert not torch.equal(one.after[3:], every.after[3:])
+    assert "v@1 " + how + " at token 4" in str(one)
+    with pytest.raises(CorpusError, match=r"Position 5 is to be switched.\n  The text has 5 tokens, counted from 0.\n"):
+        intervene(gpt, TEXT, {"v@1": "zero"}, positions=(5,))
+
+
 @pytest.mark.parametrize("how", ["zero", "mean"])
 def test_one_switch_changes_outputs_as_an_ablation_says(encoder, how, tmp_path):
     done = trisect.ablate(encoder, [TEXT], sites=["v@2.h3"], how=how, out=tmp_path / "out", quiet=True)

@@ -162,6 +162,9 @@ def test_a_link_from_elsewhere_opens_the_page_and_nothing_but_the_page(client):
         ({"switches": [[1, 2]]}, "A switch is"),
         ({"place": True}, "place is"),
         ({"place": -1}, "place is"),
+        ({"positions": [-1]}, "positions is"),
+        ({"positions": [True]}, "positions is"),
+        ({"positions": [0] * 257}, "257 positions were given"),
         ({"more": 1}, "The state is"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
@@ -46,6 +46,7 @@ class Intervention:
 
     `before` and `after` [T V] are logits, or last hidden states where the model has no loss; `place` counts positions
     from 0. `switches` are in the order in which they are applied: where two touch the same numbers, the later one stays.
+    `positions` are those that are switched, from 0; empty are all.
     """
 
     model: str
@@ -57,6 +58,7 @@ class Intervention:
     predicts: bool
     name: Callable[[int], str]
     notes: tuple[str, ...] = ()
+    positions: tuple[int, ...] = ()
 
     @functools.cached_property
     def moved(self) -> Float[Tensor, " T"]:
@@ -80,7 +82,8 @@ class Intervention:
     def __str__(self) -> str:
         """The predictions at `place`, or how far each token's output moves, as lines."""
         said = ", ".join(f"{site} {how}" for site, how in self.switches) or "nothing switched"
-        lines = [f"{self.model}: {said}", *self.notes]
+        where = f" at {_tokens(self.positions)}" if self.positions and self.switches else ""
+        lines = [f"{self.model}: {said}{where}", *self.notes]
         if self.predicts:
             lines.append(
                 f"At token {self.place + 1}, {self.tokens[self.place]!r}: {float(self.moved[self.place]):.4g} nats"
@@ -158,14 +161,26 @@ class PreparedText:
         parsed = Site.parse(site)
         return Planned(str(parsed), cast(SwitchKind, how), self.subject.shape.resolve(parsed))
 
-    def writers(self, planned: tuple[Planned, ...]) -> dict[Address, Writer]:
-        """One writer for each address that switches touch."""
+    def positions(self, asked: Sequence[int]) -> tuple[int, ...]:
+        """Positions that are switched, in their order and each once; raises CorpusError for one that the text does not have."""
+        most = max(_length(side) for side in (self.batch.source, self.batch.target) if side is not None)
+        for one in asked:
+            if not 0 <= one < most:
+                known = f"The text has {most} tokens, counted from 0."
+                raise CorpusError(f"Position {one} is to be switched.", known, "Choose some of them, or none for all.")
+        return tuple(sorted(set(asked)))
+
+    def writers(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> dict[Address, Writer]:
+        """One writer for each address that switches touch; with `positions` all others stay bit for bit."""
         found: dict[Address, list[Writer]] = {}
         for one in planned:
             for address in dict.fromkeys(target.address for target in one.targets):
                 here = tuple(t for t in one.targets if t.address == address)
                 found.setdefault(address, []).append(self._writer(one.how, address, here))
-        return {address: functools.partial(_each, tuple(several)) for address, several in found.items()}
+        made = {address: functools.partial(_each, tuple(several)) for address, several in found.items()}
+        if not positions:
+            return dict(made)
+        return {address: functools.partial(_only, write, positions) for address, write in made.items()}
 
     def _writer(self, how: SwitchKind, address: Address, targets: tuple[SiteTarget, ...]) -> Writer:
         if how == "zero":
@@ -189,20 +204,22 @@ class PreparedText:
         assert self.second is not None
         return record(self.subject, self.second, self.subject.shape.heads).parts
 
-    def switched(self, planned: tuple[Planned, ...], place: int | None = None) -> Intervention:
+    def switched(
+        self, planned: tuple[Planned, ...], place: int | None = None, positions: tuple[int, ...] = ()
+    ) -> Intervention:
         """The outputs with these switches beside those without; raises ModelError where they are no numbers."""
-        write = self.writers(planned)
+        write = self.writers(planned, positions)
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
         named = tuple((one.site, one.how) for one in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
-        about = (self.place(place), self.before, after, self.predicts, self.subject.token, self.notes)
+        about = (self.place(place), self.before, after, self.predicts, self.subject.token, self.notes, positions)
         made = Intervention(self.subject.name, named, tokens, *about)
         _check_finite(made)
         return made
 
-    def reading(self, planned: tuple[Planned, ...]) -> Reading:
+    def reading(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> Reading:
         """What attention does with these switches."""
-        return self.subject.trace(self.batch, self.writers(planned) or None)
+        return self.subject.trace(self.batch, self.writers(planned, positions) or None)
 
 
 def intervene(
@@ -211,15 +228,17 @@ def intervene(
     switches: Mapping[str, str],
     second: TextOrPair | None = None,
     place: int | None = None,
+    positions: Sequence[int] = (),
 ) -> Intervention:
     """Switch q, k or v of sites in one pass over a text, and compare the outputs with those without.
 
     `switches` says for each site 'zero', 'mean' (of this text's own positions, per head) or 'second': what the second text
     has at the same positions (activation patching). `place` counts from 0; null is the mask, else the last position.
+    `positions`, from 0, are those that are switched, each in the sequence that q, k or v belongs to; empty are all.
     Raises SiteError, SpecError, CorpusError, ModelError.
     """
     ready = PreparedText.of(subject, text, second)
-    return ready.switched(ready.plan(switches), place)
+    return ready.switched(ready.plan(switches), place, ready.positions(positions))
 
 
 def _check_finite(made: Intervention) -> None:
@@ -236,6 +255,22 @@ def _check_finite(made: Intervention) -> None:
 def _each(writers: tuple[Writer, ...], parts: Parts) -> Parts:
     """One writer after another."""
     return functools.reduce(lambda now, write: write(now), writers, parts)
+
+
+def _only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
+    """What a writer makes at some positions, and what was there at all others."""
+    kept = []
+    for made, there in zip(write(parts), parts, strict=True):
+        chosen = torch.zeros(there.shape[2], dtype=torch.bool, device=there.device)
+        chosen[[one for one in positions if one < len(chosen)]] = True
+        kept.append(torch.where(chosen[None, None, :, None], made, there))
+    return Parts(*kept)
+
+
+def _tokens(positions: Sequence[int]) -> str:
+    """Positions from 0 as tokens from 1, in words."""
+    numbers = [str(one + 1) for one in positions]
+    return f"token{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
 
 
 def _first(subject: AnsweringSubject, text: TextOrPair) -> tuple[Batch, bool]:

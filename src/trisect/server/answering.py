@@ -83,16 +83,16 @@ class PageModel:
 
     def _answer(self, state: PageState, has: str, check: StillWanted) -> PageAnswer:
         ready = self._prepared(state)
-        planned = ready.plan(state.by_site)
+        planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
         check()
-        change = ready.switched(planned, state.place)
+        change = ready.switched(planned, state.place, positions)
         check()
         mark = _mark(state, planned)
         words = self._words(ready, change, state)
         words["picture"] = mark
         if mark == has:
             return PageAnswer(words, ())
-        packed = pack(self._picture(ready, planned), effort=QUICK)
+        packed = pack(self._picture(ready, planned, positions), effort=QUICK)
         check()
         words["manifest"] = safe_data(packed.manifest)
         words["chunks"] = [len(chunk) for chunk in packed.chunks]
@@ -101,7 +101,7 @@ class PageModel:
     def page(self, state: PageState) -> str:
         """The offline explorer of what the page shows."""
         ready = self._prepared(state)
-        return html(self._picture(ready, ready.plan(state.by_site)))
+        return html(self._picture(ready, ready.plan(state.by_site), ready.positions(state.positions)))
 
     def _prepared(self, state: PageState) -> PreparedText:
         key = (state.given, state.donor)
@@ -111,11 +111,14 @@ class PageModel:
             self._ready.popitem(last=False)
         return found
 
-    def _picture(self, ready: PreparedText, planned: tuple[Planned, ...]) -> ExplorerPicture:
-        picture = take_picture(ready.reading(planned))
+    def _picture(
+        self, ready: PreparedText, planned: tuple[Planned, ...], positions: tuple[int, ...]
+    ) -> ExplorerPicture:
+        picture = take_picture(ready.reading(planned, positions))
         facts = [("Fingerprint", self.subject.fingerprint)]
         if planned:
-            facts.append(("Switched", ", ".join(f"{one.site} to {one.how}" for one in planned)))
+            where = f" at tokens {', '.join(str(one + 1) for one in positions)}" if positions else ""
+            facts.append(("Switched", ", ".join(f"{one.site} to {one.how}" for one in planned) + where))
         return replace(picture, facts=(*picture.facts, *facts))
 
     def _words(self, ready: PreparedText, change: Intervention, state: PageState) -> dict[str, Json]:
@@ -131,6 +134,7 @@ class PageModel:
             "moved": [round(float(m), 9) for m in change.moved],
             "predictions": predictions,
             "switches": [[site, how] for site, how in change.switches],
+            "positions": list(change.positions),
             "notes": [safe(note) for note in change.notes],
             "python": safe(python(self.source, state)),
         }
@@ -160,5 +164,12 @@ def single_thread() -> Iterator[None]:
 
 def _mark(state: PageState, planned: tuple[Planned, ...]) -> str:
     """Hex digits of what a picture follows from."""
-    what = json.dumps([state.given, state.donor if planned else None, [one[:2] for one in planned]])
+    what = json.dumps(
+        [
+            state.given,
+            state.donor if planned else None,
+            [one[:2] for one in planned],
+            state.positions if planned else (),
+        ]
+    )
     return hashlib.blake2b(what.encode(), digest_size=16).hexdigest()

@@ -6,7 +6,7 @@ class Bench {
     Object.assign(this, { root, about, options, has: "", view: null, asked: 0 });
     const first = options.state || { ...blankState(about.paired), text: about.paired ? [about.example || EXAMPLE, about.example || EXAMPLE] : [about.example || EXAMPLE] };
     this.time = new Timeline(first);
-    this.board = new Board(about, (switches) => this.set({ switches }), (...site) => this.open(...site));
+    this.board = new Board(about, (switches) => this.set({ switches }), (...site) => this.open(...site), (positions) => this.set({ positions }));
     this.outcome = new Outcome((place) => this.set({ place }));
     this.build();
     root.classList.add("explorer", "s-root");
@@ -54,7 +54,7 @@ class Bench {
   typed(key, n, value) {
     const own = [...this.time.now[key]];
     own[n] = value;
-    this.time.push({ ...this.time.now, [key]: own, place: key === "text" ? null : this.time.now.place }, true);
+    this.time.push({ ...this.time.now, [key]: own, ...(key === "text" ? { place: null, positions: [] } : {}) }, true);
     this.send();
   }
 
@@ -90,6 +90,7 @@ class Bench {
     this.undo.disabled = this.time.at === 0;
     this.redo.disabled = this.time.at === this.time.states.length - 1;
     this.board.update(state.switches, state.second.some((text) => text.trim()));
+    this.board.mark(state.positions);
     this.options.keep?.(state);
     if (!state.text.every((text) => text.trim())) return this.refuse({ given: "Type a sentence.", known: "", todo: "" });
     this.status.textContent = "…";
@@ -124,8 +125,10 @@ class Bench {
   async show({ words, chunks }, turn) {
     this.error.hidden = true;
     this.outcome.update(words);
+    this.board.place(words.tokens);
+    const only = words.positions.length ? ` at ${words.positions.map((n) => `${words.tokens[n]} (token ${n + 1})`).join(", ")}` : "";
     this.code.textContent = words.python;
-    this.shown.textContent = words.switches.length ? `Below, every head with ${words.switches.map(([site, how]) => `${site} switched to ${WORDS[how]}`).join(", ")}.` : "Below, every head with nothing switched.";
+    this.shown.textContent = words.switches.length ? `Below, every head with ${words.switches.map(([site, how]) => `${site} switched to ${WORDS[how]}`).join(", ")}${only}.` : "Below, every head with nothing switched.";
     this.notes.replaceChildren(...[...words.notes, ...this.about.notes].map((note) => make("li", {}, note)));
     if (words.picture === this.has || !words.manifest) return;
     await this.draw(words, chunks, turn);

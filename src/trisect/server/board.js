@@ -1,7 +1,7 @@
 // Board: a site is chosen, and its q, k and v are switched; below it all that is switched.
 class Board {
-  constructor(about, change, chosen) {
-    Object.assign(this, { about, change, chosen });
+  constructor(about, change, chosen, only) {
+    Object.assign(this, { about, change, chosen, only, positions: [] });
     this.stacks = [...new Set(about.layers.map(({ stack }) => stack))];
     const select = (label, options, act) => {
       const box = make("select", { "aria-label": label, onchange: act }, ...options);
@@ -14,9 +14,14 @@ class Board {
     this.rows = ["q", "k", "v"].map((component) => this.row(component));
     this.list = make("ul", { class: "s-switches", "aria-label": "What is switched" });
     this.clear = make("button", { type: "button", onclick: () => this.change([]) }, "Switch all back");
+    this.which = make("p", { class: "x-quiet" });
+    this.tokens = make("div", { class: "s-positions", role: "group", "aria-label": "Tokens that are switched" });
+    this.every = make("button", { type: "button", onclick: () => this.only([]) }, "All tokens");
+    this.at = make("details", { class: "s-at" }, make("summary", {}, "At chosen tokens only"), this.which, this.tokens, this.every);
+    this.at.hidden = about.paired; // two sequences, of which the page shows one
     const where = make("div", { class: "s-where" }, this.stack.label, this.layer.label, this.head.label);
     const table = make("div", { class: "s-rows" }, ...this.rows.map(({ element }) => element));
-    this.element = make("section", { class: "s-board", "aria-label": "Switches" }, make("h2", {}, "Switch"), where, table, this.list, this.clear);
+    this.element = make("section", { class: "s-board", "aria-label": "Switches" }, make("h2", {}, "Switch"), where, table, this.at, this.list, this.clear);
     this.fill(false);
   }
 
@@ -82,6 +87,30 @@ class Board {
     );
     this.clear.hidden = !switches.length;
     this.draw();
+  }
+
+  // The tokens of the text, and which of them are switched: none chosen are all.
+  place(tokens) {
+    const words = tokens.join("\u0000");
+    if (words !== this.words) {
+      this.words = words;
+      this.tokens.replaceChildren(...tokens.map((token, n) => make("button", { type: "button", "data-n": n, "aria-label": `${token}, token ${n + 1}`, onclick: () => this.turn(n) }, token)));
+    }
+    this.mark(this.positions);
+  }
+
+  mark(positions) {
+    this.positions = positions;
+    const tokens = [...this.tokens.children];
+    this.which.textContent = positions.length ? `Switched at ${positions.length} of ${tokens.length} tokens.` : "Switched at all tokens. Choose some to switch them alone.";
+    this.every.hidden = !positions.length;
+    if (positions.length) this.at.open = true;
+    tokens.forEach((button, n) => button.setAttribute("aria-pressed", positions.includes(n)));
+  }
+
+  turn(n) {
+    const rest = this.positions.filter((one) => one !== n);
+    this.only(rest.length < this.positions.length ? rest : [...rest, n].sort((a, b) => a - b));
   }
 
   draw() {

@@ -13,6 +13,8 @@ def python(source: str, state: PageState) -> str:
         rest.append(f"    second={state.donor!r},")
     if state.place is not None:
         rest.append(f"    place={state.place},")
+    if state.positions:
+        rest.append(f"    positions={state.positions!r},")
     lines = [
         "import trisect",
         "",

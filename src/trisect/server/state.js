@@ -5,7 +5,7 @@ const BURST = 800; // milliseconds within which typing is one step
 // A name of a page, or of a view in a notebook, that no other has.
 const ownName = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
-const blankState = (paired) => ({ text: paired ? ["", ""] : [""], second: paired ? ["", ""] : [""], switches: [], place: null });
+const blankState = (paired) => ({ text: paired ? ["", ""] : [""], second: paired ? ["", ""] : [""], switches: [], place: null, positions: [] });
 
 function toLink(state) {
   const bytes = new TextEncoder().encode(JSON.stringify(state));
@@ -20,8 +20,10 @@ function fromLink(fragment, paired) {
     const texts = (list) => Array.isArray(list) && list.length <= 2 && list.every((text) => typeof text === "string");
     const pairs = Array.isArray(found.switches) && found.switches.every((pair) => Array.isArray(pair) && pair.length === 2 && pair.every((part) => typeof part === "string"));
     if (!texts(found.text) || !texts(found.second) || !pairs || !(found.place === null || Number.isInteger(found.place))) return null;
+    const positions = found.positions ?? [];
+    if (!Array.isArray(positions) || !positions.every((n) => Number.isInteger(n) && n >= 0)) return null;
     const sides = (list) => (paired ? [list[0] || "", list[1] || ""] : [list[0] || ""]);
-    return { text: sides(found.text), second: sides(found.second), switches: found.switches, place: found.place };
+    return { text: sides(found.text), second: sides(found.second), switches: found.switches, place: found.place, positions };
   } catch {
     return null;
   }

@@ -15,6 +15,8 @@ from trisect.measure.intervention import KINDS
 
 CHARACTERS = 2_000  # of one text
 SWITCHES = 64
+POSITIONS = 256  # that are chosen
+LAST = 1_000_000  # the largest position that is asked for at all
 BODY = 65_536  # bytes of one request
 SEQUENCE = 2**53 - 1  # the largest whole number that a page counts to
 CLIENT = 64  # characters that name one page
@@ -23,7 +25,8 @@ LONG_NUMBER = re.compile("[0-9]{5}")  # a span that long would take the memory t
 
 @dataclass(frozen=True)
 class PageState:
-    """A text and a second one (each one sequence, or source and target), switches by site in their order, and a position.
+    """A text and a second one (each one sequence, or source and target), switches by site in their order, a position to look at, and those
+    that are switched (empty: all).
 
     Raises SpecError for anything that is too long, too many, or of another kind.
     """
@@ -32,6 +35,7 @@ class PageState:
     second: tuple[str, ...] = ()
     switches: tuple[tuple[str, str], ...] = ()
     place: int | None = None
+    positions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("text", 1), ("second", 0)):
@@ -42,7 +46,11 @@ class PageState:
         twice = next((site for site in sites if sites.count(site) > 1), None)
         need(twice is None, f"{twice} is switched twice.", "A site has one switch.", "Leave one of them out.")
         if self.place is not None:
-            whole(self.place, "place", 0, 1_000_000)
+            whole(self.place, "place", 0, LAST)
+        known = f"At most {POSITIONS} are switched by choice; none are all."
+        need(len(self.positions) <= POSITIONS, f"{len(self.positions)} positions were given.", known, "Choose fewer.")
+        for one in self.positions:
+            whole(one, "positions", 0, LAST)
 
     @property
     def given(self) -> TextOrPair:
@@ -93,10 +101,11 @@ def read_question(found: object) -> PageQuestion:
 
 def read_state(found: object) -> PageState:
     """A state from JSON-ready data; raises SpecError for what is none."""
-    kinds = {"text": list, "second": list, "switches": list, "place": (int, type(None))}
-    given = _fields("state", found, kinds)
+    kinds = {"text": list, "second": list, "switches": list, "place": (int, type(None)), "positions": list}
+    # links of versions before have no positions
+    given = _fields("state", {"positions": [], **found} if isinstance(found, dict) else found, kinds)
     switches = tuple(_switch(pair) for pair in given["switches"])
-    return PageState(tuple(given["text"]), tuple(given["second"]), switches, given["place"])
+    return PageState(tuple(given["text"]), tuple(given["second"]), switches, given["place"], tuple(given["positions"]))
 
 
 def _switch(pair: object) -> tuple[str, str]:
