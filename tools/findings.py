@@ -1,7 +1,11 @@
-"""Print the numbers of docs/what-we-found.md from a study's tables: python tools/findings.py results/wikitext2-small"""
+"""Print the numbers of docs/explanation/first-source.md from a study's tables: python tools/findings.py results/wikitext2-small
+
+Without a folder docs/what-we-found.md is written, whose numbers are from all tables under results/ (tools/article.py).
+"""
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -74,5 +78,8 @@ def lines(tables: dict[str, pl.DataFrame]) -> list[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        runpy.run_path(str(Path(__file__).with_name("article.py")), run_name="__main__")
+        sys.exit()
     folder = Path(sys.argv[1]) / "tables"
     print("\n".join(lines({name: read_table(folder, name) for name in STUDY_TABLES})))

@@ -54,8 +54,35 @@ def skips(path):
     return any(ast.unparse(node) in words for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
-def test_every_signed_number_of_what_we_found_is_printed_from_the_tables():
+def test_the_article_is_written_from_the_tables_and_short():
+    tool = runpy.run_path(str(ROOT / "tools" / "article.py"))
     page = (ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8")
+    assert page == tool["page"](), "run 'python tools/findings.py'"
+    assert len(page.splitlines()) <= 300
+    assert page.index("## The answer") < 100
+
+
+def test_no_number_of_the_article_is_written_by_hand():
+    tool = runpy.run_path(str(ROOT / "tools" / "article.py"))
+    template = tool["SLOT"].sub("X", (ROOT / "tools" / "article.md").read_text(encoding="utf-8"))
+    # levels of rules, strengths of attacks that were asked for, and the model's size
+    assert set(re.findall(r"\d+\.\d+", template)) == {"0.05", "0.5", "0.02", "0.03", "0.3", "1.4"}
+    assert set(re.findall(r"\d+\s?%", template)) == {"95 %"}
+
+
+def test_a_number_that_no_table_has_is_refused():
+    tool = runpy.run_path(str(ROOT / "tools" / "article.py"))
+    with pytest.raises(LookupError, match="nowhere"):
+        tool["cell"]("roles", "q@9", "own")
+    with pytest.raises(LookupError, match="interchange: q@1"):  # several models have it
+        tool["cell"]("interchange", "q@1", "logit change")
+    assert tool["shown"]("0.507 (95 %: 0.470 to 0.544)", "%") == "50.7 % (95 %: 47.0 to 54.4)"
+    assert tool["shown"]("0.507 (95 %: 0.470 to 0.544)", "value %") == "50.7 %"
+    assert tool["shown"]("0.7450 (0.7 to 0.8)", "2") == "0.74"
+
+
+def test_every_signed_number_of_the_first_source_is_printed_from_the_tables():
+    page = (ROOT / "docs" / "explanation" / "first-source.md").read_text(encoding="utf-8")
     tool = runpy.run_path(str(ROOT / "tools" / "findings.py"))
     tables = ROOT / "results" / "wikitext2-small" / "tables"
     printed = "\n".join(tool["lines"]({name: tool["read_table"](tables, name) for name in tool["STUDY_TABLES"]}))

@@ -142,13 +142,18 @@ def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.Da
         assert scored is not None
         for name, one in statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
             values.setdefault(name.replace("/", "_"), []).append(float(one.value))
-    barred = {} if scored is None else _not_aligned(scored, values)
-    return judge_models(ALIGNMENT, values, about, barred)
+    return judge_rates(values, None if scored is None else float(error_rates(scored.diagonal.sum(0))), about)
 
 
-def _not_aligned(scored: Scored, values: Mapping[str, Sequence[float]]) -> dict[str, str]:
+def judge_rates(
+    values: Mapping[str, Sequence[float]], diagonal: float | None, about: Mapping[str, object]
+) -> pl.DataFrame:
+    """The same from error rates by name, one a model, and that of the diagonal (null: nothing was measured)."""
+    return judge_models(ALIGNMENT, values, about, {} if diagonal is None else _not_aligned(values, diagonal))
+
+
+def _not_aligned(values: Mapping[str, Sequence[float]], straight: float) -> dict[str, str]:
     """By the name of a difference of error rates, why it is not judged: a model that does not align in that setting."""
-    straight = float(error_rates(scored.diagonal.sum(0)))
     found = {}
     for setting in SETTINGS:
         for rate, difference in (("aer", "aer_difference"), ("aer_best", "aer_best_difference")):
@@ -156,7 +161,7 @@ def _not_aligned(scored: Scored, values: Mapping[str, Sequence[float]]) -> dict[
             above = sum(min(of) >= straight for of in zip(*rates, strict=True))
             if above:
                 found[f"{difference}_{setting}"] = (
-                    f"the models do not align: {above} of {len(scored.models)} are no better than the diagonal (AER {straight:.3f})"
+                    f"the models do not align: {above} of {len(rates[0])} are no better than the diagonal (AER {straight:.3f})"
                 )
     return found
 

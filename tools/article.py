@@ -1,0 +1,166 @@
+"""Write docs/what-we-found.md from tools/article.md: every number is a cell of a table under results/ (python tools/article.py).
+
+In the template `{{page#section: row | column | form}}` stands for one cell of a table in results/PAGE/README.md, which is itself
+written from Parquet tables. The section (how a heading begins) may be left out; forms: none (the cell as it is), `value` (without
+its interval), `%` (a share as a percentage, with its interval), `value %`, `1`, `2` (value to so many decimals), `verdict` for a claim.
+`{{claims}}` is the table of all claims.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from trisect.claims.sampled import ONE_SEED
+from trisect.core.tables import read_table
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE, TEMPLATE = ROOT / "results", ROOT / "docs" / "what-we-found.md", ROOT / "tools" / "article.md"
+SLOT = re.compile(r"\{\{([^{}]+)\}\}")
+SURE = re.compile(r"95\s%:\s")
+NUMBER = re.compile(r"[−+-]?\d+\.\d+|[−+-]?\d+")
+
+
+class Row(NamedTuple):
+    """A row of a Markdown table: under which heading, its column names, its cells."""
+
+    section: str
+    columns: list[str]
+    cells: list[str]
+
+
+def rows_of(page: str) -> Iterator[Row]:
+    """Every row of every table of a results page."""
+    section, columns = "", list[str]()
+    for line in (RESULTS / page / "README.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            section, columns = line.lstrip("# "), []
+        elif not line.startswith("|"):
+            columns = []
+        else:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if not columns:
+                columns = cells
+            elif set(cells) != {"---"}:
+                yield Row(section, columns, cells)
+
+
+def cell(where: str, row: str, column: str) -> str:
+    """The one cell that is meant; raises LookupError where there is none, or several."""
+    page, _, section = where.partition("#")
+    rows = [r for r in rows_of(page) if r.section.startswith(section)]
+    rows = [r for r in rows if r.section == section] or rows
+    found = {
+        r.cells[r.columns.index(column)]
+        for r in rows
+        if column in r.columns and row in (r.cells[0], ", ".join(r.cells[:2]))
+    }
+    if len(found) != 1:
+        raise LookupError(f"{where}: {row} | {column} is {sorted(found) or 'nowhere'}")
+    return found.pop()
+
+
+def shown(text: str, form: str) -> str:
+    """A cell in a form."""
+    if "%" in form:
+        text = NUMBER.sub(lambda m: f"{100 * float(m[0].replace('−', '-')):.1f}", SURE.sub("", text))
+        value, _, rest = text.partition(" (")
+        return f"{value} %" + (f" (95 %: {rest}" if rest and "value" not in form else "")
+    value = text.partition(" (")[0] if form else text
+    return f"{float(value):.{form}f}" if form.isdigit() else value
+
+
+def slot(match: re.Match[str]) -> str:
+    """What stands where a slot is."""
+    if match[1] == "claims":
+        return "\n".join(claims())
+    where, _, rest = match[1].partition(": ")
+    row, column, *form = (part.strip() for part in rest.split(" | "))
+    return shown(cell(where, row, column), form[0] if form else "")
+
+
+class Judged(NamedTuple):
+    """A family of claims: their ids, the tables of both revisions (null: none), and on what they were judged."""
+
+    claims: Iterable[str]
+    first: str | None
+    second: str | None
+    on: str
+
+
+def ids(letter: str, last: int, start: int = 1) -> list[str]:
+    """Claims of a source, from one number to another."""
+    return [f"{letter}-{n}" for n in range(start, last + 1)]
+
+
+SMALL = "[WikiText-2, one site at a time](../results/wikitext2-small/README.md)"
+FAMILIES = (
+    Judged(ids("A", 14), "wikitext2-small/claims", "wikitext2-small/claims_revised", SMALL),
+    Judged(["A-15"], None, "wikitext2-all-layers/claims", "[all layers at once](../results/wikitext2-all-layers/README.md)"),
+    Judged(ids("B", 4), "recall/birth-places/claims", ONE_SEED, "[birth places of the course](../results/recall/README.md)"),
+    Judged(ids("B", 4), "recall/embedded/claims", "recall/embedded/claims_revised", "generated people, seeds 1 to 3"),
+    Judged(ids("B", 4), None, "recall/embedded-eight/claims", "generated people, seeds 4 to 11"),
+    Judged(ids("C", 4), "minilm/norms-wikitext/claims", None, "[MiniLM, WikiText-2](../results/minilm/README.md)"),
+    Judged(ids("C", 4), "minilm/norms-ud/claims", "minilm/norms-ud-revised/claims", "MiniLM, UD English EWT"),
+    Judged(["C-5"], "alignment/claims", "alignment/claims_revised", "[Hansards, 3 models](../results/alignment/README.md)"),
+    Judged(["C-5"], None, "alignment/embedded/claims", "generated sentences, 5 models"),
+    Judged(["D-1", "D-3"], "minilm/similarity-ud/claims", "minilm/similarity-ud-revised/claims", "MiniLM"),
+    Judged(["D-2"], "wikitext2-controls/claims", "wikitext2-controls/claims_revised",
+           "[ties, WikiText-2](../results/wikitext2-controls/README.md)"),
+    Judged(["F-1", "F-4"], None, "roles/claims", "[planted roles](../results/roles/README.md)"),
+    Judged(["F-1", "F-4"], None, "induction/claims", "[planted roles, induction](../results/induction/README.md)"),
+    Judged(["F-2", "F-3"], None, "profile/ud/claims", "[MiniLM, UD English EWT](../results/profile/README.md)"),
+    Judged(["F-2", "F-3"], None, "profile/wikitext/claims", "MiniLM, WikiText-2"),
+)  # fmt: skip
+
+
+def verdicts(place: str | None) -> dict[str, tuple[str, str, str]]:
+    """Verdict, reason and sentence of every claim in a table that is there."""
+    folder, _, name = (place or "").rpartition("/")
+    if place is None or not (RESULTS / folder / "tables" / f"{name}.parquet").exists():
+        return {}
+    found = read_table(RESULTS / folder / "tables", name).filter(pl.col("part").is_null())
+    return {
+        row["claim"]: (row["verdict"], _why(row), row["sentence"].rstrip(".")) for row in found.iter_rows(named=True)
+    }
+
+
+def _why(row: Mapping[str, object]) -> str:
+    """The reason of a verdict, and how many of its runs collapsed."""
+    fallen = row.get("collapsed")
+    return "; ".join(filter(None, (str(row["reason"] or ""), f"{fallen} of its runs collapsed" if fallen else "")))
+
+
+def claims() -> list[str]:
+    """Every claim under both revisions: claim, both verdicts, on what, what is claimed, why."""
+    lines = ["| claim | revision 1 | revision 2 | what is claimed | judged on |", "| --- | --- | --- | --- | --- |"]
+    said = set()
+    for family in FAMILIES:
+        first, second = verdicts(family.first), verdicts(family.second)
+        if family.second == ONE_SEED:
+            second = {claim: ("inconclusive", ONE_SEED, of[2]) for claim, of in first.items()}
+        for claim in family.claims:
+            before, after = first.get(claim), second.get(claim)
+            known = after or before
+            if known is None:
+                continue
+            sentence = "the same" if claim in said else known[2]
+            said.add(claim)
+            on = family.on + (f": {known[1]}" if known[1] else "")
+            lines.append(
+                f"| {claim} | {before[0] if before else '–'} | {after[0] if after else '–'} | {sentence} | {on} |"
+            )
+    return lines
+
+
+def page() -> str:
+    """The whole article."""
+    return SLOT.sub(slot, TEMPLATE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
