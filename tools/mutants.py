@@ -5,6 +5,7 @@ survives, or where a line that is to be changed is not there any more.
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,16 @@ SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/unit/test_whole
 ABLATE, REWIND = "experiments/ablate/replacements.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
 CROSS = 'return target if target is not None and stack == "dec" else source'
 RAISED = "except OSError as error:\n        raise refused(error) from error"
+
+POOL, UNITS, GUARD, SERVED = (
+    "lab/units/pool.py",
+    "tests/unit/test_units.py",
+    "server/guard.py",
+    "tests/unit/test_serve.py",
+)
+COMPARE, COMPARED = "experiments/compare/run.py", "tests/unit/test_compare.py"
+TRANSLATION, TRANSLATED = "text/translations.py", "tests/unit/test_translations.py"
+ANNOTATED = "tests/contract/test_annotate.py -k 'finished_corpus_is_not or anything_else'"
 
 
 class Mutant(NamedTuple):
@@ -47,12 +58,40 @@ MUTANTS = (
     Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py -k upper"),
     Mutant("lab/folder.py", "if read_run(statement).id != run:", "if False:", "tests/unit/test_bounds.py -k forged"),
     Mutant("lab/whole_run.py", "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
-    Mutant("lab/whole_run.py", "elif mark and digest(content) != mark:", "elif False:", f"{WHOLE} -k altered"),
+    Mutant("lab/whole_run.py", "elif mark and digest_file(path) != mark:", "elif False:", f"{WHOLE} -k altered"),
     Mutant("lab/driver.py", "        Folder(out).check_empty(f\"results", "        str(f\"results", WHOLE),
     Mutant("stats/correct.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
     Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
     Mutant("measure/ablation.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
     Mutant("text/bitext.py", "if not any(links.possible for links in found.sentences):", "if False:", "tests/unit/test_bounds.py -k gold"),
+    Mutant(POOL, 'pl.col("value").mean()', 'pl.col("value").median()', UNITS),
+    Mutant(POOL, "if len(each) == len(models) and", "if", UNITS),
+    Mutant(POOL, 'if "@" in name:', "if False:", UNITS),
+    Mutant(POOL, 'pl.col("model").n_unique()', "pl.len()", UNITS),
+    Mutant("lab/units/run.py", "if (own is not None and own == mark) or _same(files, others):", "if False:", UNITS),
+    Mutant("lab/units/run.py", "if of.facts.fingerprint == subject.fingerprint]", "if False]", UNITS),
+    Mutant("lab/units/run.py", "self.models.kind == MODELS else None", "True else None", UNITS),
+    Mutant("claims/models.py", "if values and reasons:", "if False:", UNITS),
+    Mutant("claims/models.py", "return self.by_head and not self.slack > 0", "return False", UNITS),
+    Mutant(COMPARE, '"value": second - first}', '"value": first - second}', COMPARED),
+    Mutant(COMPARE, "percentile_interval(other.values - one.values", "percentile_interval(one.values - other.values", COMPARED),
+    Mutant(COMPARE, "draws if paired else [None])\n    shared", "draws)\n    shared", COMPARED),
+    Mutant(COMPARE, "paired = read[0] == read[1]", "paired = True", COMPARED),
+    Mutant(COMPARE, "one.values.shape) != (", "one.values.shape) == 0 * (", COMPARED),
+    Mutant(TRANSLATION, "q, k, v = (donor", "k, q, v = (donor", TRANSLATED),
+    Mutant(TRANSLATION, "or found[\"base\"] == found.get(\"donor\")", "", TRANSLATED),
+    Mutant(TRANSLATION, "if sources.count(i) == 1 and targets.count(j) == 1 and", "if", TRANSLATED),
+    Mutant(TRANSLATION, "tokens.count(token) == 1 and", "", TRANSLATED),
+    Mutant(GUARD, "hosts[0].lower() in self.hosts", "True", SERVED),
+    Mutant(GUARD, "len(hosts) == 1", "hosts", SERVED),
+    Mutant(GUARD, "for origin in origins)", "for origin in origins[:0])", SERVED),
+    Mutant(GUARD, "compare_digest(begin, f\"/{self.token}/\".encode())", "True", SERVED),
+    Mutant(GUARD, "(_from_here(headers) or self._followed(scope, headers))", "True", SERVED),
+    Mutant("server/run.py", "if not host.strip():", "if False:", SERVED),
+    Mutant("text/long_lines.py", "length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
+    Mutant("lab/driver.py", 'if b"trisect</title>" not in begins:', "if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
+    Mutant("text/annotation_folder.py", "if body.get(key) != statement[key]]", "if False]", ANNOTATED),
+    Mutant("text/annotation_folder.py", 'Folder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
     Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),
 )  # fmt: skip
 
@@ -65,7 +104,7 @@ def tried(mutant: Mutant, place: Path) -> str:
         return f"not there ({whole.count(mutant.old)} times)"
     path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests.split()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(mutant.tests)]
         environment = {**os.environ, "PYTHONPATH": f"{place / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600, check=False)
     finally:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 NASTY = [
     "\x00", "\x01", "\x1b[2J", "\ufffe", "\u2028", "\ufeff", "\u202e", "é", "漢", "\U0001f600", "\t", "\r", "\n", " ", "",
@@ -101,7 +102,7 @@ def plain(rng: random.Random, place: Path, _: Path) -> list[str]:
     for split in ("train", "valid"):
         text = "\n".join(" ".join(words(rng, 5, 30)) for _ in range(rng.randint(100, 300)))
         (place / f"{split}.txt").write_bytes(hurt(rng, text))
-    return ["plan", "quick", "--corpus", str(place)]
+    return rng.choice([["plan", "quick", "--corpus", str(place)], ["corpus", "show", str(place)]])
 
 
 def pharaoh(rng: random.Random, place: Path, model: Path) -> list[str]:
@@ -128,25 +129,7 @@ def pharaoh(rng: random.Random, place: Path, model: Path) -> list[str]:
             "--out", str(place / "out")]  # fmt: skip
 
 
-def pairs(rng: random.Random, place: Path, model: Path) -> list[str]:
-    """Pairs of texts as JSON lines, patched."""
-    rows = [json.dumps({"base": "w1 w2", "donor": "w3 w4", "answers": {}, "kind": "k"}) for _ in range(2)]
-    body: Any = {"base": rng.choice(["w1 w2", *VALUES]), "donor": rng.choice(["w3 w4", *VALUES])}
-    rows.append(json.dumps(body))
-    (place / "p.jsonl").write_bytes(hurt(rng, "\n".join(rows)))
-    return [
-        "patch",
-        str(model / "gpt2"),
-        "--pairs",
-        str(place / "p.jsonl"),
-        "--sites",
-        "v@1",
-        "--out",
-        str(place / "out"),
-    ]
-
-
-def _replace(rng: random.Random, body: Any) -> Any:
+def replaced(rng: random.Random, body: Any) -> Any:
     """JSON-ready data with one value somewhere in it replaced, left out, or added to."""
     if isinstance(body, dict) and body and rng.random() < 0.75:
         key = rng.choice(list(body))
@@ -156,14 +139,15 @@ def _replace(rng: random.Random, body: Any) -> Any:
             case 1:
                 return body | {rng.choice(NASTY): rng.choice(VALUES)}
             case _:
-                return body | {key: _replace(rng, body[key])}
+                return body | {key: replaced(rng, body[key])}
     if isinstance(body, list) and body and rng.random() < 0.6:
         at = rng.randrange(len(body))
-        return [*body[:at], _replace(rng, body[at]), *body[at + 1 :]]
+        return [*body[:at], replaced(rng, body[at]), *body[at + 1 :]]
     return rng.choice(VALUES)
 
 
-def _json(rng: random.Random, body: Any) -> bytes:
+def as_json(rng: random.Random, body: Any) -> bytes:
+    """JSON, now and then with things done to its text."""
     text = json.dumps(body, indent=rng.choice([None, 1]))
     return hurt(rng, text) if rng.random() < 0.25 else text.encode()
 
@@ -172,12 +156,13 @@ def experiment(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A statement of an experiment."""
     body = json.loads((model / "experiment.json").read_text())
     for _ in range(rng.randint(1, 3)):
-        body = _replace(rng, body)
-    (place / "e.json").write_bytes(_json(rng, body))
+        body = replaced(rng, body)
+    (place / "e.json").write_bytes(as_json(rng, body))
     return ["plan", str(place / "e.json")]
 
 
-def _copy(model: Path, name: str, place: Path) -> Path:
+def copied(model: Path, name: str, place: Path) -> Path:
+    """A copy of a tiny model."""
     import shutil
 
     return Path(shutil.copytree(model / name, place / name))
@@ -186,15 +171,15 @@ def _copy(model: Path, name: str, place: Path) -> Path:
 def config(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A model's configuration."""
     name = rng.choice(["gpt2", "bert", "bart"])
-    folder = _copy(model, name, place)
+    folder = copied(model, name, place)
     file = folder / rng.choice(
         ["config.json"] * 5 + ["generation_config.json", "tokenizer_config.json", "tokenizer.json"]
     )
     if file.exists():
         body = json.loads(file.read_text())
         for _ in range(rng.randint(1, 2)):
-            body = _replace(rng, body)
-        file.write_bytes(_json(rng, body))
+            body = replaced(rng, body)
+        file.write_bytes(as_json(rng, body))
     if rng.random() < 0.5:
         return ["check", str(folder)]
     return ["norms", str(folder), "--text", "w1 w2 w3", "--out", str(place / "out")]
@@ -202,7 +187,7 @@ def config(rng: random.Random, place: Path, model: Path) -> list[str]:
 
 def safetensors(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A model's weights, or the header of them."""
-    folder = _copy(model, "gpt2", place)
+    folder = copied(model, "gpt2", place)
     path = folder / "model.safetensors"
     content = path.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
@@ -214,7 +199,7 @@ def safetensors(rng: random.Random, place: Path, model: Path) -> list[str]:
                 struct.pack("<Q", rng.choice([0, 1, length - 1, length + 1, 2**40, 2**64 - 1])) + content[8:]
             )
         case 2:
-            header = _replace(rng, json.loads(content[8 : 8 + length]))
+            header = replaced(rng, json.loads(content[8 : 8 + length]))
             made = json.dumps(header).encode()
             path.write_bytes(struct.pack("<Q", len(made)) + made + content[8 + length :])
         case 3:
@@ -293,7 +278,7 @@ def ledger(rng: random.Random, place: Path, model: Path) -> list[str]:
     folder = Path(shutil.copytree(model / "study", place / "out", dirs_exist_ok=True))
     body = json.loads((folder / "study.json").read_text())["body"]
     for _ in range(rng.randint(1, 2)):
-        body = _replace(rng, body)
+        body = replaced(rng, body)
     try:
         write_json(folder / "study.json", body)
     except ValueError:  # NaN, which such a file cannot hold
@@ -302,10 +287,32 @@ def ledger(rng: random.Random, place: Path, model: Path) -> list[str]:
 
 
 KINDS: dict[str, Callable[[random.Random, Path, Path], list[str]]] = {
-    "CoNLL-U": conllu, "WikiText": wikitext, "plain text": plain, "Pharaoh and talp": pharaoh, "pairs": pairs,
+    "CoNLL-U": conllu, "WikiText": wikitext, "plain text": plain, "Pharaoh and talp": pharaoh,
     "experiment.json": experiment,
     "a model's JSON": config, "safetensors": safetensors, "sites": sites, "options": options, "ledger": ledger,
 }  # fmt: skip
+
+
+def later(place: Path) -> None:
+    """A finished run, a spaCy pipeline, and an annotation with it that is finished and one that was stopped."""
+    from tests.contract.test_annotate import pipeline
+
+    import trisect
+    from trisect.cli import main as line
+    from trisect.text.annotation_folder import shards_of
+
+    line(["theory", "average", "--out", str(place / "run")], standalone_mode=False)
+    pipeline(place / "pipeline", tagger=True)
+    (place / "texts").mkdir()
+    for split in ("train", "valid"):
+        (place / "texts" / f"{split}.txt").write_text("\n".join(f"the cat sees the w{i} ." for i in range(9)))
+    made = trisect.annotate(place / "texts", place / "pipeline", place / "annotated", engine="here")
+    assert made.labels
+    with mock.patch("trisect.text.annotate.land_corpus", side_effect=KeyboardInterrupt):
+        try:
+            trisect.annotate(place / "texts", place / "pipeline", place / "stopped", engine="here")
+        except KeyboardInterrupt:
+            assert shards_of(place / "stopped").is_dir()
 
 
 def main() -> None:
@@ -326,6 +333,8 @@ def main() -> None:
         ("bart", tinyhf.bart(), True),
     ):
         tinyhf.save(made, place / name, specials)
+    tinyhf.save(tinyhf.gpt2(3), place / "second", False)
+    later(place)
     (place / "experiment.json").write_text(json.dumps(stated(tiny.EXPERIMENT)))
     corpus = trisect.plan(place / "experiment.json").corpus.fingerprint
     (place / "study").mkdir()

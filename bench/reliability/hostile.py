@@ -20,8 +20,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
+
 SECONDS, MEGABYTES = 30, 3_000  # an input's time, and the most memory that its process may have held
 TINY_MODEL = Path("model")
+ONLY: set[str] = set()  # kinds of input; empty: all
 
 
 class _LateError(BaseException):
@@ -42,20 +45,35 @@ def seen(place: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@click.command()
+@click.argument("path", type=Path)
+def _state(path: Path) -> None:
+    """Read a request as the server does."""
+    from trisect.core.errors import TrisectError
+    from trisect.server.state import read_request
+
+    try:
+        read_request(path.read_bytes())
+    except TrisectError as error:
+        click.echo(f"trisect: {error}", err=True)
+        raise SystemExit(2) from None
+
+
 def one(number: int, seed: int, work: Path, main: Any, runner: Any) -> dict[str, Any]:
     """Make input `number`, give it to its command, and say what came of it."""
-    from grammars import KINDS
+    from grammars_more import ALL, STATE
 
-    kind = list(KINDS)[number % len(KINDS)]
+    kinds = [kind for kind in ALL if not ONLY or kind in ONLY]
+    kind = kinds[number % len(kinds)]
     place = work / f"input-{number}"
     place.mkdir()
     (place / "mine.txt").write_text("mine")
     (place / "out").mkdir() if number % 7 == 0 else None
-    words = KINDS[kind](random.Random(f"{seed}/{number}"), place, work / TINY_MODEL)
+    words = ALL[kind](random.Random(f"{seed}/{number}"), place, work / TINY_MODEL)
     before, began, what = seen(work), time.monotonic(), ""
     signal.alarm(SECONDS)
     try:
-        result = runner.invoke(main, words)
+        result = runner.invoke(_state if words[0] == STATE else main, words[words[0] == STATE :])
         code, said = result.exit_code, result.stderr
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             what = f"traceback: {type(result.exception).__name__}: {str(result.exception)[:200]}"
@@ -108,8 +126,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="kinds of input, with commas")
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file of the counts")
     parser.add_argument("--child", nargs=3, default=None)
     asked = parser.parse_args()
+    ONLY.update(filter(None, asked.only.split(",")))
     if asked.child:
         child(int(asked.child[0]), int(asked.child[1]), asked.seed, Path(asked.child[2]))
         return
@@ -119,7 +140,18 @@ def main() -> None:
         first = 0
         while first < asked.inputs:
             last = min(first + 100, asked.inputs)
-            command = [sys.executable, __file__, "--seed", str(asked.seed), "--child", str(first), str(last), place]
+            command = [
+                sys.executable,
+                __file__,
+                "--seed",
+                str(asked.seed),
+                "--only",
+                asked.only,
+                "--child",
+                str(first),
+                str(last),
+                place,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             lines = done.stdout.splitlines()
             results += [json.loads(line[6:]) for line in lines if line.startswith("ended ")]
@@ -132,6 +164,8 @@ def main() -> None:
                 last = reached + 1
             first = last
             print(f"{first} of {asked.inputs}", flush=True)
+    if asked.out is not None:
+        asked.out.write_text(json.dumps(results, indent=1, default=str))
     wrong = [r for r in results if r["what"] or r["connections"]]
     for r in wrong:
         print(r["kind"], r["words"], r["what"], f"{r['connections']} connections")

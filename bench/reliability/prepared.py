@@ -56,7 +56,8 @@ def _dissect(out: Path) -> None:
     driver.run(DISSECT, ASKED, out)
 
 
-def _some(settings: dict[str, int]) -> list[str]:
+def some(settings: dict[str, int]) -> list[str]:
+    """Settings of a recipe as options."""
     return [f"--set={name}={value}" for name, value in settings.items()]
 
 
@@ -84,7 +85,7 @@ def calls(place: Path) -> list[Call]:
             "--labels",
             "pos,dep",
             "--draws",
-            "40",
+            "200",
         ],
         "erase": ["erase", gpt2, "--corpus", str(place / "bank"), "--draws", "2", "--limit", "8"],
         "rewind": ["rewind", str(place / "steps"), *steps, *texts],
@@ -98,8 +99,8 @@ def calls(place: Path) -> list[Call]:
         Call("annotate", partial(_annotate, annotate), resumes=True),
         Call("study", partial(_line, ["study", study, "--workers", "0"]), resumes=True, ending=0.3),
         Call("study, workers", partial(_line, ["study", study, "--workers", "2"]), True, True, 0.3),
-        Call("translate-train", partial(_line, ["translate-train", "--seeds", "1,", "--workers", "0", *_some(TRANSLATION)]), True),
-        Call("recall", partial(_line, ["recall", "--seeds", "1,", "--workers", "0", *_some(RECALL)]), True),
+        Call("translate-train", partial(_line, ["translate-train", "--seeds", "1,", "--workers", "0", *some(TRANSLATION)]), True),
+        Call("recall", partial(_line, ["recall", "--seeds", "1,", "--workers", "0", *some(RECALL)]), True),
         Call("dissect", _dissect, resumes=True, ending=0.1),
     ]  # fmt: skip
 

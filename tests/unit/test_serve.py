@@ -284,6 +284,15 @@ def test_an_address_that_is_not_of_this_machine_is_said_to_be_one(host, monkeypa
     assert error.value.todo == "Give --host an address of this machine, or leave it out."
 
 
+@pytest.mark.parametrize("host", ["", " "])
+def test_an_empty_address_is_not_every_address(host):
+    with pytest.raises(SpecError) as error:
+        run._bound(host, 0)
+    assert error.value.given == "--host is empty."
+    assert error.value.known == "It is an address of this machine."
+    assert error.value.todo == "Leave --host out, or name an address."
+
+
 def test_a_port_that_no_machine_has_and_a_second_text_alone_are_refused(gpt):
     with pytest.raises(SpecError, match="port is 65536"):
         run.start(gpt, port=65_536)

@@ -2,6 +2,9 @@
 
 import json
 import os
+import runpy
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,3 +158,16 @@ def test_bytes_are_on_the_disk_before_a_file_has_its_name(tmp_path, monkeypatch)
     assert flushed == [(5, False)]
     replace_file(path, lambda scratch: scratch.write_bytes(b"1"), durable=False)
     assert len(flushed) == 1
+
+
+def test_every_mutant_changes_a_line_that_is_there_once_and_names_tests_that_are_there():
+    root = Path(__file__).parents[2]
+    found = runpy.run_path(str(root / "tools" / "mutants.py"))["MUTANTS"]
+    assert len(set(found)) == len(found) >= 50
+    for mutant in found:
+        text = (root / "src" / "trisect" / mutant.file).read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, mutant
+        compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
+        files = [word for word in shlex.split(mutant.tests) if word.endswith(".py")]
+        assert files
+        assert all((root / word).is_file() for word in files), mutant

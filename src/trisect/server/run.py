@@ -125,6 +125,10 @@ def _names_here(host: str) -> tuple[str, ...]:
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens at the address; raises SpecError where none can."""
     whole(port, "port", 0, PORTS)
+    if not host.strip():  # which the system would read as every address of this machine
+        raise SpecError(
+            "--host is empty.", "It is an address of this machine.", "Leave --host out, or name an address."
+        )
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

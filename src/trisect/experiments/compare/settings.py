@@ -29,7 +29,8 @@ class CompareSettings:
 
     def __post_init__(self) -> None:
         if len(self.source.models) != 2:
-            given = f"{len(self.source.models)} models were given."
+            count = len(self.source.models)
+            given = "1 model was given." if count == 1 else f"{count} models were given."
             raise SpecError(given, "Two are compared.", "For several give them to trisect norms, ablate, ….")
         if wrong := [name for name in self.what if name not in PARTS]:
             there = f"There is {', '.join(PARTS)}."
