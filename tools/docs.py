@@ -27,6 +27,14 @@ SRC = ROOT / "src" / "trisect"
 DECISIONS = ROOT / "docs" / "decisions"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
 TITLE = re.compile(r"^# (\d+)\.? (.+)$")
+RESULTS = """## Where results go
+
+Without `--out`, in the folder where the command is called: under the command's name, followed by the model that it reads or the
+preset that it trains. What lies there and is not of the same command is never written over; a study, a dissection, recall and
+translation go on where they stopped.
+
+| command | results |
+| --- | --- |"""
 BEGIN, END = "<!-- tree: made by tools/docs.py -->", "<!-- /tree -->"
 
 
@@ -77,6 +85,7 @@ def cli_page() -> str:
     """docs/cli.md, as it should be."""
     parts = ["# The command line\n\nMade by `make docs` from the commands themselves.\n"]
     parts += [f"## {name}\n\n```text\n{text}\n```\n" for name, text in commands(main, "trisect")]
+    parts += [RESULTS, *(f"| `trisect {one.name}` | `{one.where}` |" for one in EXPERIMENTS), ""]
     return "\n".join(parts)
 
 

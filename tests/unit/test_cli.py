@@ -12,11 +12,16 @@ from tests import tiny
 from trisect.cli import main
 from trisect.cli.group import SECTIONS
 from trisect.cli.options import parsed
-from trisect.core.errors import unknown
+from trisect.core.errors import StudyError, unknown
 from trisect.core.fields import build
 from trisect.core.spec import plain
+from trisect.experiments import EXPERIMENTS
 from trisect.experiments.patch.settings import PATCH
+from trisect.experiments.study.settings import STUDY
+from trisect.lab.driver import _place
 from trisect.papers import SOURCES
+
+ROOT = Path(__file__).parents[2]
 
 
 def call(*words: str):
@@ -226,3 +231,17 @@ def test_the_closest_name_is_proposed_and_no_other():
 def test_a_setting_that_is_a_path_takes_what_the_command_line_gives():
     settings = build(PATCH.settings, parsed(PATCH.settings, {"model": "m", "pairs": "pairs.jsonl"}))
     assert settings.pairs == Path("pairs.jsonl")
+
+
+def test_results_go_to_the_commands_name_and_what_it_reads_and_the_manual_names_each():
+    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("## Where results go")[2]
+    for one in EXPERIMENTS:
+        assert re.fullmatch(rf"{one.name}(-MODEL|-NAME)?(\.html)?", one.where), one.where
+        assert f"| `trisect {one.name}` | `{one.where}` |" in manual
+
+
+def test_a_default_place_is_one_folder_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StudyError, match=r"a/b"):
+        _place(STUDY, STUDY.settings(), None, (), "a/b")
+    assert _place(STUDY, STUDY.settings(), None, (), "quick") == Path("study-quick")

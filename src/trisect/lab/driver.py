@@ -178,9 +178,7 @@ def _place(
         model = experiment.models.title
     model = model.strip("/").split("/")[-1]
     where = experiment.out or experiment.name
-    if where.endswith("/{name}"):
-        return inside(Path(where.removesuffix("/{name}").format(model=model)), name)
-    return Path(where.format(model=model, name=name))
+    return inside(Path(), where.format(model=model, name=name))
 
 
 def conclude(

@@ -44,7 +44,7 @@ class DissectWork:
     @property
     def name(self) -> str:
         """That of its default folder."""
-        return DISSECT.out
+        return DISSECT.name
 
     def check(self, folder: Path) -> None:
         """Raise where the folder holds something else, or a part could not go on."""

@@ -106,7 +106,6 @@ DISSECT = Experiment(
     DissectSettings,
     DissectFacts,
     "trisect.experiments.dissect",
-    out="study",
     record="dissect.json",
     resumable=True,
 )

@@ -51,7 +51,7 @@ EXPLORE = Experiment(
     ExploreSettings,
     ExploreFacts,
     "trisect.experiments.explore",
-    out="explore.html",
+    out="explore-{model}.html",
     function="explore_page",
     single=True,
 )

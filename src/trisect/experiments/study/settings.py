@@ -125,7 +125,7 @@ STUDY = Experiment(
     StudyFacts,
     "trisect.experiments.study",
     source="submodules",
-    out="studies/{name}",
+    out="study-{name}",
     resumable=True,
     result="Study",
 )

@@ -67,7 +67,6 @@ TRANSLATE = Experiment(
     TranslateSettings,
     TranslateFacts,
     "trisect.experiments.translate",
-    out="translation",
     resumable=True,
     paged=False,
     makes="models",
