@@ -1,13 +1,17 @@
 """What trained a run, to the bit: stated in its record, and never two in one study."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from trisect.core.errors import StudyError
+from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
-from trisect.experiments.study.numerics import TrainedSoFar, check_step
+from trisect.core.machine import Machine
+from trisect.engine.devices import choose_device
+from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
+from trisect.experiments.study.presets import find_experiment
 from trisect.experiments.study.tasks import Task
 from trisect.lab.folder import Folder
 from trisect.lm.matmul import STEP, check_numerics, numerics
@@ -27,6 +31,33 @@ def test_what_trains_a_run_names_step_precision_library_and_setting(monkeypatch)
     ):
         monkeypatch.setattr(torch.__config__, "show", lambda said=said: said)
         assert numerics("cpu", "float32", "highest") == f"step {STEP}, float32 products by {library} (highest)"
+
+
+def test_narrow_products_are_refused_in_quick_and_warned_of_where_effects_are_small(monkeypatch):
+    quick, paper = find_experiment("quick"), find_experiment("paper")
+    check_precision([quick], "float32")
+    with pytest.raises(SpecError) as error:
+        check_precision([quick], "bfloat16")
+    assert " ".join(str(error.value).split()) == (
+        "The precision 'bfloat16' was asked for in 'quick'. At its size large products are a small part of a step, and its "
+        "effects are small beside what rounding moves. Leave --precision out."
+    )
+    with pytest.warns(UserWarning, match="bfloat16 products moved effects of freezing by more than their spread"):
+        check_precision([paper], "bfloat16")
+    check_precision([replace(paper, freeze=None, rewind=None)], "bfloat16")  # a warning would be an error here
+
+
+def test_narrow_products_need_a_processor_that_has_them(monkeypatch):
+    asked = Machine("cpu", precision="bfloat16")
+    monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: True)
+    assert choose_device(asked) == "cpu"
+    monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: False)
+    with pytest.raises(SpecError) as error:
+        choose_device(asked)
+    assert " ".join(str(error.value).split()) == (
+        "The precision 'bfloat16' was asked for on the CPU. PyTorch has no fast bfloat16 products on this processor (it needs "
+        "AVX-512 or AMX). Leave --precision out, or give --device cuda where there is one."
+    )
 
 
 def test_a_study_is_never_trained_by_two_libraries():

@@ -16,7 +16,7 @@ class Machine:
     """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
 
     `workers` of 0 runs everything in this process; null chooses one one-thread worker a core (one in all on a GPU).
-    `precision` is of the factors in training's large products (bfloat16 on GPUs only), one for all of a study; evaluation
+    `precision` is of the factors in training's large products (on a CPU of the decoder's alone), one for all of a study; evaluation
     is in float32 always.
     `track` names what finished runs are logged to besides: wandb, trackio or tensorboard.
     `engine` is here, processes or ray (null: by `workers`); `address` is of a Ray cluster that is there, `per_gpu` how many

@@ -48,7 +48,7 @@ def token_scores(
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     with torch.no_grad():
         most = BLOCK[h.device.type]
-        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
+        for members, rows in blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
             own = slice(None) if w.shape[0] == 1 else members
             z = _logits(h[members, rows], w[own], b[own], work)
             loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
@@ -62,55 +62,50 @@ def loss_and_gradients(
     y: Int[Tensor, " N"],
     into: tuple[Float[Tensor, "F V D"], Float[Tensor, "F V"]] | None = None,
     work: Float[Tensor, " S"] | None = None,
-    products: torch.dtype | None = None,
 ) -> tuple[Scores, Gradients]:
     """Scores of every token, and the gradients of each member's mean loss, formed while a block is at hand.
 
     p = softmax(h Wᵀ + b); with r = p - onehot(y): dh = r W / N, dW = rᵀ h / N, db = sum of r over rows / N.
     dW and db are written into `into` where it is given. `work` is room for a block of logits (see `workspace`).
-    `products` is a narrower type for the factors of the three large products; what they are summed up to, and all
-    else, keeps the type of `h`.
     """
     count, kind = h.shape[1], h.device.type
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     dh = torch.empty_like(h)
     dw, db = into or (torch.empty_like(w), torch.empty_like(b))
-    narrow = products or h.dtype
-    thin, scaled = w.to(narrow), (h / count).to(narrow)
+    scaled = h / count
     db.zero_()
     with torch.no_grad():
-        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
+        for members, rows in blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
             z = _room(h[members, rows], w.shape[1], work)
-            _multiply(h[members, rows].to(narrow), thin[members].transpose(1, 2), z, False)
-            loss[members, rows], correct[members, rows] = _differences(z, b[members], y[rows], db[members])
-            r = z.to(narrow)
-            _multiply(r, thin[members], dh[members, rows], False)
-            _multiply(r.transpose(1, 2), scaled[members, rows], dw[members], rows.start > 0)
+            torch.bmm(h[members, rows], w[members].transpose(1, 2), out=z)
+            loss[members, rows], correct[members, rows] = scores_in_place(z, b[members], y[rows], db[members], True)
+            _multiply(z, w[members], dh[members, rows], False)
+            _multiply(z.transpose(1, 2), scaled[members, rows], dw[members], rows.start > 0)
     return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
 
 
-def _differences(z: Float[Tensor, "F N V"], b: Float[Tensor, "F V"], y: Int[Tensor, " N"], db: Tensor) -> Scores:
-    """Scores of products that lack their biases; they become p - onehot(y) in place, whose sums over rows go to `db`.
+def scores_in_place(
+    z: Float[Tensor, "F N V"], b: Float[Tensor, "F V"], y: Int[Tensor, " N"], db: Float[Tensor, "F V"], gold: bool
+) -> Scores:
+    """Scores of products that lack their biases; they become p, or with `gold` p - onehot(y), in place.
 
-    A few rows at a time, so that every pass over them but the first finds them in cache.
+    The sums of that over rows are added to `db`. A few rows at a time, so that every pass over them but the first finds them in cache.
     """
     loss, correct = z.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
     most = FEW[z.device.type]
-    for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
-        few, gold = z[members, rows].add_(b[members, None]), y[rows]
-        loss[members, rows], correct[members, rows] = _softmax(few, gold)
-        at = gold.expand(few.shape[0], -1)[..., None]
-        few.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
+    for members, rows in blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
+        few = z[members, rows].add_(b[members, None])
+        loss[members, rows], correct[members, rows] = _softmax(few, y[rows])
+        if gold:
+            at = y[rows].expand(few.shape[0], -1)[..., None]
+            few.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
         db[members] += few.sum(1)
     return Scores(loss, correct)
 
 
 def _multiply(a: Float[Tensor, "F I J"], b: Float[Tensor, "F J K"], into: Float[Tensor, "F I K"], add: bool) -> None:
-    """into = a b, or is increased by it; of narrower factors the products are widened before they are added."""
-    if a.dtype != into.dtype:
-        found = torch.bmm(a, b)
-        into.add_(found) if add else into.copy_(found)
-    elif add:
+    """into = a b, or is increased by it."""
+    if add:
         into.baddbmm_(a, b)
     else:
         torch.bmm(a, b, out=into)
@@ -143,7 +138,7 @@ def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] 
     return (h.new_empty(count) if work is None else work[:count]).view(h.shape[0], h.shape[1], vocabulary)
 
 
-def _blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
+def blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
     """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit `tall`."""
     together = max(1, most // (rows * vocabulary))
     height = min(

@@ -25,6 +25,7 @@ from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, initial, layout, number, views
 from trisect.lm.loss import Scores, loss_and_gradients, workspace
 from trisect.lm.matmul import check_numerics
+from trisect.lm.narrow import NarrowDecoder
 from trisect.lm.places import blocks_of
 from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
@@ -92,6 +93,7 @@ class Trainer:
         start = initial(self.model, self.vocabulary, self.seed).to(device, dtype)
         self.flat = start.repeat(len(runs), 1)
         self.products, self.recorder, self.replay = products, recorder, None
+        self.narrow = None if products is None else NarrowDecoder(products)
         self.draw = torch.Generator(device)
         self.gradient = torch.zeros_like(self.flat)
         self.gradients = views(self.gradient, self.places)
@@ -143,18 +145,16 @@ class Trainer:
         parameters, leaves = self.parameters, self.leaves
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
         drop = Dropout(self.model.dropout, self.draw)
-        with torch.autocast(self.flat.device.type, self.products, self.products is not None):
+        with torch.autocast("cuda", self.products, self.products is not None and self.flat.is_cuda):
             passed = forward(leaves, piece.inputs, self.model, drop, blocks=self.keep, rows=rows)
         hidden = passed.hidden.detach().flatten(1, 2)
-        scores, decoder = loss_and_gradients(
-            piece.counted(hidden),
-            parameters["decoder.weight"],
-            parameters["decoder.bias"],
-            piece.gold,
-            (self.gradients["decoder.weight"], self.gradients["decoder.bias"]),
-            self.work,
-            self.products,
-        )
+        w, b = parameters["decoder.weight"], parameters["decoder.bias"]
+        into = self.gradients["decoder.weight"], self.gradients["decoder.bias"]
+        counted = piece.counted(hidden)
+        if self.narrow is None:
+            scores, decoder = loss_and_gradients(counted, w, b, piece.gold, into, self.work)
+        else:
+            scores, decoder = self.narrow(counted, w, b, piece.gold, into)
         # the chain rule at the sites: d(-λ·CE)/dx enters where x is, so one backward pass carries loss_total
         kept = {block: x.detach() for block, x in passed.kept.items()}
         pushes = {block: torch.zeros_like(x) for block, x in kept.items()}

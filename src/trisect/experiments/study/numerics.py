@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
-from trisect.core.errors import StudyError
+from trisect.core.errors import SpecError, StudyError
+from trisect.core.spec import Design
 from trisect.core.study_data import LedgerData
 from trisect.experiments.study.ledger import step_of
 from trisect.experiments.study.tasks import Task
 from trisect.lab.folder import Folder
 from trisect.lab.runs import read_finished
 from trisect.lm.matmul import STEP
+
+
+def check_precision(experiments: Sequence[Design], precision: str) -> None:
+    """Raise SpecError for narrow products in `quick`; warn where effects are asked for that they may hide."""
+    if precision == "float32":
+        return
+    if any(experiment.name == "quick" for experiment in experiments):
+        raise SpecError(
+            f"The precision {precision!r} was asked for in 'quick'.",
+            "At its size large products are a small part of a step, and its effects are small beside what rounding moves.",
+            "Leave --precision out.",
+        )
+    if any(experiment.freeze or experiment.rewind or experiment.tie for experiment in experiments):
+        warnings.warn(
+            f"{precision} products moved effects of freezing by more than their spread over seeds where that was measured "
+            "(docs/explanation/precision.md): compare effects of hundredths of a nat in float32.",
+            stacklevel=2,
+        )
 
 
 def check_step(folder: Folder, ledger: LedgerData, tasks: Sequence[Task]) -> None:

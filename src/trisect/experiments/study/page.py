@@ -127,6 +127,7 @@ def _small(text: str, below: str, always: bool = False) -> Markup:
     return Markup("{}<small>{}</small>").format(text, below) if below or always else Markup("{}").format(text)
 
 
+NARROW = "bfloat16 products move effects of hundredths of a nat; compare small ones in float32"
 HOW_TO_READ = (
     "How to read the drawings: the dot is the mean over seeds, the thick line its 95 % interval, the thin line the interval at "
     "the level of the whole family, an arrow a line that goes on; a small triangle above is the mean at each run's own best "
@@ -246,6 +247,7 @@ def _facts(rows: StudyRows, said: Mapping[str, Any]) -> tuple[tuple[str, str], .
         ("Seeds", said["seeds"]),
         ("Runs", said["runs"]),
         ("Wall time", f"{said['wall']} on {rows.about.get('device', '–')}{said['products']}"),
+        *((("Rounding", NARROW),) if said["products"] else ()),
         ("Corpus", Markup("{}, fingerprint {}").format(corpus.get("name", "–"), prints)),
         ("Claims", hashes),
         ("Made by", "; other runs: ".join(said["versions"])),

@@ -17,7 +17,7 @@ from trisect.core.study_data import LedgerData, NotedStudy
 from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
-from trisect.experiments.study.numerics import TrainedSoFar, check_step
+from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
@@ -86,7 +86,9 @@ def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
     """The study that the settings ask for; raises TrisectError for what cannot be run."""
     device = choose_device(machine)
     check_tracker(machine.track)
-    return PreparedStudy(make_plan(*designs(settings.what)), device, machine, settings.how.force)
+    plan = make_plan(*designs(settings.what))
+    check_precision(plan.experiments, machine.precision)
+    return PreparedStudy(plan, device, machine, settings.how.force)
 
 
 def measured(folder: Folder) -> Measured[StudyFacts]:

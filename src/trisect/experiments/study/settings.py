@@ -65,7 +65,7 @@ class StudyMachine(Workers):
     precision: Annotated[
         str,
         Setting(
-            "Precision of training's large matrix products: float32, or bfloat16 on a GPU.",
+            "Precision of training's large matrix products: float32, or bfloat16 (faster, less exact).",
             choices=("float32", "bfloat16"),
         ),
     ] = "float32"
