@@ -40,7 +40,9 @@ def fleets(seed: int) -> tuple[list[list[Run]], Corpus]:
 
 
 def _plain(run: Run) -> bool:
-    return run.edit is not None and run.edit.column in (None, "pos") and getattr(run.edit, "variant", "plain") == "plain"
+    return (
+        run.edit is not None and run.edit.column in (None, "pos") and getattr(run.edit, "variant", "plain") == "plain"
+    )
 
 
 def losses(seed: int, way: str) -> dict[str, float]:
