@@ -36,6 +36,7 @@ from trisect.measure.sums import Sums
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_sheet
 from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
+from trisect.text.raw import first_texts, open_texts
 
 NASTY = "<script>alert(1)</script>"
 
@@ -308,6 +309,37 @@ def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
         assert (row["low"], row["high"]) == tuple(float(end) for end in percentile_interval(draws[:, 0], groups))
         assert row["n"] == many
     assert DrawnTexts(40, 0).row(one, (0,), fewer=True)["low"] == float(percentile_interval(draws[:, 0], 40)[0])
+
+
+def test_texts_of_one_article_are_resampled_together(bert, tmp_path):
+    """Every article is one text over and over, so that texts as units would say far too much."""
+    distinct, times = list(given(12, 5).texts()), 4
+    many = [text for text in distinct for _ in range(times)]
+    marked = Texts("marked", lambda: iter(many), articles=lambda: (i // times for i in range(len(many))))
+    found = [
+        trisect.norms(bert, texts, out=tmp_path / texts.name, quiet=True)
+        for texts in (marked, Texts("unknown", lambda: iter(many)))
+    ]
+    rows = [
+        one.tables["measures"].filter(pl.col("layer").is_null(), measure="weight_share", group="cls").row(0, named=True)
+        for one in found
+    ]
+    wide, narrow = (row["high"] - row["low"] for row in rows)
+    assert narrow < 0.6 * wide
+    assert [row["n"] for row in rows] == [48, 48]
+    assert "Texts of one article are resampled together: 12 articles." in found[0].report.read_text(encoding="utf-8")
+
+
+def test_headings_of_wikitext_mark_articles(tmp_path):
+    lines = [" = A = ", " one . ", "", " = = past = = ", " two . ", " = B = ", " three . "]
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    texts = open_texts(tmp_path, "test")
+    assert texts.articles is not None
+    assert list(texts.articles()) == [0, 0, 1]
+    few = first_texts(texts, 2)
+    assert few.articles is not None
+    assert list(few.articles()) == [0, 0]
 
 
 def test_the_page_and_the_claim_say_how_many_queries_enter(done):

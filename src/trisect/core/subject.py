@@ -277,7 +277,8 @@ class SharingSubject(Subject, Protocol):
 class Texts:
     """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` starts from the first each time.
 
-    `options` are the words of a command line that name the same texts.
+    `options` are the words of a command line that name the same texts. `articles()` gives for each text the number of the
+    article (document) that it is from, null where none is marked; null itself where nobody knows.
     """
 
     name: str
@@ -285,6 +286,7 @@ class Texts:
     notes: Sequence[str] = field(default_factory=tuple)
     fingerprint: str = ""
     options: tuple[str, ...] = ()
+    articles: Callable[[], Iterator[int | None]] | None = None
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:

@@ -41,8 +41,13 @@ def first_texts(texts: Texts, limit: int) -> Texts:
         raise CorpusError(f"A limit of {limit} texts.", "At least one is needed.", "Give 1 or more, or leave it out.")
     note = f"Only the first {limit:,} texts are read."
     options = (*texts.options, "--limit", str(limit))
+    most, articles = min(limit, sys.maxsize), texts.articles
     return replace(
-        texts, texts=lambda: islice(texts.texts(), min(limit, sys.maxsize)), notes=(*texts.notes, note), options=options
+        texts,
+        texts=lambda: islice(texts.texts(), most),
+        notes=(*texts.notes, note),
+        options=options,
+        articles=None if articles is None else lambda: islice(articles(), most),
     )
 
 
@@ -65,7 +70,14 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     part, kind, options = source.parts[split], source.kind, _options(where, split, reader)
     notes = (*source.notes, kind.unit)
     name = f"{source.name}, {split}"
-    return Texts(name, lambda: (one.text for one in kind.raw(part)), notes, _mark(part), options)
+    return Texts(
+        name,
+        lambda: (one.text for one in kind.raw(part)),
+        notes,
+        _mark(part),
+        options,
+        lambda: (one.article for one in kind.raw(part)),
+    )
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:

@@ -35,12 +35,12 @@ class StackTally:
 
 
 class DrawnTexts:
-    """Values and intervals of numbers from `n` texts; every number meets the same draws."""
+    """Values and intervals of numbers from `n` texts in `units` articles (null: each is one); every number meets the same draws."""
 
-    def __init__(self, n: int, seed: int, draws: int = DRAWS) -> None:
-        self.n, self.seed = n, seed
+    def __init__(self, n: int, seed: int, draws: int = DRAWS, units: int | None = None) -> None:
+        self.n, self.seed, drawn = n, seed, n if units is None else units
         self.times, self.fewer = (
-            draw_times(np.random.default_rng(seed), min(n, groups), draws) for groups in (GROUPS, FEWER)
+            draw_times(np.random.default_rng(seed), min(drawn, groups), draws) for groups in (GROUPS, FEWER)
         )
 
     def sums(self, sums: Sums) -> DrawnEstimate:

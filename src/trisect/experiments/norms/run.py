@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,22 +41,31 @@ MISSING = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What a first look at the texts gives: how many, how many tokens, and the frequency rank of every token id."""
+    """What a first look at the texts gives: how many, how many tokens, and the frequency rank of every token id.
+
+    `articles` is the number of each text's article, from 0; null where none is marked.
+    """
 
     texts: int
     tokens: int
     ranks: torch.Tensor | None
     notes: tuple[str, ...]
+    articles: torch.Tensor | None = None
+
+    @property
+    def units(self) -> int:
+        """How many articles there are, or texts where none is marked: what is resampled."""
+        return self.texts if self.articles is None else int(self.articles.max()) + 1
 
 
 def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (science C1 to C4).
 
     Texts are gone through twice: once for the frequency of their tokens, without the model, then through the model.
-    Memory does not grow with their number. `block` says what mixing is of, and whose norm is shown beside that of
-    attention, which the claims are about: 'residual' (x added) or 'full' (and the layer norm). Intervals and claims
-    resample texts. Raises ModelError where no layer has a plain output projection, or where the block around one is not
-    known; CorpusError without texts.
+    Memory does not grow with their number, but for the numbers of their articles. `block` says what mixing is of, and whose norm
+    is shown beside that of attention, which the claims are about: 'residual' (x added) or 'full' (and the layer norm). Intervals
+    and claims resample articles, or texts where none is marked. Raises ModelError where no layer has a plain output projection, or
+    where the block around one is not known; CorpusError without texts.
     """
     subject, texts, block = bench.subject, bench.texts, settings.block
     layers = {p.address: p for p in subject.projections() if p.address in subject.shape.heads}
@@ -72,7 +82,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
         for one in subject.batches(texts.texts(), settings.batch):
             _read(subject, one, tallies, counted, around)
             step(one.rows[-1][0] + 1, counted.texts)
-    drawn, statistics = DrawnTexts(counted.texts, settings.seed), {}
+    drawn, statistics = DrawnTexts(counted.texts, settings.seed, units=counted.units), {}
     rows = [
         row for i, tally in enumerate(tallies.values()) for row in stack_rows(tally, drawn, {} if i else statistics)
     ]
@@ -86,12 +96,13 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     own = {} if orders is None else {"spearman_sep_layers": orders}
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
-        return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), GROUPS, own=own)
+        groups = min(counted.units, GROUPS)
+        return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), groups, own=own)
 
     whole = next(iter(tallies.values())).stack
     replicates = {
         (whole, None, None, None, name, None, None): Replicates(
-            found.draws, min(counted.texts, GROUPS), f"first {counted.texts}"
+            found.draws, min(counted.units, GROUPS), f"first {counted.texts}"
         )
         for name, found in statistics.items()
         if found.draws.ndim == 1
@@ -124,7 +135,18 @@ def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
         raise CorpusError(f"There is no text in {texts.name!r}.", "Nothing was read.", "Give texts, or another split.")
     if not known:
         notes["The model takes no token ids, so that there is no frequency to look at."] = None
-    return Counted(last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes))
+    articles = _articles(texts, last + 1)
+    if articles is not None:
+        notes[f"Texts of one article are resampled together: {int(articles.max()) + 1:,} articles."] = None
+    return Counted(last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes), articles)
+
+
+def _articles(texts: Texts, count: int) -> torch.Tensor | None:
+    """The number of each text's article, those before the first heading being one of their own; null where none is marked."""
+    given = [] if texts.articles is None else list(islice(texts.articles(), count))
+    if len(given) < count or all(one is None for one in given):
+        return None
+    return torch.from_numpy(np.unique([-1 if one is None else one for one in given], return_inverse=True)[1])
 
 
 @torch.no_grad()
@@ -160,7 +182,8 @@ def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, ca
     if ranks is not None and keys.ids is not None and keys is batch.source:
         real = keys.real.cpu()
         rank[real] = ranks[keys.ids.cpu()[real]]
-    group, fewer = (group_of(numbers, counted.texts, groups) for groups in (GROUPS, FEWER))
+    units = numbers if counted.articles is None else counted.articles[numbers]
+    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
     category = find_categories(keys, causal or stack == "dec")
     return Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
