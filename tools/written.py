@@ -247,6 +247,9 @@ Documents of four items (a, b, c) and a question that names an a; the answer is 
 ```sh
 trisect study roles --out roles
 ```
+
+The linear probe and LEACE were fitted on the text that the models were trained on; a study that is begun today fits them on held-out text
+([decision 108](../../docs/decisions/0108-probes-and-erasers-on-held-out-text.md)).
 """
 
 
@@ -259,6 +262,9 @@ the value its own word; the value of layer 1 the key's own word. Written by `pyt
 ```sh
 trisect study induction --out induction
 ```
+
+The linear probe and LEACE were fitted on the text that the models were trained on; a study that is begun today fits them on held-out text
+([decision 108](../../docs/decisions/0108-probes-and-erasers-on-held-out-text.md)).
 """
 
 
