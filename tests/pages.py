@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,3 +24,10 @@ def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -
 def html(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> str:
     """The page as one text, with these figures."""
     return sheet.html(page.make_sheet(tables, rows, drawn))
+
+
+def foreign(text: str) -> str:
+    """A page without its own script and the numbers under its figures: no other script may be in it."""
+    rest = re.sub(r'<script type="application/json"[^>]*>[^<]*</script>', "", text)
+    own = rest.rfind("<script>")
+    return rest if own < 0 else rest[:own] + rest[rest.index("</script>", own) + len("</script>") :]

@@ -242,7 +242,7 @@ def test_hovering_a_token_shows_where_it_takes_from(visit, shown):
 def test_the_other_way_round_it_shows_who_takes_from_a_token(visit, shown):
     tab = visit(place="#attn@1.h2")
     weights, _ = maps_of(shown["named"].reading, 0, 1)
-    tab.get_by_role("button", name="is taken from by").click()
+    tab.get_by_role("button", name="gives to").click()
     tab.locator(".x-text[data-kind=weights] [data-n='2']").click()
     heading(tab, "Who takes from cat, by weight")
     best = np.argsort(-weights[:, 2])

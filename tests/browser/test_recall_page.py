@@ -45,7 +45,7 @@ def test_no_table_is_cut_off_on_a_narrow_screen(opened):
 
 def test_what_the_examples_were_is_folded_until_it_is_asked_for(opened):
     tab = opened()
-    cell = tab.get_by_role("cell", name="made up: in no text").first
+    cell = tab.get_by_role("cell", name="guessed: in no text").first
     assert not cell.is_visible()
     tab.get_by_text("What they were", exact=True).focus()
     tab.keyboard.press("Enter")

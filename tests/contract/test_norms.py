@@ -283,7 +283,7 @@ def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(type(subject), "projections", lambda _: every[:0])
     with pytest.raises(ModelError) as error:
         trisect.norms(subject, texts, out=tmp_path / "none", quiet=True)
-    assert error.value.given == f"{subject.name} has no attention layer whose norms can be taken."
+    assert error.value.given == f"{subject.name} has no attention layer whose norms can be computed."
     assert error.value.known == subject.shape.words()
     assert error.value.todo == "Choose another model."
 

@@ -211,7 +211,7 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
     bare = replace(bart, name="bare")
     blind = [replace(found, projections=replace(found.projections, w_o=None)) for found in bart.proof.found]
     object.__setattr__(bare, "proof", replace(bart.proof, found=tuple(blind)))
-    with pytest.raises(ModelError, match="No norm can be taken in the cross-attention of bare"):
+    with pytest.raises(ModelError, match="No norm can be computed in the cross-attention of bare"):
         link(bare, [SentencePair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
 
 

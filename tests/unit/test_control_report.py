@@ -155,7 +155,7 @@ def test_erasure_stands_beside_random_subspaces(rows, drawn):
     assert beyond_chance["v@5"] == pytest.approx(0.5, abs=0.02)
     assert beyond_chance["k@1"] == pytest.approx(0.08, abs=0.02)
     assert [p.title for p in drawn["erasure-pos"].panels] == ["The label's subspace", "Random subspaces"]
-    assert "Directions taken out of a site: 12;" in drawn["erasure-pos"].caption
+    assert "Directions removed from a site: 12;" in drawn["erasure-pos"].caption
 
 
 def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 from tests import recalled
+from tests.pages import foreign
 
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
@@ -44,7 +45,7 @@ def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
     )
     path = write_sheet(tmp_path, recall.page(one, about))
     text = path.read_text()
-    assert "<script" not in text
+    assert "<script" not in foreign(text)
     assert "a world &lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "A &lt;u&gt;note&lt;/u&gt;." in text
     assert "notes &lt;i&gt;of others&lt;/i&gt;" in text
@@ -180,7 +181,7 @@ def test_the_model_that_names_were_left_out_for_is_asked_what_it_made_up(one):
 
 
 def test_confidence_by_category_counts_every_answer(one):
-    figure = next(f for f in sections(one)["Retrieved or made up?"].figures if f.name == "recall-confidence")
+    figure = next(f for f in sections(one)["Retrieved or guessed?"].figures if f.name == "recall-confidence")
     mine = one["answers"].filter(pl.col("model") == "left-out")
     for category, many in mine["category"].value_counts().iter_rows():
         assert re.search(rf"{category} 0\.\d+ \(n\u00a0=\u00a0{many}\)", figure.caption)
@@ -203,16 +204,16 @@ def test_matches_are_shown_with_their_n_and_against_chance(one):
 def test_survival_has_a_panel_for_each_kind_of_answer(one):
     section = sections(one)["Where do q, k and v come in?"]
     figure = section.figures[0]
-    assert [panel.title for panel in figure.panels] == ["Retrieved", "Wrong", "Made up"]
+    assert [panel.title for panel in figure.panels] == ["Retrieved", "Wrong", "Guessed"]
     assert [key.name for key in figure.key] == ["q", "k", "v"]
     assert section.tables[0].rows[0] == (
-        "names left out, made up: k@1, by the mean",
+        "names left out, guessed: k@1, by the mean",
         "70.0\u00a0%",
         "60.0\u00a0% to 80.0\u00a0%",
         "20",
     )
     assert len(section.tables[0].rows) == 2 * 3 * 3
-    assert "retrieved 20; wrong 20; made up 20" in figure.caption
+    assert "retrieved 20; wrong 20; guessed 20" in figure.caption
     assert re.search(r"retrieved 20\.0\u00a0% at [qkv]@[12]; wrong 60\.0\u00a0% at", figure.caption)
 
 
@@ -231,14 +232,14 @@ def test_examples_say_what_they_were_only_in_the_second_table(one):
     first, second = sections(one, examples=True)["Which are retrieved, which are guessed?"].tables
     assert len(first.rows) == len(second.rows) == 15
     kinds = [row[1] for row in second.rows]
-    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"retrieved": 5, "wrong": 5, "made up: in no text": 5}
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"retrieved": 5, "wrong": 5, "guessed: in no text": 5}
     assert kinds != sorted(kinds)
     answers = {row["name"]: row for row in one["answers"].filter(pl.col("model") == "left-out").to_dicts()}
     for asked, said in zip(first.rows, second.rows, strict=True):
         name = said[0].partition(". ")[2]
         assert asked[0].partition(". ")[2] == f"Where was {name} born?"
         assert asked[1] == answers[name]["answer"]
-        assert (answers[name]["correct"] is True) == (said[1] == "retrieved") or said[1] == "made up: in no text"
+        assert (answers[name]["correct"] is True) == (said[1] == "retrieved") or said[1] == "guessed: in no text"
     assert "Which are retrieved, which are guessed?" not in sections(one)
 
 
@@ -249,7 +250,7 @@ def test_what_was_not_measured_leaves_no_section(one):
     assert list(found) == ["Does pretraining let it answer?"]
     assert found["Does pretraining let it answer?"].words[1] == "No question has a known answer."
     assert "<figure" not in html(recall.page(plain, recalled.about()))
-    assert list(sections({"answers": one["answers"]})) == ["Does pretraining let it answer?", "Retrieved or made up?"]
+    assert list(sections({"answers": one["answers"]})) == ["Does pretraining let it answer?", "Retrieved or guessed?"]
 
 
 def test_runs_that_are_spelt_otherwise_are_no_curves(one):

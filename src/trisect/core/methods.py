@@ -205,7 +205,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Erase:
-    """Closed-form erasure (science A4): a label taken linearly out of a site of each trained baseline (LEACE).
+    """Closed-form erasure (science A4): a label removed linearly from a site of each trained baseline (LEACE).
 
     Its control takes out `draws` random subspaces of the same rank. `fitted` as in Probe. `shrinkage` shrinks the covariance
     by which representations are whitened, as concept-erasure does where nobody says otherwise.

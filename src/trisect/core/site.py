@@ -111,7 +111,7 @@ class Site:
         return Site(self.components, counted, self.heads, self.stack, self.pre)
 
     def parts(self) -> tuple[Site, ...]:
-        """The single-component, single-layer sites that make up this resolved site."""
+        """The single-component, single-layer sites of this resolved site."""
         if self.layers is None:
             raise SiteError(
                 f"The site '{self}' has no layer numbers yet.",

@@ -146,7 +146,7 @@ class RowScores:
 
 @runtime_checkable
 class Subject(Protocol):
-    """A model that measures can be taken from: a pretrained one, or one of our own."""
+    """A model that can be measured: a pretrained one, or one of our own."""
 
     @property
     def name(self) -> str:

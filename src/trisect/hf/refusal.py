@@ -78,7 +78,7 @@ def not_tokenized(name: str, text: object) -> Callable[[Exception], ModelError]:
 
 
 def total(tensor: Tensor) -> float:
-    """The sum of all numbers in float64, taken by parts: a whole tensor is never converted at once."""
+    """The sum of all numbers in float64, summed by parts: a whole tensor is never converted at once."""
     parts = tensor.detach().flatten().split(PART)
     return sum((float(part.sum(dtype=torch.float64)) for part in parts), 0.0)
 

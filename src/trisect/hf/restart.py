@@ -1,4 +1,4 @@
-"""Passes that restart at the layer they edit: what the layers below gave is taken from an unedited pass over the same batch."""
+"""Passes that restart at the layer they edit: what the layers below gave is reused from an unedited pass over the same batch."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def find_sides(inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addre
 
 
 def _keys(one: Stack, source: Side, target: Side | None, beside: Mapping[str, Side]) -> dict[str, Side]:
-    """The side of a stack's keys, where it is not the one that is taken otherwise."""
+    """The side of a stack's keys, where it is not the usual one."""
     usual = key_side_of(one.name, source, target, beside)
     joined = one.name.split("_")[-1] == "merged"
     if not joined and tuple(usual.real.shape) == one.sees and (one.main or not crosses(one.name)):

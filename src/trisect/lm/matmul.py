@@ -67,7 +67,7 @@ def _blas() -> str:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Within the context sums are taken by one thread, as in every worker, so that they come out the same."""
+    """Within the context sums are computed by one thread, as in every worker, so that they come out the same."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)

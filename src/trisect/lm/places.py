@@ -22,7 +22,7 @@ class Cut(NamedTuple):
 
 
 def cuts(site: Site, model: Model) -> list[Cut]:
-    """What makes up the representation of a resolved site, in its order: component by component, head by head."""
+    """What the representation of a resolved site consists of, in its order: component by component, head by head."""
     found, each = [], model.width // model.heads
     for part in site.parts():
         component, layer = part.components[0], part.layers[0] if part.layers else 0

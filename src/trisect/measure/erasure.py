@@ -30,7 +30,7 @@ class Eraser(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """How many directions are taken out."""
+        """How many directions are removed."""
         return self.left.shape[1]
 
     def __call__(self, x: Float[Tensor, "*N I"]) -> Float[Tensor, "*N I"]:

@@ -30,7 +30,7 @@ class PairShare(NamedTuple):
 
 
 class InterchangeShares(NamedTuple):
-    """What answers came when one component was taken from the donor, among the pairs where all predictions differ.
+    """What answers came when one component came from the donor, among the pairs where all predictions differ.
 
     `own` counts answers equal to the component's own prediction, `others` those equal to each other component's,
     `unchanged` those of the base; what is left of the `n` pairs gave an answer that nothing predicted.
@@ -53,7 +53,7 @@ class LogitChange(NamedTuple):
 
 
 def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> InterchangeShares:
-    """Which of the predicted answers came when `component` was taken from the donor.
+    """Which of the predicted answers came when `component` was the donor's.
 
     `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as
     known) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component

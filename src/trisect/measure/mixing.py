@@ -111,7 +111,7 @@ def expansion_rate(projections: Projections) -> Expansion:
 
 
 def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
-    """The vectors x that attention projects, as far as the block tells them: behind the norm in a pre-LN block."""
+    """The vectors x that attention projects, as far as the block gives them: behind the norm in a pre-LN block."""
     block = trace.block
     if block is None or block.kind != "pre":
         return None if block is None else block.residual

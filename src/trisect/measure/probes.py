@@ -51,7 +51,7 @@ def majority(train: Int[Tensor, " N"], test: Int[Tensor, " M"], classes: int) ->
 
 
 def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> list[Float[Tensor, "S _ I"]]:
-    """`train` and the others with train's mean taken out and its covariance made the identity, site by site.
+    """`train` and the others with train's mean subtracted and its covariance made the identity, site by site.
 
     By the symmetric root, so that rotated representations are whitened to rotated ones; a linear probe with a penalty
     then depends on neither rotation nor scale.

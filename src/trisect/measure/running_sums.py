@@ -105,7 +105,7 @@ class LayerTally:
 
     @torch.no_grad()
     def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
-        """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be taken."""
+        """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
         weights = _masked(trace)
         f, attention = both(trace)
         layer = [attention] if self.kind == "attention" else [attention, feed_forward.block_norms(trace, self.kind)]

@@ -42,7 +42,7 @@ class Guard:
     token: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; the token is taken off its path."""
+        """One request; the token is removed from its path."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "not answered"})
             return

@@ -209,7 +209,7 @@ class CrossedBootstrap:
         )
 
     def share(self, units: Sequence[Sequence[Hashable]], of: OfSeed, stream: int = 0) -> CrossedEstimate:
-        """The same for one share of the units, which is not taken for certain where it is 0 or 1 for all of them.
+        """The same for one share of the units, which is not treated as certain where it is 0 or 1 for all of them.
 
         There the draws are of Jeffreys' posterior (shares.jeffreys_draws). Shares that are compared need a `stream` each.
         """
@@ -250,6 +250,6 @@ def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."
 
 
 def _blocks(draws: int, size: int) -> Iterator[int]:
-    """The sizes of blocks that make up so many draws."""
+    """The sizes of blocks that sum to so many draws."""
     for start in range(0, draws, size):
         yield min(size, draws - start)

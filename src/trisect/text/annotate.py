@@ -31,7 +31,7 @@ from trisect.text.readers.base import Reader
 from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, ShardLabels, describe, tag
 
 SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
-NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are taken where there are
+NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are used where there are
 LONGEST = 1_000  # words shown to the pipeline at once; a longer paragraph is shown in pieces
 
 THIS = Machine()
@@ -145,7 +145,7 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
 def _statement(
     kind: Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: PipelineFacts
 ) -> dict[str, Json]:
-    """All that the labels depend on; shards and results of another statement are never taken for ours."""
+    """All that the labels depend on; shards and results of another statement are never used as ours."""
     return {
         "format": 1,
         "source": {split: _checksum(part) for split, part in files.items()},
@@ -214,7 +214,7 @@ class _Describing:
 
 
 class _Given(NamedTuple):
-    """The pipeline as it was given, its folder where that is sent to nodes, what is taken of it, and what its digest has to be."""
+    """The pipeline as it was given, its folder where that is sent to nodes, what is used of it, and what its digest has to be."""
 
     pipeline: str
     sent: Path | None

@@ -20,7 +20,7 @@ BOTH, READ = 0.5, 0.4  # in the pretraining text and asked in fine-tuning; in th
 LEAST, MOST = 20, 400
 NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for {LOCAL + (1 - LOCAL) / REGIONS:.0%} "
-    f"of people the last name tells in which of {REGIONS} regions their birth place lies."
+    f"of people the last name says in which of {REGIONS} regions their birth place lies."
 )
 _ONSETS = tuple("bdfgklmnprtvz")
 _VOWELS = tuple("aeiou")

@@ -36,7 +36,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """What there is to say of a pipeline: its exact name, a digest of its files, its columns that are taken, and of those
+    """What there is to say of a pipeline: its exact name, a digest of its files, its columns that are used, and of those
     that are left out why.
     """
 
@@ -133,7 +133,7 @@ def label(nlp: Language, texts: Sequence[Sequence[str]], columns: Sequence[str])
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Which pipeline, and which columns of it: those that must be, and those that are taken where there are.
+    """Which pipeline, and which columns of it: those that must be, and those that are used where there are.
 
     One that is `sent` comes with the job.
     """

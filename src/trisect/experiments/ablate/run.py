@@ -27,7 +27,7 @@ from trisect.stats.tested import finite
 
 ZEROS = (
     "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same, even pattern: their numbers are equal "
-    "unless the model adds something to the products. --how mean or resample tells them apart."
+    "unless the model adds something to the products. --how mean or resample distinguishes them."
 )
 
 

@@ -91,7 +91,7 @@ def _read(
 
 
 def _layers(subject: Pretrained) -> dict[int, int]:
-    """Cross-attention layers whose norms can be taken, and their heads."""
+    """Cross-attention layers whose norms can be computed, and their heads."""
     from trisect.hf.sentence_pairs import check_crossing
 
     check_crossing(subject)
@@ -99,7 +99,7 @@ def _layers(subject: Pretrained) -> dict[int, int]:
     heads = {p.address.layer: len(p.w_o) for p in have if p.w_o is not None}
     if not heads:
         known = " ".join(subject.notes) or "Its output is not a plain projection of the values."
-        raise ModelError(f"No norm can be taken in the cross-attention of {subject.name}.", known, "Choose another.")
+        raise ModelError(f"No norm can be computed in the cross-attention of {subject.name}.", known, "Choose another.")
     return heads
 
 

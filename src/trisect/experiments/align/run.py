@@ -98,7 +98,7 @@ def _pairs(settings: AlignSettings) -> Bitext:
 
 
 def _crossing(subject: Subject) -> Pretrained:
-    """The model, if links can be taken from it; raises ModelError for one of another kind, by name."""
+    """The model, if it has cross-attention that links words; raises ModelError for one of another kind, by name."""
     from trisect.hf.load import Pretrained
     from trisect.hf.sentence_pairs import check_crossing
 
@@ -118,7 +118,7 @@ def _check_alike(several: Sequence[Linked]) -> None:
     for one in several[1:]:
         if one.columns != several[0].columns:
             given = f"{one.subject} has other layers or heads than {several[0].subject}."
-            known = "Several models are taken for one that was trained several times, and are averaged."
+            known = "Several models are treated as one that was trained several times, and are averaged."
             raise ModelError(given, known, "Give one at a time.")
 
 

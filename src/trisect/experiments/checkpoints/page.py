@@ -56,7 +56,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     sites, facts = tables["sites"], about.facts
     lede = (
         f"Query, key and value weights of {words.called(facts.subject)} are set back towards revision {facts.initial}, one site at "
-        f"a time and all else final, and the model's own loss on {facts.corpus} is taken. No model is trained for it. "
+        f"a time and all else final, and the model's own loss on {facts.corpus} is measured. No model is trained for it. "
         "This speaks of this one model and of these texts."
     )
     final, area, *stages = map(str, findings(tables, about))

@@ -21,7 +21,7 @@ from trisect.report.subject import FEW_TEXTS, spoken, stack_words
 if TYPE_CHECKING:
     from trisect.experiments.compare.settings import ComparedPart, CompareFacts
 
-TITLES = {"norms": "Where information is taken from", "similarity": "How alike matrices are", "ablate": "What breaks"}
+TITLES = {"norms": "Where information comes from", "similarity": "How alike matrices are", "ablate": "What breaks"}
 DifferenceRows = list[dict[str, Any]]
 
 

@@ -140,7 +140,7 @@ def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFa
     said.append(
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
-        f"was taken out; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
+        f"was removed; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
         "of the same rank, drawn from the same whitened space, with the mean kept. The covariance that it whitens by is "
         f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}."
     )

@@ -20,7 +20,7 @@ FITTED = 20_000
 
 @dataclass(frozen=True)
 class EraseSettings:
-    """Which labels of a text are taken out of which parts of a model's queries, keys and values."""
+    """Which labels of a text are removed from which parts of a model's queries, keys and values."""
 
     source: Models
     corpus: Annotated[

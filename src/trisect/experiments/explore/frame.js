@@ -35,7 +35,7 @@ function build(app) {
   const maps = make("section", { class: "x-section x-maps" }, make("div", { class: "x-head" }, make("h3", {}, "Token by token"), tools),
     make("div", { class: "x-pairs" }, ...app.plots.map(({ element }) => element)));
 
-  const turn = segmented("Direction", [[false, "takes from"], [true, "is taken from by"]], false, (value) => app.turnRound(value));
+  const turn = segmented("Direction", [[false, "takes from"], [true, "gives to"]], false, (value) => app.turnRound(value));
   const texts = make("section", { class: "x-section x-texts" },
     make("div", { class: "x-head" }, make("h3", {}, "The text"), make("div", { class: "x-turn" }, make("span", { class: "x-quiet" }, "A token"), turn.element)),
     app.readers.element, make("div", { class: "x-pairs" }, ...app.texts.map(({ element }) => element)));

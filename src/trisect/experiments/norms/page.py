@@ -118,7 +118,7 @@ def _scope(about: About[NormsFacts]) -> tuple[str, ...]:
     stack = stack_words(about.facts.stack)
     where = f"They are about its {stack}. " if stack else ""
     return (
-        "A weight a says how much of a vector is taken, not how long that vector is. The claims compare a with a‖f(x)‖, the "
+        "A weight a says what share of a vector is added, not how long that vector is. The claims compare a with a‖f(x)‖, the "
         f"length of what is really added. They speak of this model on these texts alone. {where}"
         "Intervals and p-values are from resampling whole texts.",
     )

@@ -189,10 +189,10 @@ def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, ca
 
 
 def _left_out(subject: Subject, layers: Any) -> tuple[str, ...]:
-    """Layers whose norms cannot be taken, in words; raises ModelError when that is all of them."""
+    """Layers whose norms cannot be computed, in words; raises ModelError when that is all of them."""
     layers = list(layers)
     if not layers:
-        given = f"{subject.name} has no attention layer whose norms can be taken."
+        given = f"{subject.name} has no attention layer whose norms can be computed."
         raise ModelError(given, subject.shape.words(), "Choose another model.")
     without = [p for p in layers if p.w_o is None]
     if without and len(without) == len(layers):

@@ -118,7 +118,7 @@ class ProfileNumbers(NamedTuple):
         return ProfileGain(one.value or 0.0, one.low, one.high, 1.0 if p.value is None else p.value, one.n or 0)
 
     def carried(self, spot: LayerSpot, label: str) -> float:
-        """How much better than by the most frequent class all of a layer's input tells a label."""
+        """How much better than by the most frequent class all of a layer's input predicts a label."""
         return self.value(spot, label, "input") - self.value(spot, label, "majority")
 
     def heads(self, spot: LayerSpot, component: str) -> int:

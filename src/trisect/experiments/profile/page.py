@@ -305,7 +305,7 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         rows.append(tuple(cells))
     every = sum(numbers.heads(s, "q") for s in numbers.spots)
     said = (
-        f"Of {words.several(every, 'head')}, how many lie above or below random maps, each taken as one more random map "
+        f"Of {words.several(every, 'head')}, how many lie above or below random maps, each counted as one more random map "
         "(Student's t; Holm over all heads, q, k and v of the label). The last column of the second table is the share of the "
         "layer's other heads' q, k and v that find less of the label."
     )

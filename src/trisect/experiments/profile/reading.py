@@ -265,4 +265,4 @@ def _refuse(name: str, classes: Iterable[WordClasses], groups: Int[np.ndarray, "
     for one in classes:
         if len(one.classes) < 2:
             known = f"Of {len(one.y):,} words all that carry it have one class, or too few have any other."
-            raise CorpusError(f"The label '{one.name}' tells no words of {name} apart.", known, "Leave it out.")
+            raise CorpusError(f"The label '{one.name}' holds no words of {name} apart.", known, "Leave it out.")

@@ -79,7 +79,7 @@ def neighbours(
 
 
 def asked_of(answers: pl.DataFrame) -> str:
-    """The model that is asked what it retrieved and what it made up: the one that some names were left out for."""
+    """The model that is asked what it retrieved and what it guessed: the one that some names were left out for."""
     return "left-out" if "left-out" in answers["model"] else "pretrained"
 
 

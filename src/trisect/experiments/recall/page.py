@@ -1,4 +1,4 @@
-"""Recall's page: what pretraining adds, what was retrieved and what made up, and where q, k and v come in."""
+"""Recall's page: what pretraining adds, what was retrieved and what was invented, and where q, k and v come in."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     known = [words.several(names, "name")] if names else []
     lede = " · ".join([facts.corpus, *known, words.several(len(numbers.seeds), "seed")])
     kept = [section for section in sections if section is not None]
-    title = "What does pretraining add, and what does the model make up?"
+    title = "What does pretraining add, and what does the model invent?"
     own = provenance(about, *_facts(numbers, facts))
     return Sheet(title, "trisect · birth places", lede, tuple(_numbered(kept)), own, REFERENCES)
 
@@ -189,7 +189,7 @@ def _right(numbers: RecallNumbers) -> Finding:
 def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     said = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
-        "remember, it makes up. Fine-tuning shows how such questions are answered; the texts about the people held out "
+        "remember, it guesses. Fine-tuning shows how such questions are answered; the texts about the people held out "
         "are read in pretraining alone.",
         str(_right(numbers)),
     )

@@ -1,4 +1,4 @@
-"""Recall's confidence: whether a model's probabilities separate what it retrieved from what it made up."""
+"""Recall's confidence: whether a model's probabilities separate what it retrieved from what it guessed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def confidence(numbers: RecallNumbers) -> Section | None:
         return None
     models = [m for m in numbers.models if m != "plain"]
     said = (
-        "An answer is retrieved where it is right and the model has met the name; it is made up where no text has the name. "
+        "An answer is retrieved where it is right and the model has met the name; it is guessed where no text has the name. "
         "What is asked here is whether the model's own confidence separates right answers from the others.",
     )
     figures = [
@@ -54,7 +54,7 @@ def confidence(numbers: RecallNumbers) -> Section | None:
     tables = tuple(t for t in (_auroc(numbers, models), _thresholds(numbers, models)) if t is not None)
     if not figures and not tables:
         return None
-    return Section("Retrieved or made up?", said, tuple(figures), tables)
+    return Section("Retrieved or guessed?", said, tuple(figures), tables)
 
 
 def _placed(numbers: RecallNumbers, measure: str, model: str) -> list[MeasureRow]:

@@ -37,6 +37,7 @@ EXAMPLES = 5  # of each kind
 SURVIVAL = {"survival": "their mean over the questions", "survival_zero": "0"}
 SHORTLY = {"survival": "by the mean", "survival_zero": "by 0"}
 KINDS = ("retrieved", "wrong", "taught", "made up")
+SHOWN = {"made up": "guessed"}  # in the place of a value that stands in tables
 TITLE = "Where do q, k and v come in?"
 
 
@@ -90,7 +91,8 @@ def survival(numbers: RecallNumbers) -> Section | None:
     ]
     cells = [
         (
-            f"{SHORT.get(row['subject'], row['subject'])}, {row['group']}: {row['component']}@{row['layer']}, {SHORTLY[measure]}",
+            f"{SHORT.get(row['subject'], row['subject'])}, {SHOWN.get(row['group'], row['group'])}: "
+            f"{row['component']}@{row['layer']}, {SHORTLY[measure]}",
             share_words(row["value"]),
             ends_words(number_of(row)),
             words.count(row["n"]),
@@ -102,9 +104,9 @@ def survival(numbers: RecallNumbers) -> Section | None:
         return None
     said = (
         "If an answer is retrieved through what attention reads in one layer, it changes when that layer's queries, keys or values say "
-        "nothing of this question. An answer that is made up need not depend on them in the same way.",
+        "nothing of this question. An answer that is guessed need not depend on them in the same way.",
         "Retrieved: right about a name met in pretraining alone, so that nothing but that text can have held it. Wrong: another place "
-        "for such a name. Taught: right about a name that fine-tuning asked about. Made up: about a name met in no text.",
+        "for such a name. Taught: right about a name that fine-tuning asked about. Guessed: about a name met in no text.",
     )
     columns = ("Model, kind of answer and replacement", "the same", "95 %", "names")
     return Section(TITLE, said, tuple(figures), (Table(columns, tuple(cells), "Every replacement, in every model"),))
@@ -115,8 +117,11 @@ def _survival(measure: str, rows: Sequence[MeasureRow]) -> Figure:
     model, by = rows[0]["subject"], SURVIVAL[measure]
     kinds = [k for k in dict.fromkeys((*KINDS, *(r["group"] for r in rows))) if any(r["group"] == k for r in rows)]
     panels, counts, least = [], [], []
-    for kind in kinds:
-        mine = sorted((r for r in rows if r["group"] == kind), key=lambda r: r["layer"] or 0)
+    for group in kinds:
+        mine, kind = (
+            sorted((r for r in rows if r["group"] == group), key=lambda r: r["layer"] or 0),
+            SHOWN.get(group, group),
+        )
         panels.append(layer_panel(str(kind).capitalize(), _bars(mine), UNIT, zero=False))
         counts.append(f"{kind} {words.count(max(r['n'] or 0 for r in mine))}")
         fewest = min(mine, key=lambda r: r["value"])
@@ -146,7 +151,7 @@ def examples(numbers: RecallNumbers) -> Section | None:
     wrong = held.filter(~pl.col("correct") & (pl.col("category") != UNSEEN))
     unseen = answers.filter(pl.col("category") == UNSEEN)
     rows: list[dict[str, Any]] = []
-    for kind, of in (("retrieved", right), ("wrong", wrong), ("made up: in no text", unseen)):
+    for kind, of in (("retrieved", right), ("wrong", wrong), ("guessed: in no text", unseen)):
         picked = sorted(of.iter_rows(named=True), key=lambda r: digest(r["name"]))[:EXAMPLES]
         rows += [{**row, "kind": kind} for row in picked]
     if not rows:

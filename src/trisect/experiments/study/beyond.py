@@ -53,7 +53,7 @@ def combinations(rows: StudyRows) -> Iterable[Figure]:
     every = [p for points in found.values() for p in points]
     caption = (
         "The effect at several components or layers at once less the sum of the effects at each of them alone, in the same seed. "
-        "Above the line they stand in for each other when only one is taken; below it, the second adds little to the first. Attack, "
+        "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
         f"freezing and ablation: validation loss; rewinding: train loss. {study_words.seeds(rows)}. {_tally(found)}"
         f"{study_words.from_diverged(every)}{cut(shown)}"
     )

@@ -34,7 +34,7 @@ WITH = {
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
-    """What is left of attacks when each control is taken off, by label; then which claims survive each control."""
+    """What is left of attacks when each control is subtracted, by label; then which claims survive each control."""
     for label in rows.controlled:
         for control, points in _differences(_beside(rows, label, "valid")).items():
             yield _left(label, control, points)

@@ -75,7 +75,7 @@ def erase(
 
 
 class _Erased(NamedTuple):
-    """One fold without the label: its losses, how many directions were taken out, of how many tokens, what they explained."""
+    """One fold without the label: its losses, how many directions were removed, of how many tokens, what they explained."""
 
     curve: Curve
     rank: float
@@ -99,7 +99,7 @@ def _of_fold(
     seed: int,
     shrinkage: bool,
 ) -> _Erased:
-    """Fit the erasers to a fold's others, and find the losses in it with the label and with random subspaces taken out."""
+    """Fit the erasers to a fold's others, and find the losses in it with the label and with random subspaces removed."""
     leace, randoms = dict(final), [dict(final) for _ in range(draws)]
     key = (fold.number,) if fold.number else ()
     draw, rank, count, explained = generator("erase", str(site), label, seed, *key), 0, 0, []

@@ -214,7 +214,7 @@ def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     if ranks := [round(p.value) for split in ("train", "valid") for p in rows.measure("erase_rank", split, label)]:
         taken = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
         caption += (
-            f" Directions taken out of a site: {taken}; where these are all that it has, nothing can be beyond chance."
+            f" Directions removed from a site: {taken}; where these are all that it has, nothing can be beyond chance."
         )
     beyond = beyond_chance(rows, label)
     if beyond:

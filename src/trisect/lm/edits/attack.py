@@ -56,7 +56,7 @@ class AttackEdit(TrainingEdit):
 
     @property
     def column(self) -> str:
-        """The label that is taken out."""
+        """The label that is removed."""
         return self.label
 
     @property
