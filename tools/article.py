@@ -132,7 +132,15 @@ def verdicts(place: str | None) -> dict[str, tuple[str, str, str]]:
 def _why(row: Mapping[str, object]) -> str:
     """The reason of a verdict, and how many of its runs collapsed."""
     fallen = row.get("collapsed")
-    return "; ".join(filter(None, (str(row["reason"] or ""), f"{fallen} of its runs collapsed" if fallen else "")))
+    return "; ".join(
+        filter(
+            None,
+            (
+                str(row["reason"] or "").replace("drawn anew", "resampled"),
+                f"{fallen} of its runs collapsed" if fallen else "",
+            ),
+        )
+    )
 
 
 def claims() -> list[str]:
