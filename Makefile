@@ -21,7 +21,8 @@ study: .venv/installed
 
 test: .venv/ready
 	$(BIN)/ruff check src tests tools bench
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit tests/property tests/golden
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --jaxtyping-packages= tests/contract tests/browser
 
 test-ray: .venv/ready
 	$(BIN)/python -m pytest -m ray tests/contract
@@ -35,7 +36,7 @@ types: .venv/ready
 	$(BIN)/pyright
 
 quick: .venv/ready
-	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/property tests/golden
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit tests/property tests/golden
 
 docs: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, ModelError, StudyError
+from trisect.core.fields import build
+from trisect.core.machine import Machine
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
+from trisect.core.trace import Reading
 from trisect.experiments.study.result import Study
-from trisect.lab.inputs import open_any
+from trisect.lab.folder import is_study
+from trisect.lab.inputs import Workers, open_any
 from trisect.lab.subject import load as load
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
@@ -71,7 +75,6 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
 
     A text may be a pair, source and target; the row counts from 0.
     """
-    from trisect.core.trace import Reading
     from trisect.experiments.explore.run import explore as show
 
     if isinstance(text, int):
@@ -170,7 +173,6 @@ def check(out: str | Path) -> list[StudyError]:
     altered or of another run, saying what to do. Changes nothing.
     """
     from trisect.experiments.study.check import check_study
-    from trisect.lab.folder import is_study
     from trisect.lab.whole_run import check_run, has_run
 
     folder = Path(out)
@@ -230,9 +232,6 @@ def annotate(
     null is pos and dep, and tag and ent where the pipeline sets them. Call it again to resume.
     Needs the extra `trisect[annotate]`.
     """
-    from trisect.core.fields import build
-    from trisect.core.machine import Machine
-    from trisect.lab.inputs import Workers
     from trisect.text.annotate import annotate as label
 
     given = {"workers": workers, "engine": engine, "address": address, "scratch": scratch, "losses": losses}

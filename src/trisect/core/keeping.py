@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -46,8 +47,6 @@ def dataset_of(parts: Iterable[KeptPart], said: Mapping[str, Json]) -> Any:
     """An xarray.Dataset: a variable for each part that has axes, called by their kind and length, so that lengths agree."""
     if not there("xarray"):
         raise SpecError("to_xarray needs the package xarray.", "It is not installed here.", "Run: pip install xarray.")
-    import importlib
-
     xarray: Any = importlib.import_module("xarray")
     variables: dict[str, Any] = {}
     for part in parts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -127,7 +128,8 @@ class World:
             for some in zip(*kept, strict=True)
         )
         found = self._pairs(base, donor)
-        named = {name: self._spell(self.answer(value)) for name, value in predictions(base, donor).items()}
+        known = self.vocabulary
+        named = {name: _spell(known, self.answer(value)) for name, value in predictions(base, donor).items()}
         return found._replace(predicted={name: words for name, words in named.items() if name != "unchanged"})
 
     def near_pairs(self, count: int, seed: int, column: str) -> DonorPairs:
@@ -137,12 +139,9 @@ class World:
         return self._pairs(base, self.changed(base, column, rng))
 
     def _pairs(self, base: Lookup, donor: Lookup) -> DonorPairs:
-        bases, donors = (tuple(self._spell(row) for row in self.write(some)[:, :-1]) for some in (base, donor))
-        return DonorPairs(bases, donors, self._spell(self.answer(_at(base.value, base.asked))), {})
-
-    def _spell(self, numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:
         words = self.vocabulary
-        return tuple(words[i] for i in numbers.tolist())
+        bases, donors = (tuple(_spell(words, row) for row in self.write(some)[:, :-1]) for some in (base, donor))
+        return DonorPairs(bases, donors, _spell(words, self.answer(_at(base.value, base.asked))), {})
 
 
 def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]:
@@ -304,8 +303,13 @@ def is_generated(where: str | Path) -> bool:
 
 
 def generate(where: str | Path) -> Corpus:
-    """The generated text of that name."""
-    return embedded() if str(where) == "embedded" else WORLDS[str(where)].corpus()
+    """The generated text of that name; made once in a process."""
+    return _generated(str(where))
+
+
+@cache
+def _generated(name: str) -> Corpus:
+    return embedded() if name == "embedded" else WORLDS[name].corpus()
 
 
 def world_of(corpus: Corpus) -> World:
@@ -328,6 +332,10 @@ def _placed(size: tuple[int, int], where: slice, values: Int[np.ndarray, "N W"])
     labels = np.full(size, -1)
     labels[:, where] = values
     return labels
+
+
+def _spell(words: tuple[str, ...], numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:
+    return tuple(words[i] for i in numbers.tolist())
 
 
 def _upto(size: int) -> range:

@@ -12,6 +12,7 @@ from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Bench, Measured
+from trisect.measure.norms import per_layer, transformed_norms
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
@@ -116,8 +117,6 @@ def _row(trace: Trace, row: int) -> Trace:
 
 
 def _layer(trace: Trace, model: str) -> Layer:
-    from trisect.measure.norms import per_layer, transformed_norms
-
     if not bool(trace.weights.isfinite().all()):
         known = f"The weights of {trace.address} hold values that are not finite."
         raise TrisectError(f"{model!r} cannot be shown.", known, "Load the model in float32, or look at its weights.")
