@@ -13,10 +13,11 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.methods import Erase, Probe
 from trisect.core.site import Site
-from trisect.experiments.study import erasing
+from trisect.experiments.study import erasing, words
 from trisect.experiments.study.folds import Fold, deal
 from trisect.experiments.study.ledger import join_ledger, repeating
 from trisect.experiments.study.probing import probe, read_folds
+from trisect.experiments.study.rows import StudyRows
 from trisect.lab.folder import Folder
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import initial, layout, views
@@ -228,3 +229,20 @@ def test_a_text_to_fit_on_that_is_none_is_refused():
         Probe(fitted="test")
     assert caught.value.known == "Probes and erasers are fitted on held-out or train text."
     assert caught.value.todo == "Use one of them, or leave it out."
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({}, "fitted on the text that the model was trained on"),
+        ({"fitted": "train"}, "fitted on the text that the model was trained on"),
+        ({"fitted": "held-out"}, "fitted on other parts of the held-out text"),
+    ],
+)
+def test_a_page_says_on_which_text_its_probes_and_erasers_were_fitted(stated, said):
+    rows = StudyRows.of(
+        {}, {"experiment": {"probe": {"sites": None, "kinds": [], **stated}, "erase": {"draws": 1, **stated}}}
+    )
+    for kind in ("probe", "erase"):
+        assert words.fitted(rows, kind).startswith(said)
+    assert ("shrunk" in words.fitted(rows, "erase")) == (said != "fitted on the text that the model was trained on")

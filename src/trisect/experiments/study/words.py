@@ -33,7 +33,7 @@ def fitted(rows: StudyRows, kind: str) -> str:
     if stated is not None and stated.get("fitted", ON_TRAIN) == ON_TRAIN:
         return "fitted on the text that the model was trained on (as studies of revision 1 did)"
     shrunk = "" if kind == "probe" else ", with the covariance " + ("not " * (not _shrinks(stated))) + "shrunk"
-    return f"fitted on other articles of the held-out text (cross-fitted){shrunk}"
+    return f"fitted on other parts of the held-out text (cross-fitted, by whole articles where it has such){shrunk}"
 
 
 def _shrinks(stated: ProbeData | EraseData | None) -> bool:
