@@ -245,3 +245,21 @@ def test_a_default_place_is_one_folder_here(tmp_path, monkeypatch):
     with pytest.raises(StudyError, match=r"a/b"):
         _place(STUDY, STUDY.settings(), None, (), "a/b")
     assert _place(STUDY, STUDY.settings(), None, (), "quick") == Path("study-quick")
+
+
+def test_every_command_that_works_for_a_while_has_json_and_quiet_and_every_one_with_a_page_open():
+    nested = {"annotate": main.commands["corpus"], "show": main.commands["corpus"]}
+    own = {name: one for name, one in main.commands.items() if name not in ("serve", "corpus", "claims")}
+    own |= {name: group.commands[name] for name, group in nested.items()}  # pyright: ignore[reportAttributeAccessIssue]
+    for name, one in own.items():
+        options = {option for parameter in one.params for option in parameter.opts}
+        assert {"--json", "--quiet"} <= options, name
+    for name in ("report", *(e.name for e in EXPERIMENTS if e.paged)):
+        assert "--open" in {option for parameter in own[name].params for option in parameter.opts}, name
+
+
+def test_a_utility_that_is_quiet_prints_its_reply_alone():
+    done = call("plan", "quick", "--quiet", "--json")
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    assert json.loads(done.stdout)

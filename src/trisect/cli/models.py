@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ import click
 from trisect.cli.group import main
 from trisect.cli.options import columns
 from trisect.cli.terminal import say, say_json, say_step
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, StudyError
 
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -34,6 +34,7 @@ def model_options(function: C) -> C:
 @main.command()
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 def check(
     model: str,
     revision: str | None,
@@ -43,6 +44,7 @@ def check(
     pickle: bool,
     remote_code: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Verify that a model is read exactly as it computes, layer by layer; or check every file of a results folder.
 
@@ -65,9 +67,11 @@ def check(
         if wrong := [name for name, value in given.items() if value]:
             known = "It is of models; this is a folder of results, whose files are read."
             raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")
-        _check_folder(model)
+        with screen("trisect check", quiet, say_step):
+            found = calls.check(model)
+        _say_folder(model, found)
         return
-    with screen("trisect check", line=say_step):
+    with screen("trisect check", quiet, say_step):
         proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
     rows = proof.rows()
     if as_json:
@@ -82,12 +86,10 @@ def check(
         raise proof.refusal
 
 
-def _check_folder(out: str) -> None:
-    from trisect import calls
+def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     from trisect.experiments.study.check import unfinished
     from trisect.lab.folder import is_study
 
-    found = calls.check(out)
     for error in found:
         say(f"trisect: {error}", err=True)
     if found:

@@ -17,6 +17,7 @@ from trisect.core.fields import MOST_SEEDS, Declared, build, flat
 from trisect.lab.experiment import Experiment, Result, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
+QUIET = click.Option(["--quiet"], is_flag=True, help="Show no progress.")
 SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRING}
 
@@ -71,15 +72,18 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
 def utility(one: Utility[Any]) -> click.Command:
     """The command of a utility."""
 
-    def call(as_json: bool, **named: Any) -> None:
-        reply = one.reply(build(one.settings, parsed(one.settings, named)))
+    def call(as_json: bool, quiet: bool, **named: Any) -> None:
+        from trisect.lab.live import screen  # with rich, which --help does without
+
+        with screen(f"trisect {one.name}", quiet, say_step):
+            reply = one.reply(build(one.settings, parsed(one.settings, named)))
         if as_json:
             say_json(reply.data())
         else:
             say("\n".join(reply.words()))
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
-    return make(one.name, one.help, one.settings, [*parameters_of(one.settings), flag], call)
+    return make(one.name, one.help, one.settings, [*parameters_of(one.settings), flag, QUIET], call)
 
 
 def make(

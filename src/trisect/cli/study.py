@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trisect.cli.group import main
-from trisect.cli.terminal import open_page, say, say_json
+from trisect.cli.terminal import open_page, say, say_json, say_step
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 @main.command()
 @click.argument("out", metavar="OUT")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser at the end.")
-def report(out: str, opens: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print where the page is as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
     """Rebuild the tables, figures and report of a study without training.
 
     \b
     trisect report study
     """
     from trisect import calls
+    from trisect.lab.live import screen
 
-    made = calls.render(out).report.resolve()
-    say(made)
+    with screen("trisect report", quiet, say_step):
+        made = calls.render(out).report.resolve()
+    say_json({"report": str(made)}) if as_json else say(made)
     if opens:
         open_page(made)
 
@@ -56,16 +60,19 @@ def corpus() -> None:
 @click.argument("folder", metavar="DIR")
 @click.option("--reader", help=f"{HELP}.  [default: detected]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def show(folder: str, reader: str | None, as_json: bool) -> None:
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
     """Print a text's splits, tokens, types, rows and columns, and its labels.
 
     \b
     trisect corpus show embedded
     """
     from trisect import calls
+    from trisect.lab.live import screen
     from trisect.text.overview import describe
 
-    facts = describe(calls.corpus(folder, reader))
+    with screen("trisect corpus show", quiet, say_step):
+        facts = describe(calls.corpus(folder, reader))
     say_json(facts, 1) if as_json else say("\n".join(_corpus_lines(facts)))
 
 
@@ -83,6 +90,8 @@ def show(folder: str, reader: str | None, as_json: bool) -> None:
 @click.option("--address", help="A Ray cluster that is there: auto, or HOST:PORT.")
 @click.option("--scratch", help="A folder or URL that all its nodes reach, for large files.")
 @click.option("--losses", type=int, default=3, show_default=True, help="A job lost so many times is given up.")
+@click.option("--json", "as_json", is_flag=True, help="Print the folder and what there is to note as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 def annotate(
     source: str,
     pipeline: str,
@@ -91,6 +100,8 @@ def annotate(
     placeholder: str,
     columns: str | None,
     workers: int | None,
+    as_json: bool,
+    quiet: bool,
     **cluster: Any,
 ) -> None:
     """Label every token with spaCy's part of speech, tag, relation and entity type; resumes where it stopped.
@@ -101,8 +112,11 @@ def annotate(
     from trisect import calls
     from trisect.lab.live import bar
 
-    with bar("annotate") as progress:
+    with bar("annotate", quiet) as progress:
         made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns), **cluster)
+    if as_json:
+        say_json({"folder": out, "notes": list(made.notes)})
+        return
     for note in made.notes:
         say(note, err=True)
     say(out)
