@@ -4,7 +4,15 @@ import pytest
 
 from trisect.core.errors import CorpusError
 from trisect.text.bindings import FROM_BASE, FROM_DONOR, NO_WORD
-from trisect.text.translations import BegunTranslation, TranslatedText, draw_translations, predicted_words
+from trisect.text.bitext import SentencePair
+from trisect.text.generated_bitext import RoledSentence
+from trisect.text.translations import (
+    BegunTranslation,
+    TranslatedText,
+    draw_translations,
+    predicted_words,
+    read_roles,
+)
 
 
 def word_ids(texts):
@@ -49,6 +57,15 @@ def test_a_pair_whose_answers_are_not_all_different_is_none():
     assert predicted_words(BegunTranslation(BASE, 1), BegunTranslation(BASE, 1)) is None
 
 
+def test_a_word_that_stands_for_several_or_for_none_has_no_place():
+    links = frozenset({(0, 0), (1, 1), (1, 2), (2, 3), (3, 3), (4, 4)})
+    pair = SentencePair(tuple("abcde"), tuple("ABCDE"), links, links)
+    roles = {0: "adverb", 1: "verb", 2: "subject noun", 3: "object noun", 4: "determiner"}
+    found = read_roles(RoledSentence(pair, roles), frozenset("ABCD"))
+    assert (found.places, found.words, found.asked) == ({"adverb": 0}, {0: "A"}, {0: "adverb"})
+    assert read_roles(RoledSentence(pair, roles), frozenset("ABCDE")).places == {"adverb": 0, "determiner": 4}
+
+
 def test_pairs_are_different_begun_as_far_and_a_function_of_the_seed():
     pairs = draw_translations(word_ids, 60, 3)
     assert pairs == draw_translations(word_ids, 60, 3) != draw_translations(word_ids, 60, 4)
@@ -71,6 +88,22 @@ def test_a_tokenizer_that_splits_words_is_refused_with_what_to_do():
         draw_translations(letters, 5, 0)
     assert "one token" in raised.value.known
     assert "translate-train" in raised.value.todo
+
+
+def test_words_that_share_a_token_are_no_answers():
+    one, other, *_ = sorted(
+        {word.strip() for pair in draw_translations(word_ids, 5, 1) for word in pair.answers.values()}
+    )
+
+    def merged(texts):
+        alike = {
+            text: tuple(" ".join(one if w == other else w for w in side.split()) for side in text) for text in texts
+        }
+        return word_ids([alike[text] for text in texts])
+
+    found = {word.strip() for pair in draw_translations(merged, 5, 1) for word in pair.answers.values()}
+    assert found
+    assert not {one, other} & found
 
 
 def test_more_pairs_than_there_are_is_refused_with_how_many_were_found():

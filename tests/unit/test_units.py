@@ -142,6 +142,14 @@ def test_a_folder_of_checkpoints_is_its_revisions_in_their_order_one_at_a_time(f
     assert "no sample" in found.report.read_text(encoding="utf-8")
 
 
+def test_revisions_are_no_sample_and_have_no_verdict_over_them(folder, tmp_path):
+    done = trisect.norms(folder, TEXTS, out=tmp_path / "out", quiet=True)
+    facts: Any = done.about.facts
+    assert facts.units == "revisions"
+    assert set(done.tables["claims_by_model"]["model"]) == set(facts.names)
+    assert not {"claims", "over_models"} & set(done.tables)
+
+
 def test_revisions_and_models_are_told_apart(folder):
     steps = [f"{folder}@{name}" for name in ("step10", "step9")]
     assert units(*steps).kind == "revisions"
@@ -252,6 +260,16 @@ def test_a_model_that_is_not_there_is_met_before_any_is_measured(folder, three, 
     with pytest.raises(ModelError, match="copy has the weights of step9"):
         trisect.ablate([folder / "step9", folder / "step10", copy], TEXTS, out=tmp_path / "out", quiet=True)
     assert opened == []
+
+
+def test_the_same_weights_in_other_files_are_met_when_they_are_opened(folder, tmp_path):
+    model: Any = tinyhf.gpt2(1)
+    model.save_pretrained(tmp_path / "cut", max_shard_size="20KB")
+    tinyhf.tokenizer(False).save_pretrained(tmp_path / "cut")
+    assert len(list((tmp_path / "cut").glob("*.safetensors"))) > 1
+    with pytest.raises(ModelError, match="cut has the weights of step9"):
+        trisect.ablate([folder / "step9", tmp_path / "cut"], TEXTS, sites="v@1", out=tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_subfolders_say_what_they_are_read_as(folder):
