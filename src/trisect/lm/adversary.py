@@ -20,6 +20,7 @@ from trisect.core.spec import Model
 from trisect.lm.controls import control_labels, label_prior, shares
 from trisect.lm.descent import moments, restore_moments
 from trisect.lm.edits.base import Aim, Reach
+from trisect.lm.feed import known_of
 from trisect.lm.fleet import Block, Place, generator, views
 from trisect.lm.places import push, representation, width_of
 from trisect.text.corpus import Corpus
@@ -105,6 +106,7 @@ class Attackers:
                 values.uniform_(-bound, bound, generator=draw)
         self.flat = one.to(device, dtype).repeat(len(targets), 1)
         self.places = places
+        self.strength = torch.tensor([t.strength for t in targets], device=device, dtype=dtype)  # the λ of each attack
         self.mean = torch.zeros(DEPTH - 1, len(targets), model.width, device=device, dtype=dtype)
         self.variance = torch.ones_like(self.mean)
         self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True)
@@ -123,11 +125,6 @@ class Attackers:
         """What is to be predicted of those next words: their labels, or the control labels of those that have one."""
         y = labels[self.label]
         return y if self.drawn is None else torch.where(y >= 0, self.drawn[targets], y)
-
-    @property
-    def strength(self) -> Float[Tensor, " A"]:
-        """The λ of each attack."""
-        return torch.tensor([t.strength for t in self.targets], device=self.flat.device, dtype=self.flat.dtype)
 
     def gather(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
         """Each attacker's input, one column a token."""
@@ -155,9 +152,14 @@ class Attackers:
             ).view_as(x)
         return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
 
-    def learn(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> AdversaryScores | None:
-        """One step on each attacker's own cross-entropy, representations held still; null without two labelled tokens."""
-        known = (y >= 0).nonzero()[:, 0]
+    def learn(
+        self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
+    ) -> AdversaryScores | None:
+        """One step on each attacker's own cross-entropy, representations held still; null without two labelled tokens.
+
+        `known` are the places of tokens with a label, where the caller has them.
+        """
+        known = _places(y, known)
         if len(known) < 2:
             return None
         leaves = {n: v.detach().requires_grad_() for n, v in views(self.flat, self.places).items()}
@@ -173,22 +175,24 @@ class Attackers:
         targets: Int[Tensor, " N"],
         labels: Mapping[str, Int[Tensor, " N"]],
         into: Mapping[Block, Tensor],
-    ) -> dict[int, dict[str, float]]:
+    ) -> dict[int, dict[str, Tensor]]:
         """Learn from one window, then add the gradient of the attacks to that of the blocks (see `lm/edits/base.py`)."""
-        x, y = self.gather(kept), self.answers(targets, labels)
-        verdicts = self.learn(x, y)
+        x, y, known = self.gather(kept), self.answers(targets, labels), known_of(labels, self.label)
+        verdicts = self.learn(x, y, known)
         if verdicts is None:
             return {}
-        self.scatter(self.gradient(x, y), into)
-        loss, correct = verdicts.loss.mean(1).tolist(), verdicts.correct.double().mean(1).tolist()
+        self.scatter(self.gradient(x, y, known), into)
+        loss, correct = verdicts.loss.mean(1).double(), verdicts.correct.double().mean(1)
         return {t.slot: dict(zip(NAMES, (loss[i], correct[i]), strict=True)) for i, t in enumerate(self.targets)}
 
-    def gradient(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> Float[Tensor, "A I N"]:
+    def gradient(
+        self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
+    ) -> Float[Tensor, "A I N"]:
         """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (science A4).
 
         Where the attack is bounded, that of λ·KL(prior ‖ A(x)).
         """
-        known = (y >= 0).nonzero()[:, 0]
+        known = _places(y, known)
         leaf = x.detach().requires_grad_()
         if len(known) < 2:
             return torch.zeros_like(x)
@@ -202,9 +206,11 @@ class Attackers:
             case other:
                 assert_never(other)
 
-    def judge(self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"]) -> AdversaryScores:
+    def judge(
+        self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
+    ) -> AdversaryScores:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
-        known = (y >= 0).nonzero()[:, 0]
+        known = _places(y, known)
         with torch.no_grad():
             return _judge(self._logits(views(self.flat, self.places), x[..., known], "eval"), y[known])
 
@@ -212,11 +218,10 @@ class Attackers:
         self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, "3"]]:
         """Sums of loss and of correct answers over a piece's labelled tokens, and their number, by slot."""
-        verdicts = self.judge(self.gather(kept), self.answers(targets, labels))
-        return {
-            target.slot: torch.tensor([loss.double().sum(), correct.sum(), correct.numel()], dtype=torch.float64)
-            for target, loss, correct in zip(self.targets, verdicts.loss, verdicts.correct, strict=True)
-        }
+        verdicts = self.judge(self.gather(kept), self.answers(targets, labels), known_of(labels, self.label))
+        loss, right = verdicts.loss.double().sum(1), verdicts.correct.double().sum(1)
+        sums = torch.stack([loss, right, torch.full_like(loss, verdicts.correct.shape[1])], 1)
+        return {target.slot: own for target, own in zip(self.targets, sums, strict=True)}
 
     def summary(self, sums: Float[Tensor, "3"]) -> list[tuple[str, float]]:
         """Means over labelled tokens; nothing where there are none."""
@@ -251,6 +256,10 @@ def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Fl
 def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> AdversaryScores:
     loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none")
     return AdversaryScores(loss, logits.detach().argmax(1) == y)
+
+
+def _places(y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None) -> Int[Tensor, " K"]:
+    return (y >= 0).nonzero()[:, 0] if known is None else known
 
 
 def attackers(

@@ -19,15 +19,18 @@ class Descent:
         adamw = training.optimizer == "adamw"
         self.optimizer = torch.optim.AdamW([flat], weight_decay=self.decay, fused=True) if adamw else None
 
-    def step(self, gradient: Float[Tensor, "F P"], share: Float[Tensor, " F"], rate: float) -> None:
-        """One step along each member's `share` of its gradient, which may be changed on the way."""
+    def step(self, gradient: Float[Tensor, "F P"], share: Float[Tensor, " F"], rate: float, look: bool = True) -> None:
+        """One step along each member's `share` of its gradient, which may be changed on the way.
+
+        With `look` a share of 1 of all saves work; to look makes a GPU wait.
+        """
         self.rate = rate
         if self.optimizer is None:
             if self.decay:
                 self.flat.mul_(1 - rate * self.decay)
             self.flat.addcmul_(gradient, (share * -rate)[:, None])
             return
-        if gradient.is_cuda or bool((share < 1).any()):  # to look would make a GPU wait
+        if not look or bool((share < 1).any()):
             gradient.mul_(share[:, None])
         self.flat.grad = gradient
         self.optimizer.param_groups[0]["lr"] = rate
@@ -51,5 +54,5 @@ def moments(optimizer: torch.optim.Optimizer, flat: Tensor) -> dict[str, Tensor]
 def restore_moments(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:
     """Put back what `moments` gave."""
     found = {k.removeprefix("optimizer."): v.clone() for k, v in state.items() if k.startswith("optimizer.")}
-    if found:
+    if found or flat in optimizer.state:  # before the first step there are none
         optimizer.state[flat] = {k: v.to(flat.device) for k, v in found.items()}

@@ -32,11 +32,11 @@ def evaluate(
     members = parameters["decoder.bias"].shape[0]
     found: Found = {slot: [] for slot in range(members)}
     for split, own in pieces.items():
-        totals = torch.zeros(2, members, dtype=torch.float64)
+        totals = torch.zeros(2, members, dtype=torch.float64, device=parameters["decoder.bias"].device)
         against: list[dict[int, Tensor]] = [{} for _ in objectives]
         for piece in own:
             totals += _measure(parameters, model, piece, objectives, keep, work, against)
-        count = sum(p.tokens for p in own)
+        count, totals = sum(p.tokens for p in own), totals.cpu()  # the first that a GPU is waited for
         for slot, rows in found.items():
             rows += [
                 (split, "loss_nats", float(totals[0, slot]) / count),
@@ -44,7 +44,7 @@ def evaluate(
             ]
         for objective, sums in zip(objectives, against, strict=True):
             for slot, total in sums.items():
-                found[slot] += [(split, name, value) for name, value in objective.summary(total)]
+                found[slot] += [(split, name, value) for name, value in objective.summary(total.cpu())]
     return found
 
 
@@ -64,4 +64,4 @@ def _measure(
     for objective, sums in zip(objectives, against, strict=True):
         for slot, one in objective.measure(passed.kept, piece.spoken(objective.columns), piece.labels).items():
             sums[slot] = sums[slot] + one if slot in sums else one
-    return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)]).cpu()
+    return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])

@@ -21,16 +21,18 @@ from trisect.lm.descent import Descent
 from trisect.lm.edited import Edited
 from trisect.lm.edits.base import Objective, Trained, TrainingEdit, trained
 from trisect.lm.evaluation import Found, evaluate
-from trisect.lm.feed import Piece, evaluation_pieces, training_piece
+from trisect.lm.feed import Piece, Windows, evaluation_pieces
 from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, initial, layout, number, views
 from trisect.lm.loss import Scores, loss_and_gradients, workspace
 from trisect.lm.matmul import check_numerics
 from trisect.lm.narrow import NarrowDecoder
 from trisect.lm.places import blocks_of
 from trisect.lm.replay import CudaGraph, Recorder, Replay
+from trisect.lm.running import RunningMeans, Stepped
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.text.corpus import Corpus, steps
 
+AHEAD = 50  # steps that a GPU is given before it is waited for
 Row = tuple[int, str, str, float]  # epoch, split, name, value
 
 
@@ -109,25 +111,41 @@ class Trainer:
         self.dead: dict[int, int] = {}
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
+        self.windows = Windows(corpus, self.training, self.labels, device)
+        self.ahead = AHEAD if self.flat.is_cuda else 1
         self.pieces = {s: evaluation_pieces(corpus, self.training, s, self.labels, device) for s in ("train", "valid")}
         largest = max(p.targets.numel() for own in self.pieces.values() for p in own)
         largest = max(largest, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
 
-    def step(self) -> tuple[Tensor, Tensor, dict[int, dict[str, float]]]:
+    def stretch(self, count: int) -> list[Stepped]:
+        """Some steps; where they are several, none waits for the device: whether a member diverged is looked at once, at
+        their end, and if one did they are done again, looked at one by one.
+        """
+        if count == 1:
+            return [self.step()]
+        before, norms = {name: tensor.clone() for name, tensor in self._state().items()}, []
+        found = [self.step(norms) for _ in range(count)]
+        if bool(torch.isfinite(torch.stack(norms)).all()):
+            return found
+        self._restore(before)
+        self.steps_done -= count
+        return [self.step() for _ in range(count)]
+
+    def step(self, norms: list[Tensor] | None = None) -> Stepped:
         """One window: attackers first, then the model against the updated attackers (science A4).
 
-        Returns each member's mean loss and accuracy, and by slot what other objectives say of the window, by name.
+        Members that diverged are held; where `norms` is given, those of gradients are added to it instead, unseen.
         """
         epoch, window = divmod(self.steps_done, self.steps_per_epoch)
-        piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
+        piece = self.windows[window]
         self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
-        said: dict[int, dict[str, float]] = {}
+        said: dict[int, Mapping[str, Tensor | float]] = {}
         recorder = None if self.objectives or piece.scored is not None else self.recorder
         scores = self._replayed(recorder, piece) if recorder else self._backward(piece, said)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
-        self._update(epoch)
-        return loss, correct, said
+        self._update(epoch, norms)
+        return Stepped(loss, correct, said)
 
     def _replayed(self, recorder: Recorder, piece: Piece) -> Scores:
         """The pass of a fleet without other objectives, recorded at its first window and replayed at others of that shape."""
@@ -140,7 +158,7 @@ class Trainer:
             self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
         return (self.replay if self.replay.fits(piece.inputs) else work)(piece.inputs, piece.targets)
 
-    def _backward(self, piece: Piece, said: dict[int, dict[str, float]]) -> Scores:
+    def _backward(self, piece: Piece, said: dict[int, Mapping[str, Tensor | float]]) -> Scores:
         """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `said` notes how they did."""
         parameters, leaves = self.parameters, self.leaves
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
@@ -182,18 +200,21 @@ class Trainer:
             self.gradients[name] += gradient
         return scores
 
-    def _update(self, epoch: int) -> None:
+    def _update(self, epoch: int, unseen: list[Tensor] | None) -> None:
         """Clip each member by its own norm, mark those that diverged, step, and put held values back."""
         flat = self.gradient
         self.edited.gather(flat)
         norms = torch.linalg.vector_norm(flat, dim=1)
-        for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
-            self.hold_diverged(slot)
-            flat[slot] = 0.0
-            norms[slot] = 0.0
+        if unseen is not None:
+            unseen.append(norms)
+        else:
+            for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
+                self.hold_diverged(slot)
+                flat[slot] = 0.0
+                norms[slot] = 0.0
         share = (self.training.clip / (norms + 1e-6)).clamp(max=1.0)
         warm = min(1.0, (self.steps_done + 1) / max(1, self.training.warmup))
-        self.descent.step(flat, share, self.training.rate * self.training.decay**epoch * warm)
+        self.descent.step(flat, share, self.training.rate * self.training.decay**epoch * warm, unseen is None)
         self.edited.restore()
         self.steps_done += 1
 
@@ -217,11 +238,11 @@ class Trainer:
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""
-        tensors = {"flat": self.flat} | self.descent.state()
-        for i, objective in enumerate(self.objectives):
-            tensors |= {f"attackers.{i}.{k}": v for k, v in objective.state().items()}
         write_snapshot(
-            path, tensors, {"steps": self.steps_done, "dead": sorted(self.dead.items()), "note": note}, durable=False
+            path,
+            self._state(),
+            {"steps": self.steps_done, "dead": sorted(self.dead.items()), "note": note},
+            durable=False,
         )
 
     def load(self, path: Path) -> object:
@@ -229,16 +250,25 @@ class Trainer:
         tensors, note = read_snapshot(
             path, f"Delete {path} and call 'trisect study' again: this fleet then starts again."
         )
-        self.flat.copy_(tensors["flat"])
-        self.descent.restore(tensors)
-        for i, objective in enumerate(self.objectives):
-            prefix = f"attackers.{i}."
-            objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        self._restore(tensors)
         self.steps_done = note["steps"]
         for slot, step in note["dead"]:
             self.hold_diverged(slot)
             self.dead[slot] = step
         return note["note"]
+
+    def _state(self) -> dict[str, Tensor]:
+        tensors = {"flat": self.flat} | self.descent.state()
+        for i, objective in enumerate(self.objectives):
+            tensors |= {f"attackers.{i}.{k}": v for k, v in objective.state().items()}
+        return tensors
+
+    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self.flat.copy_(tensors["flat"])
+        self.descent.restore(tensors)
+        for i, objective in enumerate(self.objectives):
+            prefix = f"attackers.{i}."
+            objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
 
 
 def _reach_site(x: Tensor, push: Tensor, leaves: Mapping[str, Tensor], block: Block) -> dict[str, Tensor]:
@@ -268,36 +298,6 @@ def _objectives(edits: Mapping[int, TrainingEdit], fleet: Trained) -> list[Objec
     return [objective for kind in kinds for objective in kind.objectives(edits, fleet)]
 
 
-class _Running:
-    """Sums of what training saw within an epoch: with dropout, before each update."""
-
-    def __init__(self, members: int) -> None:
-        self.loss, self.correct, self.count = (
-            torch.zeros(members, dtype=torch.float64),
-            torch.zeros(members, dtype=torch.float64),
-            0,
-        )
-        self.said: dict[int, dict[str, tuple[float, int]]] = {}
-
-    def add(self, loss: Tensor, accuracy: Tensor, said: Mapping[int, Mapping[str, float]]) -> None:
-        self.loss += loss.double().cpu()
-        self.correct += accuracy.cpu()
-        self.count += 1
-        for slot, values in said.items():
-            own = self.said.setdefault(slot, {})
-            for name, value in values.items():
-                total, count = own.get(name, (0.0, 0))
-                own[name] = total + value, count + 1
-
-    def rows(self, slot: int) -> list[tuple[str, str, float]]:
-        means = [
-            ("loss_nats", float(self.loss[slot]) / self.count),
-            ("accuracy", float(self.correct[slot]) / self.count),
-        ]
-        means += [(name, total / count) for name, (total, count) in self.said.get(slot, {}).items()]
-        return [("train_running", name, value) for name, value in means]
-
-
 def train_fleet(
     runs: Sequence[Run],
     corpus: Corpus,
@@ -324,9 +324,9 @@ def train_fleet(
         _keep_epoch(trainer, files, 0)
     total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch
     while epoch < trainer.training.epochs and len(trainer.dead) < len(runs):
-        running = _Running(len(runs))
-        for _ in range(per_epoch):
-            running.add(*trainer.step())
+        running = RunningMeans(len(runs))
+        while running.count < per_epoch:
+            running.add(trainer.stretch(min(trainer.ahead, per_epoch - running.count)))
             progress(Progress(trainer.steps_done, total, epoch + 1, float(running.loss[0]) / running.count))
         epoch += 1
         _record(rows, epoch, trainer, {i: running.rows(i) for i in range(len(runs))})

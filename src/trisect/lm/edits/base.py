@@ -86,10 +86,11 @@ class Objective(Protocol):
         targets: Int[Tensor, " N"],
         labels: Mapping[str, Int[Tensor, " N"]],
         into: Mapping[Block, Tensor],
-    ) -> dict[int, dict[str, float]]:
+    ) -> Mapping[int, Mapping[str, Tensor | float]]:
         """One training window: learn from it, and add the gradient of what is added to members' mean loss to `into`.
 
-        Returns by slot what the window's rows are to say, by name.
+        Returns by slot what the window's rows are to say, by name; tensors of one number are left where they are, so that a
+        GPU need not wait. `feed.known_of` gives the places of tokens with a label.
         """
         ...
 
