@@ -6,6 +6,7 @@ python bench/step.py
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -224,6 +225,7 @@ def rows(rounds: int = 15) -> list[dict[str, object]]:
                 f"the same products {share(spent, 'limit', 'same')}, eager at its defaults "
                 f"{share(spent, 'limit', 'defaults')}; the aim is 85%",
                 f"float32 products: {setting} (chosen by the self-check) in ours, highest in eager at its defaults",
+                f"CPU seconds; load average of the machine at the end: {os.getloadavg()[0]:.0f}",
             ],
         ),
         row(
