@@ -240,9 +240,8 @@ def test_a_text_to_fit_on_that_is_none_is_refused():
     ],
 )
 def test_a_page_says_on_which_text_its_probes_and_erasers_were_fitted(stated, said):
-    rows = StudyRows.of(
-        {}, {"experiment": {"probe": {"sites": None, "kinds": [], **stated}, "erase": {"draws": 1, **stated}}}
-    )
+    about: Any = {"experiment": {"probe": {"sites": None, "kinds": [], **stated}, "erase": {"draws": 1, **stated}}}
+    rows = StudyRows.of({}, about)
     for kind in ("probe", "erase"):
         assert words.fitted(rows, kind).startswith(said)
     assert ("shrunk" in words.fitted(rows, "erase")) == (said != "fitted on the text that the model was trained on")
