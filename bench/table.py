@@ -17,6 +17,7 @@ import checking
 import explorer
 import fleets
 import gpu
+import memory
 import norms
 import patching
 import profiling
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "whole": whole.rows,
     "norms": norms.rows,
     "norms-memory": norms.memory_rows,
+    "memory": memory.rows,
     "similarity": similarity.rows,
     "profiling": profiling.rows,
     "proof": proof.rows,

@@ -2,16 +2,21 @@
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from tests import tinyhf
+from transformers import BertConfig, BertModel
 
 import trisect
+from trisect.core.errors import ModelError
 from trisect.core.subject import Texts
-from trisect.core.trace import Trace
+from trisect.core.trace import Address, Trace
+from trisect.experiments.patch import run
 from trisect.experiments.similarity.run import _read as read_scores
 from trisect.hf.load import load
+from trisect.measure import patching
 
 TEXTS = ["w1 w2 w3 , w4 w5 .", "w6 w7 w8 w9", "w7 w8 w9 w10 w11 w12", "w3 w4 w1"]
 
@@ -79,3 +84,66 @@ def test_a_profile_holds_no_whole_reading(unread, tmp_path):
         (tmp_path / "texts" / f"{split}.txt").write_text("\n".join(lines))
     result = trisect.profile(unread, tmp_path / "texts", labels=("word",), words=150, out=tmp_path / "out", quiet=True)
     assert result.tables["measures"].height > 0
+
+
+def test_weights_are_copied_when_a_layer_is_asked_for_and_held_no_longer():
+    one = subject()
+    held: list[weakref.ref[torch.Tensor]] = []
+    counts = []
+    for projections in one.projections():
+        assert projections.w_q is not None
+        counts.append(sum(ref() is not None for ref in held))
+        held.append(weakref.ref(projections.w_q))
+    assert len(one.projections()) == len(held) == 2
+    assert counts[-1] == 0
+    assert [p.address for p in one.projections()[:1]] == [one.projections()[0].address]
+
+
+def test_weights_that_change_while_layers_are_gone_through_are_refused():
+    one = subject()
+    layers = iter(one.projections())
+    next(layers)
+    with torch.no_grad():
+        next(p for p in one.model.parameters() if p.dim() == 2).add_(1.0)
+    with pytest.raises(ModelError, match=r"(?s)have changed since it was loaded.*Load it again"):
+        next(layers)
+
+
+@pytest.mark.parametrize("how", ["denoise", "both"])
+def test_patches_are_the_same_whether_another_texts_parts_are_held_together_or_layer_by_layer(how, monkeypatch):
+    held: list[int] = []
+
+    def record(*given: Any) -> Any:
+        found = patching.record(*given)
+        held.append(len(found.parts))
+        return found
+
+    monkeypatch.setattr(run, "record", record)
+
+    def patched(room: int) -> list[float]:
+        monkeypatch.setattr(run, "ROOM", room)
+        found = trisect.patch(subject(), given=[("w1 w2 w3", "w4 w5 w6")], how=how, quiet=True)
+        return found.tables["measures"]["value"].to_list()
+
+    together = patched(2**30)
+    assert max(held) == 2
+    held.clear()
+    assert patched(1) == together
+    assert max(held) == 1
+
+
+def test_outputs_are_compared_row_by_row_and_kept_of_the_unedited_pass_alone():
+    one = load(
+        BertModel(BertConfig(vocab_size=60, hidden_size=24, num_hidden_layers=2, num_attention_heads=2)),
+        tinyhf.tokenizer(),
+    )
+    assert one.objective == "output"
+    batch = next(one.batches(TEXTS))
+    clean = one.score(batch)
+    edited = one.score(batch, {Address("plain", 1): lambda parts: parts._replace(v=2 * parts.v)}, None, clean)
+    assert clean.output is not None
+    assert edited.output is None
+    new = one.outputs(batch, {Address("plain", 1): lambda parts: parts._replace(v=2 * parts.v)}).double()
+    old = clean.output.double()
+    whole = ((new - old).square().sum(-1) / old.square().sum(-1)).masked_fill(~batch.source.real, 0.0).sum(1)
+    assert edited.total.tolist() == pytest.approx(whole.tolist())

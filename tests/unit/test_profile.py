@@ -27,10 +27,10 @@ from trisect.experiments.profile.reading import (
     StoredWords,
     _groups,
     is_plain,
-    maps_of,
     read_words,
     taken_in,
     used,
+    weights_of,
 )
 from trisect.experiments.profile.settings import PROFILE, ProfileSettings
 from trisect.lab.driver import render
@@ -196,7 +196,7 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
         if c in layer.own:
             kept = torch.from_numpy(layer.own[c].finish().astype(np.float32)) * layer.own[c].scale + layer.own[c].shift
         else:
-            made = maps_of(layer.trace, c)
+            made = weights_of(layer.projections, c)
             assert made is not None
             w, b = made
             kept = (torch.einsum("nd,pde->npe", rows["x"], w) + b).flatten(1)

@@ -136,7 +136,8 @@ class RowScores:
     """What a forward pass was worth, row by row: the sum over predicted tokens, and their number.
 
     In nats for the objectives causal, masked and seq2seq. For 'output', which has no loss, the sum over real
-    positions of |y - clean|² / |clean|², y being the model's last hidden states: 0 without a clean pass to compare to.
+    positions of |y - clean|² / |clean|², y being the model's last hidden states: 0 without a clean pass to compare to;
+    such a pass has its `output`.
     """
 
     total: Float[Tensor, " B"]
@@ -178,8 +179,8 @@ class Subject(Protocol):
         """What of the model is not read, and why; batches carry the same."""
         ...
 
-    def projections(self) -> tuple[Projections, ...]:
-        """Per-head weights of every attention layer; needs no text."""
+    def projections(self) -> Sequence[Projections]:
+        """Per-head weights of every attention layer; needs no text. A layer's may be made anew whenever it is asked for."""
         ...
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:

@@ -25,6 +25,7 @@ from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.forward import ProvedModel, run_forward
 from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import output_at, row_scores
+from trisect.hf.on_demand import OnDemand
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
 from trisect.hf.refusal import check_finite, total
@@ -116,12 +117,16 @@ class Pretrained:
         """Layers that attend, and their heads."""
         return self.proof.shape
 
-    def projections(self) -> tuple[Projections, ...]:
-        """Per-head weights of every layer that passes the proof, as far as they were found; raises ModelError if they changed."""
-        _check_state(self.name, self.state, self.model)
+    def projections(self) -> Sequence[Projections]:
+        """Per-head weights of every layer that passes the proof, as far as they were found; raises ModelError if they changed.
+
+        Copies, of a layer whenever it is asked for: going through them holds those of one layer.
+        """
+        look = functools.partial(_check_state, self.name, self.state, self.model)
+        look()
         with evaluating(self.model):
             check_maps(self.model, self.name, self._laws(), self.addresses)
-        return tuple(found.projections.copied() for found in self.proof.found if found.valid)
+        return OnDemand([found.projections for found in self.proof.found if found.valid], look)
 
     @property
     def notes(self) -> tuple[str, ...]:

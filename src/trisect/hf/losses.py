@@ -14,6 +14,9 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, RowScores
 from trisect.hf.batches import IGNORED
 from trisect.hf.operands import tensors_in
+from trisect.measure.ablation import relative_change
+
+TOGETHER = 1 << 21  # logits whose losses are computed at once
 
 
 def first_tensor(made: Any) -> Tensor:
@@ -81,22 +84,22 @@ def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> RowScor
 
 
 def _row_losses(logits: Float[Tensor, "1 T V"], labels: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T"]:
-    """The loss of every position of one row: a batch's logits are never held a second time."""
-    kept = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(kept.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    """The loss of every position of one row, some positions at once: no row's logits are held a second time."""
+    kind = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    some = max(1, TOGETHER // logits.shape[2])
+    pairs = zip(logits[0].split(some), labels[0].split(some), strict=True)
+    each = (F.cross_entropy(y.to(kind).T[None], own[None], ignore_index=IGNORED, reduction="none") for y, own in pairs)
+    return torch.cat([*each, logits.new_zeros(1, 0, dtype=kind)], 1)
 
 
 def _changes(answer: Tensor, batch: Batch, clean: RowScores | None) -> RowScores:
     """Relative squared change of the answer at real positions; an answer without positions counts as one."""
-    output = answer.detach().double().cpu()
+    output = answer.detach().cpu()
     output = output.flatten(2) if output.dim() > 2 else output[:, None]
     real = batch.queries("dec").real if batch.target is not None else batch.source.real
     if real.shape != output.shape[:2]:
         real = torch.ones(output.shape[:2], dtype=torch.bool)
     if clean is None or clean.output is None:
-        total = torch.zeros(len(output), dtype=torch.float64)
-    else:
-        size = clean.output.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
-        change = (output - clean.output).square().sum(-1) / size
-        total = torch.where(real, change, 0.0).sum(1)
-    return RowScores(total, real.sum(1).double(), output)
+        return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), output)
+    total = torch.where(real, relative_change(output, clean.output), 0.0).sum(1)
+    return RowScores(total, real.sum(1).double())

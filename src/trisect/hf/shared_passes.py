@@ -15,7 +15,7 @@ from trisect.hf.calls import Edits, edits_at
 from trisect.hf.forward import ProvedModel, run_forward
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor, output_at, row_scores
-from trisect.hf.restart import Prefix, RestartPoint, Restarts, same_bits
+from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
 HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]]
@@ -81,19 +81,19 @@ class SharedPasses:
             return run_forward(self.proved, batch.inputs, edits)[1]
         if start.last in self.restarts.checked:
             return run_forward(self.proved, batch.inputs, edits, start=start)[1]
+        marked = self._marked(batch, edits, start)
         whole = run_forward(self.proved, batch.inputs, edits)[1]
-        if not self._agrees(batch, edits, start, whole):
+        if marked != mark_of_bits(first_tensor(whole)):
             self.restarts.works, self._prefix = False, None
         self.restarts.checked.add(start.last)
         return whole
 
-    def _agrees(self, batch: Batch, edits: Edits, start: RestartPoint, whole: Any) -> bool:
-        """Whether a pass that begins there gives the bits of a whole one; a model may also not run at all without its layers."""
+    def _marked(self, batch: Batch, edits: Edits, start: RestartPoint) -> str | None:
+        """The mark of what a pass that begins there gives, so that it need not be kept; null where the model does not run so."""
         try:
-            made = run_forward(self.proved, batch.inputs, edits, start=start)[1]
+            return mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
         except Exception:
-            return False
-        return same_bits(first_tensor(made), first_tensor(whole))
+            return None
 
     def _start(self, batch: Batch, edits: Edits, hold: HeldWeights | None) -> RestartPoint | None:
         """Where the pass may begin: below it nothing is written, and what is held is what was."""

@@ -73,3 +73,13 @@ def borrow(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, "B T"]) 
     """
     place = (real.long().cumsum(1) - 1).clamp_min(0)
     return torch.stack([d[:, (p % d.shape[1]).to(d.device)] for d, p in zip(donors, place, strict=True)])
+
+
+def relative_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
+    """|y − clean|² / |clean|² at every position, in float64, row by row: no batch's outputs are held a second time."""
+    found = []
+    for new, old in zip(made, clean, strict=True):
+        kept = old.double()
+        size = kept.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
+        found.append((new.double() - kept).square().sum(-1) / size)
+    return torch.stack(found)

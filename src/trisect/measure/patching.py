@@ -21,14 +21,24 @@ class Recorded(NamedTuple):
 
 
 def record(
-    subject: AnsweringSubject, batch: Batch, addresses: Iterable[Address], places: Int[Tensor, " B"] | None = None
+    subject: AnsweringSubject,
+    batch: Batch,
+    addresses: Iterable[Address],
+    places: Int[Tensor, " B"] | None = None,
+    room: int | None = None,
 ) -> Recorded:
-    """Read one batch in a pass that changes nothing; with `places` its outputs are those at a row's place alone."""
+    """Read one batch in a pass that changes nothing; with `places` its outputs are those at a row's place alone.
+
+    Of the addresses, in the order of the model's calls, the first is recorded, and further ones as long as they fit in `room` bytes.
+    """
     found: dict[Address, Parts] = {}
+    sizes: list[int] = []
 
     def listener(address: Address) -> Writer:
         def write(parts: Parts) -> Parts:
-            found[address] = Parts(*(part.detach().clone() for part in parts))
+            sizes.append(sum(part.numel() * part.element_size() for part in parts))
+            if room is None or len(sizes) == 1 or sum(sizes) <= room:
+                found[address] = Parts(*(part.detach().clone() for part in parts))
             return parts
 
         return write

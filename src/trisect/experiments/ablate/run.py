@@ -82,8 +82,9 @@ def _passes(
     """The unedited pass over one batch, and one for each edit."""
     with torch.no_grad():
         clean = passes.score(batch)
-        kept = {t.address: t.weights for t in subject.trace(batch).traces} if hold else None
+        kept: dict[Address, Tensor] | None = {} if hold else None
         if kept is not None:
+            subject.each(batch, lambda trace: kept.update({trace.address: trace.weights}))
             passes.begin(batch, kept)
         edited = [
             passes.score(batch, {e.address: put(e.targets, sources[e.address])}, _held(kept, e), clean) for e in edits

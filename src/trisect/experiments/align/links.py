@@ -95,8 +95,9 @@ def _layers(subject: Pretrained) -> dict[int, int]:
     from trisect.hf.sentence_pairs import check_crossing
 
     check_crossing(subject)
-    have = [p for p in subject.projections() if p.address.stack == "cross"]
-    heads = {p.address.layer: len(p.w_o) for p in have if p.w_o is not None}
+    heads = {
+        p.address.layer: len(p.w_o) for p in subject.projections() if p.address.stack == "cross" and p.w_o is not None
+    }
     if not heads:
         known = " ".join(subject.notes) or "Its output is not a plain projection of the values."
         raise ModelError(f"No norm can be computed in the cross-attention of {subject.name}.", known, "Choose another.")

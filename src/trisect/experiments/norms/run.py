@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +15,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address, Trace
+from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured, Replicates
@@ -68,11 +67,8 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     where the block around one is not known; CorpusError without texts.
     """
     subject, texts, block = bench.subject, bench.texts, settings.block
-    layers = {p.address: p for p in subject.projections() if p.address in subject.shape.heads}
-    left_out, expansion = _left_out(subject, layers.values()), _expansion(layers.values())
+    left_out, expansion, heads = _layers(subject)
     counted = _count(subject, texts, settings.batch)
-    heads = {a: len(p.w_o) for a, p in layers.items() if p.w_o is not None}
-    del layers  # a copy of the model's own
     tallies = {
         stack: StackTally(stack, {a: LayerTally(h, block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
@@ -188,20 +184,26 @@ def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, ca
     return Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
-def _left_out(subject: Subject, layers: Any) -> tuple[str, ...]:
-    """Layers whose norms cannot be computed, in words; raises ModelError when that is all of them."""
-    layers = list(layers)
-    if not layers:
+def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:
+    """Layers whose norms cannot be computed, in words, rows of the others' expansion rates, and their heads; one layer is held at a time.
+
+    Raises ModelError where no layer's norms can be computed.
+    """
+    said, rows, heads = [], list[NewRow](), dict[Address, int]()
+    without: Projections | None = None
+    for p in (p for p in subject.projections() if p.address in subject.shape.heads):
+        if p.w_o is not None:
+            heads[p.address] = len(p.w_o)
+            rows += [] if p.w_v is None else _expansion(p)
+            continue
+        without = without or p
+        said.append(f"{p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}")
+    if not heads and without is not None:
+        output_projection(without)
+    if not heads:
         given = f"{subject.name} has no attention layer whose norms can be computed."
         raise ModelError(given, subject.shape.words(), "Choose another model.")
-    without = [p for p in layers if p.w_o is None]
-    if without and len(without) == len(layers):
-        output_projection(without[0])
-    said = (
-        f"{p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}"
-        for p in without
-    )
-    return tuple(f"Left out, {words}." for words in said)
+    return tuple(f"Left out, {words}." for words in said), rows, heads
 
 
 def _missing(tally: StackTally) -> list[str]:
@@ -220,16 +222,14 @@ def _behind(around: Mapping[Address, str]) -> list[str]:
     return said
 
 
-def _expansion(layers: Any) -> list[NewRow]:
-    """Rows of the expansion rate, which needs no text."""
-    rows: list[NewRow] = []
-    layers = [p for p in layers if p.w_o is not None and p.w_v is not None]
-    for p in layers:
-        own = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}
-        found = expansion_rate(p)
-        rows.append(own | {"value": found.layer})
-        rows += [own | {"head": h + 1, "value": float(v)} for h, v in enumerate(found.heads)]
-    return rows
+def _expansion(p: Projections) -> list[NewRow]:
+    """Rows of one layer's expansion rate, which needs no text."""
+    own: NewRow = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}
+    found = expansion_rate(p)
+    return [
+        own | {"value": found.layer},
+        *(own | {"head": h + 1, "value": float(v)} for h, v in enumerate(found.heads)),
+    ]
 
 
 def _facts(subject: Subject, texts: Texts, counted: Counted, stack: str, settings: NormsSettings) -> NormsFacts:

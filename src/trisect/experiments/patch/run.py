@@ -20,6 +20,7 @@ from trisect.experiments.patch.rows import Interchanged, PairReading, PatchedRun
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import EditedPass, edited_passes, plan_edits
+from trisect.measure.ablation import relative_change
 from trisect.measure.interchange import UNKNOWN
 from trisect.measure.patching import hold_later, put_at, record
 from trisect.text.pairs import TextPair
@@ -30,6 +31,7 @@ ROLES = {
 }  # which text is patched, and which it is patched from
 
 
+ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a layer's at least
 FEW = 2  # edits of a batch for which one more pass, to begin from, would cost more than it spares
 
 
@@ -70,15 +72,23 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     prepared = prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
     found, passes = _Found(), edited_passes(subject)
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
+    order = list(subject.shape.heads)
+    in_order = sorted(enumerate(edits), key=lambda one: order.index(one[1].address))
+    edited = tuple(dict.fromkeys(edit.address for _, edit in in_order))
+    wanted_parts: dict[str, tuple[Address, ...]] = {ROLES[how][1]: edited for how in directions}
+    if settings.path == "direct":  # the patched text's own are put back in all later layers
+        wanted_parts = {"base": tuple(order), "donor": tuple(order)}
+    room = None if settings.path == "direct" else ROOM
     with bench.progress(f"patching {len(edits)} sites") as step:
         for start in range(0, len(prepared.pairs), settings.batch):
             stop = min(start + settings.batch, len(prepared.pairs))
-            texts = _read(subject, prepared.pairs[start:stop], edits, settings)
+            texts = _read(subject, prepared.pairs[start:stop], wanted_parts, room)
             _note(found, prepared, texts, edits, wanted, start)
             for how in directions:
                 if len(edits) > FEW:
                     passes.begin(texts[ROLES[how][0]].batch)
-                for number, edit in enumerate(edits):
+                for number, edit in in_order:
+                    _hold(subject, texts, ROLES[how][1], edit.address, edited)
                     made = _patched(subject, passes, texts, how, edit, wanted, settings.path)
                     _keep(found, (how, number), made, texts[ROLES[how][0]], prepared, found.own, start)
             step(stop, len(prepared.pairs))
@@ -97,18 +107,28 @@ def answering(subject: Subject) -> AnsweringSubject:
 
 
 def _read(
-    subject: AnsweringSubject, pairs: Sequence[TextPair], edits: Sequence[EditedPass], settings: PatchSettings
+    subject: AnsweringSubject, pairs: Sequence[TextPair], wanted: Mapping[str, Sequence[Address]], room: int | None
 ) -> dict[str, ReadText]:
-    """Both texts of some pairs, each read once without a patch."""
-    order = list(subject.shape.heads)
-    needed = order if settings.path == "direct" else list(dict.fromkeys(edit.address for edit in edits))
+    """Both texts of some pairs, each read once without a patch, with q, k and v at what is wanted of it and there is room for."""
     found = {}
     for name in ("base", "donor"):
         texts = [pair.base if name == "base" else pair.donor for pair in pairs]
         batch = next(iter(subject.batches(texts, len(texts))))
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
-        found[name] = ReadText(batch, places, *record(subject, batch, needed, places))
+        found[name] = ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
     return found
+
+
+def _hold(
+    subject: AnsweringSubject, texts: dict[str, ReadText], name: str, address: Address, edited: Sequence[Address]
+) -> None:
+    """See that what one text has at an address is there, with that of as many of the addresses behind as there is room for."""
+    text = texts[name]
+    if address in text.parts:
+        return
+    texts[name] = text._replace(parts={})  # the earlier ones are let go before others are read
+    later = edited[edited.index(address) :]
+    texts[name] = text._replace(parts=record(subject, text.batch, later, text.places, ROOM).parts)
 
 
 def _patched(
@@ -170,12 +190,10 @@ def _keep(
 
 def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
     """|y − clean|² / |clean|² of the outputs, averaged over a text's real positions; without positions, of the one output."""
-    new, old = (t.double().flatten(2) if t.dim() > 2 else t.double()[:, None] for t in (made, clean))
+    new, old = (t.flatten(2) if t.dim() > 2 else t[:, None] for t in (made, clean))
     real = batch.queries("dec").real
     real = real if real.shape == old.shape[:2] else torch.ones(old.shape[:2], dtype=torch.bool)
-    size = old.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
-    change = (new - old).square().sum(-1) / size
-    return torch.where(real, change, 0.0).sum(1) / real.sum(1)
+    return torch.where(real, relative_change(new, old), 0.0).sum(1) / real.sum(1)
 
 
 def _ends(prepared: PreparedPairs, own: Mapping[str, Sequence[Tensor]], start: int) -> tuple[Tensor, Tensor]:

@@ -58,9 +58,13 @@ class StoredWords:
 
 @dataclass
 class LayerWords:
-    """One layer: what it takes in, and of q, k and v those that are no plain maps of it, as attention used them."""
+    """One layer: what it takes in, and of q, k and v those that are no plain maps of it, as attention used them.
 
-    trace: Trace
+    `heads` are how many each component has, and how wide they are.
+    """
+
+    projections: Projections
+    heads: Mapping[str, tuple[int, int]]
     taken: StoredWords
     own: Mapping[str, StoredWords]
 
@@ -121,10 +125,10 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
     """A component's maps of what is stored for it: its weights, or what takes each head out of all heads side by side."""
     if component not in layer.own:
-        found = maps_of(layer.trace, component)
+        found = weights_of(layer.projections, component)
         assert found is not None, "a component that is no plain map is stored itself"
         return found[0]
-    heads, into = used(layer.trace, component).shape[2:]
+    heads, into = layer.heads[component]
     return torch.eye(heads * into).view(heads * into, heads, into).transpose(0, 1)
 
 
@@ -157,7 +161,8 @@ class _Collector:
             return
         plain = {c: is_plain(trace, c, x) for c in COMPONENTS}
         own = {c: StoredWords.like(used(trace, c)[rows, columns].flatten(1)) for c in COMPONENTS if not plain[c]}
-        self.layers[trace.address] = LayerWords(trace, StoredWords.like(x[rows, columns]), own)
+        heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
+        self.layers[trace.address] = LayerWords(trace.projections, heads, StoredWords.like(x[rows, columns]), own)
 
     def notes(self) -> Iterator[str]:
         for why, where in self.left.items():

@@ -135,7 +135,7 @@ def score_layer(
     for component in COMPONENTS:
         prober = _prober(layer.own[component], labels, fold) if component in layer.own else taken
         heads[component] = prober.scores(head_maps(layer, component))
-    widths = {c: (layer.trace.v if c == "v" else layer.trace.q).shape[3] for c in COMPONENTS}
+    widths = {c: layer.heads[c][1] for c in COMPONENTS}
     by_width: dict[int, MapScores] = {}
     for number, into in enumerate(sorted(set(widths.values()))):
         draw = torch.Generator().manual_seed(_seed(settings.seed, address, into))

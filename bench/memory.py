@@ -1,0 +1,213 @@
+"""Memory of norms, ablate and patch on large models beside that of the model's plain forward pass.
+
+python bench/memory.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+WAYS = ("norms", "ablate", "patch")
+LIMIT = 1.3  # times the plain pass's
+
+
+class Size(NamedTuple):
+    """A model as large as a known one, with random weights, and the texts that it is given at once."""
+
+    words: str
+    build: Callable[[], nn.Module]
+    texts: int
+    tokens: int
+    sites: tuple[str, ...]
+
+
+def bert(layers: int = 12, width: int = 768, words: int = 30_522) -> nn.Module:
+    """A masked language model of BERT's kind."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=words,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+    )
+    return BertForMaskedLM(config).eval()
+
+
+def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 32_000) -> nn.Module:
+    """A causal language model of TinyLlama's kind, in bfloat16."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        num_key_value_heads=max(1, width // 512),
+    )
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+SIZES = {
+    "bert": Size("BERT-base's size, float32", bert, 2, 510, ("q@6", "k@6", "v@6")),
+    "llama": Size("TinyLlama's size (1.1 billion), bfloat16", llama, 1, 128, ("q@11", "k@11", "v@11")),
+    "small": Size("a tenth of that, bfloat16", lambda: llama(10, 1024, 2816), 2, 256, ("q@5", "k@5", "v@5")),
+}
+VOCABULARY = 500
+
+
+def tokenizer(kind: str) -> Any:
+    """Whole words, between [CLS] and [SEP] for BERT."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    words = [*names.values(), *(f"w{i}" for i in range(VOCABULARY))]
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if kind != "bert":
+        names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+        return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=1024, **names)
+    inner.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=512, **names)
+
+
+def made_texts(count: int, tokens: int, kind: str) -> list[str]:
+    """Texts of random words, of so many tokens each."""
+    draw = random.Random(0)
+    return [
+        " ".join(f"w{draw.randrange(VOCABULARY)}" for _ in range(tokens - (2 if kind == "bert" else 0)))
+        for _ in range(count)
+    ]
+
+
+def run_norms(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
+    """`trisect norms`."""
+    import trisect
+
+    trisect.norms(subject, texts, out=out, batch=len(texts), quiet=True)
+
+
+def run_ablate(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
+    """`trisect ablate`, of one layer: the others take as much."""
+    import trisect
+
+    trisect.ablate(subject, texts, sites=sites, out=out, batch=len(texts), quiet=True)
+
+
+def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
+    """`trisect patch`, of one layer."""
+    import trisect
+
+    masked = [" ".join([*t.split()[:-1], subject.mask or "w1"]) for t in texts]
+    texts, other = masked, [" ".join([*reversed(t.split()[:-1]), subject.mask or "w1"]) for t in masked]
+    pairs = out.with_suffix(".jsonl")
+    pairs.write_text("".join(json.dumps({"base": a, "donor": b}) + "\n" for a, b in zip(texts, other, strict=True)))
+    trisect.patch(subject, pairs=pairs, sites=sites, out=out, batch=len(texts), quiet=True)
+
+
+RUNS = {"norms": run_norms, "ablate": run_ablate, "patch": run_patch}
+
+
+def peak_of(work: Callable[[], object]) -> float:
+    """MiB that tensors take at most while `work` runs, those that were there before it not counted (PyTorch's own account).
+
+    Resident memory is not looked at: what the system takes back of a process depends on what else it does.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    results: Any = found.profiler
+    events = [e for e in results.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    return max(itertools.accumulate(sizes), default=0) / 2**20
+
+
+def one(way: str, kind: str, model: nn.Module, count: int, tokens: int, sites: tuple[str, ...], place: Path) -> None:
+    """One command over a model, or its plain forward pass over the same texts."""
+    from trisect.hf.load import load
+
+    texts, words = made_texts(count, tokens, kind), tokenizer(kind)
+    if way == "plain":
+        with torch.no_grad():
+            given = dict(words(texts, return_tensors="pt", padding=True))
+            model(**{k: v for k, v in given.items() if k != "token_type_ids"})
+        return
+    subject = load(model, words)
+    if way != "load":
+        RUNS[way](subject, texts, sites, place)
+
+
+def measure(way: str, kind: str) -> dict[str, float]:
+    """MiB that one way takes at most, the model with it."""
+    size, found = SIZES[kind], list[nn.Module]()
+    torch.manual_seed(0)
+    found.append(size.build())
+    model = sum(t.numel() * t.element_size() for t in (*found[0].parameters(), *found[0].buffers())) / 2**20
+    with tempfile.TemporaryDirectory() as folder:
+        given = way, kind, found[0], size.texts, size.tokens, size.sites, Path(folder) / "run"
+        return {"model": model, "peak": model + peak_of(lambda: one(*given))}
+
+
+def child(way: str, kind: str) -> float:
+    """MiB that a fresh process measures."""
+    command = [sys.executable, __file__, way, kind]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return json.loads(made[-1])["peak"]
+
+
+def rows(kinds: tuple[str, ...] = ("small",)) -> list[dict[str, object]]:
+    """Rows for docs/bench.md: how many times the plain pass's memory each command takes, LIMIT at most; larger kinds take long."""
+    found: list[dict[str, object]] = []
+    for kind in kinds:
+        plain, size = child("plain", kind), SIZES[kind]
+        for way in WAYS:
+            ours = child(way, kind)
+            share = plain / ours
+            found.append(
+                {
+                    "what": f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts",
+                    "plain": f"{plain:.0f} MiB",
+                    "ours": f"{ours:.0f} MiB",
+                    **dict.fromkeys(("ratio", "low", "high"), share),
+                    "notes": [
+                        f"{ours / plain:.2f} times the plain pass's memory; the aim is {LIMIT}.",
+                        f"Tensors, the model's own among them, at most, {size.texts} texts of {size.tokens} tokens; one layer is edited.",
+                    ],
+                }
+            )
+    return found
+
+
+def main(words: list[str]) -> None:
+    """With two words one measurement of a child, else the rows."""
+    torch.set_num_threads(1)
+    print(json.dumps(measure(*words) if words else rows(), indent=None if words else 1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
