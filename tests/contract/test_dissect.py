@@ -26,6 +26,7 @@ from trisect.experiments.dissect.settings import DISSECT, DissectSettings
 from trisect.experiments.profile.settings import PROFILE, ProfileSettings
 from trisect.experiments.study.presets import find_experiment
 from trisect.lab import driver
+from trisect.lab.home import planned
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
 
@@ -225,3 +226,15 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(StudyError, match=r"is not empty, and holds no dissection.\n  There is letter.txt."):
         dissect(tmp_path)
     assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["letter.txt"]
+
+
+def test_every_page_of_it_links_to_every_part(done):
+    pages = [way for one in planned(done.folder) for way in one["models"].values()]
+    assert {"report.html", "theory/theory.html", "explore.html", "ablate/seed-1/report.html"} <= set(pages)
+    assert len(planned(done.folder)) == len(PARTS) + 2
+    for way in pages:
+        path = done.folder / way
+        header = path.read_text(encoding="utf-8").partition('<nav class="study-links"')[2].partition("</nav>")[0]
+        links = re.findall(r'href="([^"]+)"', header)
+        assert len(links) >= len(PARTS) + 1, way
+        assert all((path.parent / link).is_file() for link in links), way

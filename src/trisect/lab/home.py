@@ -39,7 +39,7 @@ def links_of(folder: Path, name: str) -> tuple[StudyLink, ...]:
     place = folder.absolute()
     place = place.parent if place.name.endswith(STAGED) else place
     for above in (place, *tuple(place.parents)[:DEEPEST]):
-        pages = _planned(above)
+        pages = planned(above)
         page = (place / name).relative_to(above).as_posix()
         if any(page in one["models"].values() for one in pages):
             return tuple(_link(one, page) for one in pages)
@@ -56,7 +56,7 @@ def _link(one: PlannedPage, page: str) -> StudyLink:
     return StudyLink(one["title"], "" if here else way(first), here, models)
 
 
-def _planned(folder: Path) -> list[PlannedPage]:
+def planned(folder: Path) -> list[PlannedPage]:
     """The pages that a dissection in that folder has, or will have; empty where none is there, or its notes say nothing of them."""
     if not (folder / NOTED).is_file():
         return []

@@ -28,7 +28,7 @@ from trisect.lab import driver, live
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
 from trisect.lab.folder import Folder
-from trisect.lab.home import NOTED, NotesData, PlannedPage
+from trisect.lab.home import NOTED, NotesData, PlannedPage, planned
 from trisect.lab.inputs import ModelSource
 from trisect.lab.versions import versions
 
@@ -63,8 +63,10 @@ class DissectWork:
         """Run what is not finished yet, and put together what all parts found."""
         done: dict[DissectPart, Results] = {}
         with live.whole("dissect", {part.name: part.seconds for part in PARTS}, self.machine.quiet) as pace:
-            noted = replace(Notes.read(bench.folder), pages=planned_pages(self.settings))
-            noted.write(bench.folder)
+            known = Notes.read(bench.folder)
+            noted = replace(known, pages=planned_pages(self.settings))
+            if noted != known:
+                noted.write(bench.folder)
             runner = Runner(bench.folder, self.machine, noted, pace)
             for part in PARTS:
                 with live.part(pace, part.name, part.title, self.machine.quiet):
@@ -161,7 +163,7 @@ class Notes:
         if not path.exists():
             return cls()
         body = read_record(path, f"Delete {path}: nothing else is lost.", NotesData)
-        return cls(body["seconds"], body["steps"])
+        return cls(body["seconds"], body["steps"], tuple(planned(folder)))
 
     def write(self, folder: Path) -> None:
         """Into the folder."""
