@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(TRANSLATION, "if sources.count(i) == 1 and targets.count(j) == 1 and", "if", TRANSLATED),
     Mutant(TRANSLATION, "tokens.count(token) == 1 and", "", TRANSLATED),
     Mutant(GUARD, "hosts[0].lower() in self.hosts", "True", f"{SERVED} -k 'nobody or link_from'"),
-    Mutant(GUARD, "len(hosts) == 1", "hosts", f"{SERVED} -k 'nobody or link_from'"),
+    Mutant(GUARD, "len(hosts) == 1", "hosts", f"{SERVED} -k two_hosts"),
     Mutant(GUARD, "for origin in origins)", "for origin in origins[:0])", f"{SERVED} -k 'nobody or link_from'"),
     Mutant(GUARD, "compare_digest(begin, f\"/{self.token}/\".encode())", "True", f"{SERVED} -k 'nobody or link_from'"),
     Mutant(GUARD, "(_from_here(headers) or self._followed(scope, headers))", "True", f"{SERVED} -k 'nobody or link_from'"),

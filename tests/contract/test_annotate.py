@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import CorpusError, StudyError
+from trisect.core.files import write_json
 from trisect.core.machine import Machine
 from trisect.engine import processes
 from trisect.engine.jobs import JobDesk
@@ -254,6 +256,17 @@ def test_a_killed_run_goes_on_and_gives_the_same(whole, source, tagger, tmp_path
     assert all(kept[-1][p] == t for p, t in changed.items() if t is not None)  # whole shards are used as they are
     assert kept[-1][damaged] != before[damaged]  # a damaged one is made again
     assert not (tmp_path / "out" / ".shards").exists()
+
+
+def test_a_shard_with_a_right_checksum_and_other_content_is_labelled_again(
+    whole, source, tagger, tmp_path, monkeypatch
+):
+    before = list(killed(source, tagger, tmp_path / "out"))
+    changes = ({"ids": {}}, {"classes": {"pos": 5}}, {"ids": {"pos": [["NOUN"]] * 40}})
+    for path, change in zip(before, changes, strict=False):
+        write_json(path, read_json(path) | change)
+    monkeypatch.setattr(room, "SHARD", 40)
+    assert annotate(source, tagger, tmp_path / "out", workers=1).fingerprint == whole[0].fingerprint
 
 
 def test_shards_of_another_statement_are_not_used(source, tagger, tmp_path, monkeypatch):

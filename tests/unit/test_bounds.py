@@ -178,6 +178,8 @@ FORGERIES = {
     "a fleet of nobody": lambda b: b | {"fleets": [["nobody-s1-00000000"]]},
     "a fleet of numbers": lambda b: b | {"fleets": [1, 2]},
     "fleets without end": lambda b: b | {"fleet": 10**12},
+    "a statement asked for that is a number": lambda b: b | {"asked": [5]},
+    "a probe that is a number": lambda b: b | {"experiment": b["experiment"] | {"probe": 5}},
     "a base that is a list": lambda b: b | {"base": []},
     "a path for an id": lambda b: b | {"runs": {"../../x": next(iter(b["runs"].values()))}},
 }

@@ -129,6 +129,12 @@ def test_nobody_else_is_answered(client, path, headers):
         assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
+def test_a_request_with_two_hosts_is_not_answered(client):
+    own = ("host", str(client.base_url.netloc.decode()))
+    assert client.get(f"/{TOKEN}/about", headers=[own]).status_code == 200
+    assert client.get(f"/{TOKEN}/about", headers=[own, ("host", "evil.example")]).status_code == 403
+
+
 def test_a_preflight_and_a_web_socket_get_nothing(client):
     asks = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     assert client.options(f"/{TOKEN}/answer", headers=asks).status_code == 403

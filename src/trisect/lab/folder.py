@@ -239,12 +239,12 @@ def _ledger(path: Path, todo: str) -> LedgerData:
                 raise ValueError(f"{run} is not the id of its statement")
         if strange := [run for fleet in fleets for run in fleet if run not in runs]:
             raise ValueError(f"a fleet names {strange[0]!r}, which is no run of it")
+        return _with_fits(body)
     except (KeyError, TypeError, ValueError, AttributeError, TrisectError) as error:
         said = error.given if isinstance(error, TrisectError) else str(error)
         raise DamagedFileError(
             f"{path} is no study's ledger.", f"{type(error).__name__}: {said[:200]}", todo
         ) from error
-    return _with_fits(body)
 
 
 def _with_fits(ledger: LedgerData) -> LedgerData:

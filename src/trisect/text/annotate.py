@@ -177,14 +177,22 @@ def _shard_path(folder: Path, split: str, number: int) -> Path:
     return folder / f"{split}-{number:06d}.json"
 
 
-def _whole(shard: _Shard) -> bool:
+def _whole(shard: _Shard, columns: Sequence[str]) -> bool:
+    """Whether a shard's labels lie there: of every column a class for each of its words."""
     if not shard.path.is_file():
         return False
     try:
         body = read_record(shard.path, "", ShardLabels)
     except DamagedFileError:
         return False
-    return all(len(ids) == shard.tokens for ids in body["ids"].values())
+    return all(_covers(body["classes"].get(column), body["ids"].get(column), shard.tokens) for column in columns)
+
+
+def _covers(classes: object, ids: object, count: int) -> bool:
+    if not isinstance(classes, list) or not isinstance(ids, list) or len(ids) != count:
+        return False
+    known = range(len(classes))
+    return all(isinstance(name, str) for name in classes) and all(type(i) is int and i in known for i in ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +277,7 @@ def _tag(
 
     def works() -> Iterator[_Tagging]:
         for shard in shards:
-            if _whole(shard):
+            if _whole(shard, given.columns):
                 report(shard.tokens)
             else:
                 yield _Tagging(shard, given, report)
