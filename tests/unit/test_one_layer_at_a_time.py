@@ -110,7 +110,9 @@ def test_weights_that_change_while_layers_are_gone_through_are_refused():
 
 
 @pytest.mark.parametrize("how", ["denoise", "both"])
-def test_patches_are_the_same_whether_another_texts_parts_are_held_together_or_layer_by_layer(how, monkeypatch, tmp_path):
+def test_patches_are_the_same_whether_another_texts_parts_are_held_together_or_layer_by_layer(
+    how, monkeypatch, tmp_path
+):
     held: list[int] = []
 
     def record(*given: Any) -> Any:
@@ -122,7 +124,9 @@ def test_patches_are_the_same_whether_another_texts_parts_are_held_together_or_l
 
     def patched(room: int) -> list[float]:
         monkeypatch.setattr(run, "ROOM", room)
-        found = trisect.patch(subject(), given=[("w1 w2 w3", "w4 w5 w6")], how=how, out=tmp_path / str(room), quiet=True)
+        found = trisect.patch(
+            subject(), given=[("w1 w2 w3", "w4 w5 w6")], how=how, out=tmp_path / str(room), quiet=True
+        )
         return found.tables["measures"]["value"].to_list()
 
     together = patched(2**30)
