@@ -343,7 +343,7 @@ def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
     assert "Read more of it, or give a longer text." in str(refused.value)
     with pytest.raises(CorpusError) as refused:
         trisect.profile(bert, bank, labels=["tag"], out=tmp_path / "out", quiet=True)
-    assert "The label 'tag' tells no words of" in str(refused.value)
+    assert "The label 'tag' holds no words of" in str(refused.value)
     assert "Leave it out." in str(refused.value)
     assert not (tmp_path / "out" / "report.html").exists()
 

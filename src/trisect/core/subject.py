@@ -180,7 +180,7 @@ class Subject(Protocol):
         ...
 
     def projections(self) -> Sequence[Projections]:
-        """Per-head weights of every attention layer; needs no text. A layer's may be made anew whenever it is asked for."""
+        """Per-head weights of every attention layer; needs no text. A layer's may be computed again whenever it is asked for."""
         ...
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:

@@ -100,6 +100,7 @@ def _changes(answer: Tensor, batch: Batch, clean: RowScores | None) -> RowScores
     if real.shape != output.shape[:2]:
         real = torch.ones(output.shape[:2], dtype=torch.bool)
     if clean is None or clean.output is None:
-        return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), output)
+        kept = output.clone()  # a model may write its next answer into the same memory
+        return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), kept)
     total = torch.where(real, relative_change(output, clean.output), 0.0).sum(1)
     return RowScores(total, real.sum(1).double())
