@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/unit/test_whole_run.py", "hf/fetch.py"
+SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/contract/test_whole_run.py", "hf/fetch.py"
 ABLATE, REWIND = "experiments/ablate/replacements.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
 CROSS = 'return target if target is not None and stack == "dec" else source'
 RAISED = "except OSError as error:\n        raise refused(error) from error"
 
 POOL, UNITS, GUARD, SERVED = (
     "lab/units/pool.py",
-    "tests/unit/test_units.py",
+    "tests/contract/test_units.py",
     "server/guard.py",
     "tests/unit/test_serve.py",
 )

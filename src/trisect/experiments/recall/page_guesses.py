@@ -91,7 +91,7 @@ def survival(numbers: RecallNumbers) -> Section | None:
     ]
     cells = [
         (
-            f"{SHORT.get(row['subject'], row['subject'])}, {SHOWN.get(row['group'], row['group'])}: "
+            f"{SHORT.get(row['subject'], row['subject'])}, {SHOWN.get(row['group'] or '', row['group'])}: "
             f"{row['component']}@{row['layer']}, {SHORTLY[measure]}",
             share_words(row["value"]),
             ends_words(number_of(row)),
@@ -120,7 +120,7 @@ def _survival(measure: str, rows: Sequence[MeasureRow]) -> Figure:
     for group in kinds:
         mine, kind = (
             sorted((r for r in rows if r["group"] == group), key=lambda r: r["layer"] or 0),
-            SHOWN.get(group, group),
+            SHOWN.get(group or "", group),
         )
         panels.append(layer_panel(str(kind).capitalize(), _bars(mine), UNIT, zero=False))
         counts.append(f"{kind} {words.count(max(r['n'] or 0 for r in mine))}")
