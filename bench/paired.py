@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
+
+from threadpoolctl import threadpool_limits
+
+from trisect.lm.matmul import one_thread
 
 
 class Ratio(NamedTuple):
@@ -17,6 +22,13 @@ class Ratio(NamedTuple):
     low: float
     high: float
     rounds: int
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """PyTorch, NumPy and SciPy in one thread each; also a decorator."""
+    with one_thread(), threadpool_limits(1):
+        yield
 
 
 def paired(

@@ -15,7 +15,7 @@ import warnings
 import numpy as np
 import torch
 from jaxtyping import Float
-from paired import summary
+from paired import one_core, summary
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -23,7 +23,6 @@ from sklearn.preprocessing import StandardScaler
 from trisect.experiments.profile.reading import COMPONENTS, maps_of, read_words
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.inputs import ModelSource
-from trisect.lm.matmul import one_thread
 from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
 from trisect.text.labelled import open_labelled
 from trisect.text.word_classes import labeller
@@ -62,9 +61,9 @@ def regression(z: Float[np.ndarray, "N E"], label: WordClasses, fold: np.ndarray
     return right / len(z), gained / len(z) / math.log(2)
 
 
+@one_core()
 def rows() -> list[dict[str, object]]:
     """One row: all heads and random maps of a layer."""
-    one_thread()
     spent, gaps = [], []
     for seed in range(ROUNDS):
         prober, draw = made(seed), torch.Generator().manual_seed(seed)
@@ -93,9 +92,9 @@ def rows() -> list[dict[str, object]]:
     return [row]
 
 
+@one_core()
 def agreement(model: str, corpus: str, label: str = "pos") -> dict[str, float]:
     """How far the closed form and logistic regression agree over the heads of the middle layer of a model."""
-    one_thread()
     settings = ProfileSettings(ModelSource(model), corpus, labels=(label,), words=8_000)
     subject, texts = settings.source.open(), open_labelled(corpus, "train", bare=True)
     read = read_words(subject, texts, labeller(texts, settings.labels, None), settings, lambda *_: None)

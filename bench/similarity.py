@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from paired import summary
+from paired import one_core, summary
 
 from trisect.core.trace import Address, Origin, Projections
 from trisect.experiments.similarity.rows import Nulls, compare_with_nulls, draws_needed, measure_weights
-from trisect.lm.matmul import one_thread
 from trisect.measure.nulls import random_forms, random_product_ranks, random_subspaces
 from trisect.measure.similarity import angles, product_rank, span, symmetric_share, white_cka
 
@@ -64,9 +63,9 @@ def drawn_small(seed: int) -> None:
     random_product_ranks(draw, WIDTH, INNER, DRAWS)
 
 
+@one_core()
 def rows() -> list[dict[str, object]]:
     """One row for the nulls of a shape in one thread, one for the whole of a 12 × 12 model."""
-    one_thread()
     pairs = [
         (seconds(lambda s=s: drawn_whole(s)) * DRAWS / WHOLE, seconds(lambda s=s: drawn_small(s)))
         for s in range(ROUNDS)

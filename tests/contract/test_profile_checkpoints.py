@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from tests import tiny, tinyhf
-from tests.unit.test_profile import treebank
+from tests.contract.test_profile import treebank
 
 import trisect
 from trisect.cli import main
