@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from tests import tiny
@@ -123,7 +124,12 @@ def test_articles_begin_at_headings_of_the_first_level():
 
 def marked(articles=12, length=200):
     """A text of equal articles whose every word has a label."""
-    text = ["=", "title", "=", *["w", "v"] * ((length - 4) // 2), "."] * articles
+    return articles_of([length] * articles)
+
+
+def articles_of(lengths):
+    """A text of articles of so many words, each of which has a label."""
+    text = [word for n in lengths for word in ("=", "title", "=", *["w", "v"] * ((n - 4) // 2), ".")]
     vocabulary = ("w", "v", "=", "title", ".")
     tokens = np.array([vocabulary.index(word) for word in text], np.int32)
     return Corpus.make(
@@ -162,6 +168,54 @@ def test_a_text_without_headings_is_cut_into_stretches_of_equal_share():
     assert max(sizes) - min(sizes) <= 4 * TRAINING.window
     ends = [positions(fold.scored) for fold in folds]
     assert all(max(a.values()) <= min(b) for a, b in itertools.pairwise(ends))
+
+
+def dealt(lengths):
+    corpus = articles_of(lengths)
+    return deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5)
+
+
+def share(folds):
+    sizes = [sum(int((p.labels["y"] >= 0).sum()) for p in fold.scored) for fold in folds]
+    return max(sizes) / sum(sizes)
+
+
+def test_uneven_articles_are_dealt_as_evenly_as_they_can_be():
+    folds = dealt([1000, 200, 200, 200, 1000, 200])  # both cuts of equal shares are next to one article's beginning
+    assert all(fold.whole for fold in folds)
+    assert share(folds) < 0.45
+    best = dealt([1000, 200, 200, 800, 200])
+    assert all(fold.whole for fold in best)
+    assert share(best) < 0.5
+
+
+@pytest.mark.parametrize("lengths", [[2000, 200, 200, 200], [1200, 1200], [1200, 1200, 80]])
+def test_where_no_three_parts_of_whole_articles_are_even_rows_are_dealt_and_are_the_units(lengths):
+    folds = dealt(lengths)
+    assert not any(fold.whole for fold in folds)
+    assert share(folds) < 0.4
+    units = np.concatenate([fold.articles for fold in folds if fold.articles is not None])
+    assert len(np.unique(units)) == len(units)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"), [([200] * 12, "by whole articles)"), ([2000, 200, 200], "by rows of a window")]
+)
+def test_what_was_dealt_reaches_the_captions(lengths, said):
+    corpus = articles_of(lengths)
+    found = probe(weights(corpus), MODEL, corpus, TRAINING, "y", ("linear",), (SITE,), 1, TOKENS)
+    found += erasing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 1, 1, TOKENS)
+    stated: Any = {"fitted": "held-out"}
+    about: Any = {"experiment": {"probe": stated, "erase": stated}}
+    measured = [row._asdict() | {"label": "y", "subject": "run"} for row in found]
+    rows = replace(StudyRows.of({}, about), sites=read_rows(measured))
+    for kind in ("probe", "erase"):
+        assert said in words.fitted(rows, kind, "y")
+    assert ("which are the units of intervals too" in words.fitted(rows, "erase", "y")) == ("rows" in said)
+
+
+def read_rows(measured):
+    return pl.DataFrame(measured).with_columns(seed=pl.lit(1), status=pl.lit("finished"))
 
 
 def test_rows_of_one_article_count_once_in_an_interval():
@@ -243,5 +297,11 @@ def test_a_page_says_on_which_text_its_probes_and_erasers_were_fitted(stated, sa
     about: Any = {"experiment": {"probe": {"sites": None, "kinds": [], **stated}, "erase": {"draws": 1, **stated}}}
     rows = StudyRows.of({}, about)
     for kind in ("probe", "erase"):
-        assert words.fitted(rows, kind).startswith(said)
-    assert ("shrunk" in words.fitted(rows, "erase")) == (said != "fitted on the text that the model was trained on")
+        assert words.fitted(rows, kind, "pos").startswith(said)
+        silent: list[Any] = [{}, {"experiment": {}}]  # a record that does not say is an old one
+        for unstated in silent:
+            bare = words.fitted(StudyRows.of({}, unstated), kind, "pos")
+            assert bare == "fitted on the text that the model was trained on (as studies of revision 1 did)"
+    assert ("shrunk" in words.fitted(rows, "erase", "pos")) == (
+        said != "fitted on the text that the model was trained on"
+    )

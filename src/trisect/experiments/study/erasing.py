@@ -18,7 +18,7 @@ from trisect.core.methods import HELD_OUT, ON_TRAIN
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.experiments.study.folds import Fold
-from trisect.experiments.study.probing import TRAIN, SiteRow, read_folds
+from trisect.experiments.study.probing import TRAIN, SiteRow, dealt_rows, read_folds
 from trisect.lm.feed import Piece
 from trisect.lm.fleet import COMPONENT_ROW, forward, generator
 from trisect.lm.places import blocks_of, representation
@@ -49,8 +49,8 @@ def erase(
     """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, and its controls.
 
     `final` are a baseline's weights without a member axis. Rows are drawn from validation and dealt into folds as whole
-    articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles where
-    the text marks them, else over rows. With `fitted` 'train' it is fitted to windows spread over train. Components of one
+    articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles,
+    else over rows (see `deal`). With `fitted` 'train' it is fitted to windows spread over train. Components of one
     layer are erased together, layers one after the other, each as those below leave it. Each of `draws` controls takes out a
     random subspace of the same rank, in the same whitened space about the same mean.
     Raises CorpusError without labels enough, SpecError without the extra `erase`.
@@ -71,7 +71,7 @@ def erase(
     made = [SiteRow(str(site), name, at, "valid", _finite(value), n) for name, at, value, n in rows]
     made.append(SiteRow(str(site), "erase_rank", None, whose, mean_of(found, "rank"), count))
     made.append(SiteRow(str(site), "erase_explained", None, whose, _finite(mean_of(found, "explained")), count))
-    return made
+    return made + dealt_rows("erase", (site,), folds)
 
 
 class _Erased(NamedTuple):

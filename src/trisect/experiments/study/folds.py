@@ -14,24 +14,28 @@ from trisect.text.articles import article_starts
 from trisect.text.corpus import Corpus
 
 FOLDS = 3
+MOST, FEWEST = 0.6, 0.1  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
 
 
 class Fold(NamedTuple):
     """What is fitted on, and what is measured with it; `articles` says of each row measured which one it lies in.
 
-    `number` counts from 1; 0 is the one and only of studies whose probes are fitted on train. Without marked articles a row is one.
+    `number` counts from 1; 0 is the one and only of studies whose probes are fitted on train. `whole` says that folds are
+    whole articles; else folds are made of rows, each of which counts as an article.
     """
 
     fit: list[Piece]
     scored: list[Piece]
     number: int = 0
     articles: Int[np.ndarray, " R"] | None = None
+    whole: bool = False
 
 
 def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least: int, count: int = FOLDS) -> list[Fold]:
-    """Rows of a split as `count` folds that follow one another, each with about as many labelled tokens.
+    """Rows of a split as `count` folds that follow one another, as even in labelled tokens as whole articles allow.
 
-    Folds begin where articles do; where the text marks too few, they begin anywhere. Rows that lie across two folds are left out.
+    Folds begin where articles do, and rows that lie across two are left out. Where a fold would have more than MOST of the
+    labelled tokens, or less than FEWEST, or the text marks no articles, rows are dealt, in equal shares, and are the units.
     Raises CorpusError where a fold would have fewer than `least` labelled tokens.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
@@ -40,13 +44,19 @@ def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least:
     many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
     part = corpus.splits[split]
     begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
-    for cuts in (_cuts(start, many, count, begun), _cuts(start, many, count)):
+    for whole, units in ((True, np.searchsorted(begun, start, side="right")), (False, start)):
+        cuts = _cuts(units, start, many, count)
+        if whole and cuts is not None:
+            cuts = begun[np.searchsorted(begun, cuts, side="right") - 1]
+        if cuts is None:
+            continue
         fold = np.searchsorted(cuts, start, side="right")
         fold[np.searchsorted(cuts, stop, side="left") != fold] = -1
-        sizes = [int(many[fold == f].sum()) for f in range(count)]
-        if min(sizes) >= least:
-            article = np.searchsorted(begun, start, side="right") if len(begun) else np.arange(len(rows))
-            return [_fold(pieces, rows, fold, f, article) for f in range(count)]
+        sizes = np.array([many[fold == f].sum() for f in range(count)])
+        even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
+        if sizes.min() >= least and even:
+            article = units if whole else np.arange(len(rows))
+            return [_fold(pieces, rows, fold, f, article, whole) for f in range(count)]
     raise CorpusError(
         f"The label column '{label}' of '{corpus.name}' cannot be probed.",
         f"Of the {split} tokens that are read {int(many.sum())} carry a label: too few for {count} folds of {least} or more.",
@@ -60,16 +70,29 @@ def _starts(piece: Piece) -> Int[np.ndarray, " B"]:
 
 
 def _cuts(
-    start: Int[np.ndarray, " R"], many: Int[np.ndarray, " R"], count: int, begun: Int[np.ndarray, " A"] | None = None
-) -> Int[np.ndarray, " C"]:
-    """Where folds after the first begin: at equal shares of the labelled tokens, or where the nearest article does."""
-    order = np.argsort(start, kind="stable")
-    before = np.concatenate([[0], np.cumsum(many[order])[:-1]])
-    wanted = many.sum() * np.arange(1, count) / count
-    cuts = start[order][np.minimum(np.searchsorted(before, wanted), len(order) - 1)]
-    if begun is None or not len(begun):
-        return cuts
-    return np.sort(begun[np.abs(begun[:, None] - cuts).argmin(0)])
+    units: Int[np.ndarray, " R"], start: Int[np.ndarray, " R"], many: Int[np.ndarray, " R"], count: int
+) -> Int[np.ndarray, " C"] | None:
+    """Where folds after the first begin: the first rows of units such that folds are as even as can be (least squares).
+
+    `units` says of each row which one it lies in, in their order. Null where there are fewer units than folds.
+    """
+    _, which = np.unique(units, return_inverse=True)
+    sums = np.concatenate([[0], np.cumsum(np.bincount(which, many))])
+    last = len(sums) - 1
+    if last < count:
+        return None
+    # uneven[j]: squares of the best folds of the first j units; begins[f][j]: where the last of them begins
+    uneven, begins = sums**2, []
+    for _ in range(1, count):
+        found = [uneven[:j] + (sums[j] - sums[:j]) ** 2 for j in range(1, last + 1)]
+        chosen = [int(one.argmin()) for one in found]
+        begins.append([0, *chosen])
+        uneven = np.array([np.inf, *(one[i] for one, i in zip(found, chosen, strict=True))])
+    cuts, end = [], last
+    for own in reversed(begins):
+        end = own[end]
+        cuts.append(start[which == end].min())
+    return np.array(cuts[::-1])
 
 
 def _fold(
@@ -78,9 +101,10 @@ def _fold(
     fold: Int[np.ndarray, " R"],
     own: int,
     article: Int[np.ndarray, " R"],
+    whole: bool,
 ) -> Fold:
     others = _chosen(pieces, rows, (fold >= 0) & (fold != own))
-    return Fold(others, _chosen(pieces, rows, fold == own), own + 1, article[fold == own])
+    return Fold(others, _chosen(pieces, rows, fold == own), own + 1, article[fold == own], whole)
 
 
 def _chosen(pieces: Sequence[Piece], rows: Sequence[tuple[int, int]], which: np.ndarray) -> list[Piece]:

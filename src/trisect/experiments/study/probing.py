@@ -70,7 +70,7 @@ def probe(
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
 
     `final` are a run's weights without a member axis. Rows are drawn from validation, about tokens[0] of them, and dealt into
-    folds as whole articles: each is scored by probes that were fitted to the others and stopped by the last fifth of those.
+    folds (see `deal`): each is scored by probes that were fitted to the others and stopped by the last fifth of those.
     With `fitted` 'train' probes are fitted to whole windows spread over train and scored on rows drawn from validation,
     `tokens` being about how many of each. Tokens without a label are left out. Selectivity is the accuracy less that on control
     labels, which every word type drew by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are
@@ -79,9 +79,20 @@ def probe(
     whole = {n: v[None] for n, v in final.items()}
     classes, chance = len(corpus.column(label)), _chance(corpus, label, seed)
     rows: list[SiteRow] = []
-    for fold in read_folds(corpus, training, label, seed, tokens, final["decoder.bias"].device, fitted):
+    folds = read_folds(corpus, training, label, seed, tokens, final["decoder.bias"].device, fitted)
+    for fold in folds:
         rows += _of_fold(whole, model, fold, label, kinds, sites, chance, classes, seed)
-    return _joined(rows)
+    return [*_joined(rows), *dealt_rows("probe", sites, folds)]
+
+
+def dealt_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
+    """Of how many whole articles the folds of held-out text are, 0 where rows were dealt; nothing where train was fitted to."""
+    own = [fold.articles for fold in folds if fold.articles is not None]
+    if not own:
+        return []
+    articles, n = np.concatenate(own), sum(len(some) for some in own)
+    many = len(np.unique(articles)) if all(fold.whole for fold in folds) else 0
+    return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(many), n) for site in sites]
 
 
 def _of_fold(

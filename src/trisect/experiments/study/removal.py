@@ -84,7 +84,7 @@ def _own(rows: StudyRows, label: str, kind: str, name: str) -> Iterable[Figure]:
     )
     caption = (
         f"{NOUNS[name]} of {study_words.label_name(label)} of the next word, by a fresh {PROBES[kind]} on held-out tokens, "
-        f"{study_words.fitted(rows, 'probe')}; guessing {GUESSED[name]}. An adversary that was fooled proves nothing: only what "
+        f"{study_words.fitted(rows, 'probe', label)}; guessing {GUESSED[name]}. An adversary that was fooled proves nothing: only what "
         f"fresh probes no longer find was removed. {study_words.seeds(rows)}. In the baseline q, k and v of a layer are maps of one "
         "input, so that a linear probe finds in each what it finds in the others."
     )
@@ -209,7 +209,7 @@ def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     caption = (
         "Rise of the trained baseline's validation loss when everything that a linear probe could use of "
         f"{study_words.label_name(label)} is erased at one site (LEACE), and when random subspaces of the same rank are, "
-        f"{study_words.fitted(rows, 'erase')}. {study_words.seeds(rows)}. Erasing the label: {study_words.extremes(rise, 'nats')}"
+        f"{study_words.fitted(rows, 'erase', label)}. {study_words.seeds(rows)}. Erasing the label: {study_words.extremes(rise, 'nats')}"
     )
     if ranks := [round(p.value) for split in ("train", "valid") for p in rows.measure("erase_rank", split, label)]:
         taken = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))

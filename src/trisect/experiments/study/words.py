@@ -26,18 +26,32 @@ def seeds(rows: StudyRows) -> str:
     return f"n\u00a0=\u00a0{several(len(rows.seeds), 'seed')}"
 
 
-def fitted(rows: StudyRows, kind: str) -> str:
-    """On which text the study's probes ('probe') or erasers ('erase') were fitted, as an apposition of a caption."""
-    design = rows.about.get("experiment")
-    stated = (design.get("probe") if kind == "probe" else design.get("erase")) if design else None
-    if stated is not None and stated.get("fitted", ON_TRAIN) == ON_TRAIN:
+def fitted(rows: StudyRows, kind: str, label: str) -> str:
+    """On which text the probes ('probe') or erasers ('erase') of a label were fitted, as an apposition of a caption.
+
+    A record that does not say is one of revision 1, whose probes and erasers were fitted on train.
+    """
+    design = rows.about.get("experiment") or {}
+    stated = design.get("probe") if kind == "probe" else design.get("erase")
+    if stated is None or stated.get("fitted", ON_TRAIN) == ON_TRAIN:
         return "fitted on the text that the model was trained on (as studies of revision 1 did)"
     shrunk = "" if kind == "probe" else ", with the covariance " + ("not " * (not _shrinks(stated))) + "shrunk"
-    return f"fitted on other parts of the held-out text (cross-fitted, by whole articles where it has such){shrunk}"
+    return f"fitted on other parts of the held-out text (cross-fitted, {_dealt(rows, kind, label)}){shrunk}"
 
 
-def _shrinks(stated: ProbeData | EraseData | None) -> bool:
-    return stated is None or bool(stated.get("shrinkage", True))
+def _dealt(rows: StudyRows, kind: str, label: str) -> str:
+    """Of what the folds were made, as the study's rows say; before they did, folds were of whole articles where that went."""
+    found = [p.value for p in rows.measure(f"{kind}_articles", "valid", label)]
+    if not found:
+        return "by whole articles where it has such"
+    if min(found) > 0:
+        return "by whole articles"
+    units = ", which are the units of intervals too" if kind == "erase" else ""
+    return f"by rows of a window{units}: whole articles that could be dealt evenly are not marked"
+
+
+def _shrinks(stated: ProbeData | EraseData) -> bool:
+    return bool(stated.get("shrinkage", True))
 
 
 def label_name(label: str) -> str:
