@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(GUARD, "(_from_here(headers) or self._followed(scope, headers))", "True", f"{SERVED} -k 'nobody or link_from'"),
     Mutant("server/run.py", "if not host.strip():", "if False:", f"{SERVED} -k empty"),
     Mutant("text/long_lines.py", "length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
-    Mutant("lab/driver.py", 'if b"trisect</title>" not in begins:', "if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
+    Mutant("lab/single_page.py", "    if not own:", "    if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
     Mutant("text/annotation_folder.py", "if body.get(key) != statement[key]]", "if False]", ANNOTATED),
     Mutant("text/annotation_folder.py", 'Folder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
     Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),

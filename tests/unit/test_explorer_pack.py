@@ -26,6 +26,7 @@ from trisect.experiments.explore.pack import LADDER, levels_of, pack, vectors
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.pieces import readable
 from trisect.experiments.explore.run import explore, take_picture
+from trisect.lab.whole_run import land_run, staged
 from trisect.measure import norms as measured
 
 READINGS = {"encoder": pictures.encoder(padding=3), "decoder": pictures.decoder(), "translator": pictures.translator()}
@@ -297,13 +298,51 @@ def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, m
     with pytest.raises(StudyError) as error:
         trisect.explore_page(subject, "a text", out=out)
     assert error.value.given == f"{place} is there already."
-    assert error.value.known == "It is no page that trisect wrote, and would be written over."
+    known = "'trisect explore' did not write it, or a version before 0.2.0 did; it would be written over."
+    assert error.value.known == known
     assert error.value.todo == "Choose another name with --out, or move it elsewhere."
     assert place.read_text() == "<!DOCTYPE html><title>mine</title>"
     place.unlink()
     trisect.explore_page(subject, "a text", out="page.html" if out == "notes" else out)
     if out != "notes":
         assert trisect.explore_page(subject, "another text", out=out).report.samefile(place)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("title", ["report of a study, trisect", "Notes on trisect"])
+def test_pages_of_other_commands_and_notes_on_trisect_are_not_written_over(tmp_path, title, folder, monkeypatch):
+    path = tmp_path / "explorer.html"
+    path.write_text(f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n')
+    before = path.read_bytes()
+    monkeypatch.setattr(Fake, "trace", lambda *_: pytest.fail("it was computed first"))
+    with pytest.raises(StudyError, match="did not write it"):
+        trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path if folder else path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["report.html", "tables/report.html", "new.html"])
+def test_no_page_is_put_among_the_files_of_a_run_or_a_study(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(Fake, "trace", lambda *_: pytest.fail("it was computed first"))
+    with staged(tmp_path / "run") as stage:
+        for own in ("report.html", "tables/report.html"):
+            (stage / own).parent.mkdir(exist_ok=True)
+            (stage / own).write_text("a report")
+        land_run(stage, tmp_path / "run", "norms", "0" * 32)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.json").write_text("{}")
+    there = sorted(path.name for path in tmp_path.rglob("*"))
+    for folder, known in (
+        ("run", "a run of 'trisect norms'" if name != "new.html" else "A study or a run"),
+        ("study", "A study"),
+    ):
+        with pytest.raises(StudyError) as error:
+            trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path / folder / name)
+        assert known in error.value.known
+        assert str(tmp_path / folder) in error.value.known
+        assert error.value.given == f"{tmp_path / folder / name} was given for a page of 'trisect explore'."
+        assert error.value.todo == "Choose another name with --out."
+    assert sorted(path.name for path in tmp_path.rglob("*")) == there
+    assert (tmp_path / "run" / "report.html").read_text() == "a report"
 
 
 def test_a_notebook_gets_a_widget_with_the_same_bytes():

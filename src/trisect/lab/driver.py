@@ -24,6 +24,7 @@ from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
 from trisect.lab.home import links_of
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
+from trisect.lab.single_page import check_page, signed
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels
 from trisect.lab.versions import versions
@@ -50,15 +51,16 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
 
 def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quiet: bool) -> Result[F]:
     if out is not None:  # what can be known before a model is loaded
-        check_place(out, experiment.single)
+        check_place(out, bool(experiment.single))
         if experiment.single:
-            _free_page(Path(out))
+            check_page(_page_at(experiment, Path(out)), experiment.name)
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
     (subjects, texts), machine, began = _inputs(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
     if experiment.single:
+        check_page(_page_at(experiment, place), experiment.name)
         bench = Bench(_parent(place), machine, subjects, texts)
         measured = experiment.measures().measure(settings, bench)  # a page is written at once
         words = command(experiment, settings, subjects, texts)
@@ -252,28 +254,22 @@ def _shown(
         own = "report.html" if isinstance(page, Sheet) else page.name
         name = own if _parent(place) == place else place.name
         page = with_links(page, links_of(_parent(place), name))
-        report = _alone(place, page) if experiment.single else write_page(place, page)
+        report = _alone(experiment, place, page) if experiment.single else write_page(place, page)
     found = tuple(shows.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
-def _alone(place: Path, page: Sheet | Document) -> Path:
-    """Write the page of an experiment that leaves nothing else: as `place`, or under its own name in that folder."""
+def _alone(experiment: Experiment[Any, Any], place: Path, page: Sheet | Document) -> Path:
+    """Write the page of an experiment that leaves nothing else, signed by it."""
     assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
-    path = place / page.name if _parent(place) == place else place
-    _free_page(path)
-    return write_document(path, page)
+    path = _page_at(experiment, place)
+    check_page(path, experiment.name)  # once more: measuring may have lasted
+    return write_document(path, signed(page, experiment.name))
 
 
-def _free_page(path: Path) -> None:
-    """Raise StudyError for a file that is no page of ours: it would be written over."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        begins = file.read(4_000)
-    if b"trisect</title>" not in begins:
-        known = "It is no page that trisect wrote, and would be written over."
-        raise StudyError(f"{path} is there already.", known, "Choose another name with --out, or move it elsewhere.")
+def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
+    """Where a single page lies: as `place`, or under its own name in that folder."""
+    return place / experiment.single if _parent(place) == place else place
 
 
 def _parent(place: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trisect.lab.inputs import ModelSource, TextSource
 PAGE = "explore.html"
 TUTORIAL = Path("docs", "one-head.md")  # of a clone of the project; a package that was installed has none
 SHORTEST, LONGEST = 6, 14  # words of a sentence that is easily looked at
+_WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
 _LOOKED = 50  # sentences
 
 
@@ -28,6 +30,8 @@ def explored(model: Path, folder: Path, quiet: bool) -> str:
     mark = f"<!-- weights {weights} -->\n"
     if page.exists() and page.read_bytes().endswith(mark.encode()):
         return PAGE
+    if page.exists() and _WEIGHTS.search(page.read_bytes()[-200:]):
+        page.unlink()  # of other weights, perhaps by a version that did not sign its pages
     driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence(),)), page, quiet)
     with page.open("a", encoding="utf-8") as file:
         file.write(mark)

@@ -53,5 +53,5 @@ EXPLORE = Experiment(
     "trisect.experiments.explore",
     out="explore-{model}.html",
     function="explore_page",
-    single=True,
+    single="explorer.html",
 )
