@@ -180,6 +180,11 @@ FORGERIES = {
     "fleets without end": lambda b: b | {"fleet": 10**12},
     "a statement asked for that is a number": lambda b: b | {"asked": [5]},
     "a probe that is a number": lambda b: b | {"experiment": b["experiment"] | {"probe": 5}},
+    "a step that is a word": lambda b: b | {"step": "x"},
+    "a precision of its own": lambda b: b | {"precision": "float7"},
+    "probes fitted on no text": lambda b: (
+        b | {"base": b["base"] | {"probe": {"sites": None, "kinds": [], "fitted": "test"}}}
+    ),
     "a base that is a list": lambda b: b | {"base": []},
     "a path for an id": lambda b: b | {"runs": {"../../x": next(iter(b["runs"].values()))}},
 }

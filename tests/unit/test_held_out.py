@@ -12,7 +12,7 @@ from tests import tiny
 
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
-from trisect.core.methods import Erase, Probe
+from trisect.core.methods import Erase, Fitted, Probe
 from trisect.core.site import Site
 from trisect.experiments.study import erasing, words
 from trisect.experiments.study.folds import Fold, deal
@@ -88,7 +88,8 @@ def test_nothing_is_found_of_labels_that_say_nothing():
 
 def test_an_erasure_says_on_which_text_it_was_fitted_and_both_rules_measure_validation():
     corpus = overfitted()
-    for fitted, whose in (("train", "train"), ("held-out", "valid")):
+    choices: tuple[tuple[Fitted, str], ...] = (("train", "train"), ("held-out", "valid"))
+    for fitted, whose in choices:
         rows = erasing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 2, 1, TOKENS, fitted)
         assert {r.split for r in rows if r.measure in ("erase_rank", "erase_explained")} == {whose}
         assert {r.split for r in rows if r.measure.endswith("nats")} == {"valid"}
@@ -266,6 +267,14 @@ def test_a_study_begun_under_the_old_rule_is_read_and_goes_on_under_it(tmp_path)
     # and whoever repeats it elsewhere gets the same rule
     again: Any = repeating(more)
     assert again["probe"]["fitted"] == "train"
+
+
+def test_each_design_of_a_new_study_is_settled_by_those_before_it(tmp_path):
+    first = replace(STUDY, probe=Probe(labels=("pos",), fitted="train"), erase=None)
+    ledger: Any = join_ledger(Folder(tmp_path), [first, replace(STUDY, seeds=(3,))], "text")
+    assert ledger["base"]["probe"]["fitted"] == "train"
+    assert ledger["base"]["erase"]["fitted"] == "held-out"  # the first that erases says nothing
+    assert ledger == join_ledger(Folder(tmp_path), [replace(STUDY, seeds=(3,))], "text")
 
 
 def test_another_rule_than_the_study_began_with_is_refused(tmp_path):

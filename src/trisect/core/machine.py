@@ -10,6 +10,8 @@ from trisect.core import bounds
 from trisect.core.errors import unknown
 from trisect.core.typecheck import need, settle, shortened, whole
 
+PRECISIONS = ("float32", "bfloat16")
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -42,11 +44,10 @@ class Machine:
         known = ("auto", "cpu", "cuda")
         offered = f"Devices are {', '.join(known)}."
         need(self.device in known, unknown("device", self.device, known), offered, "Use one of them.")
-        precisions = ("float32", "bfloat16")
         need(
-            self.precision in precisions,
-            unknown("precision", self.precision, precisions),
-            f"There is {' and '.join(precisions)}.",
+            self.precision in PRECISIONS,
+            unknown("precision", self.precision, PRECISIONS),
+            f"There is {' and '.join(PRECISIONS)}.",
             "Use one of them.",
         )
         if self.workers is not None:

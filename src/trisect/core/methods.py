@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from trisect.core.bounds import POINTS, RESAMPLES
 from trisect.core.errors import unknown
@@ -16,7 +17,10 @@ PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q",
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
 # On what probes and erasers are fitted: held-out text, cross-fitted, or the text that the model was trained on (revision 1).
-HELD_OUT, ON_TRAIN = FITTED = ("held-out", "train")
+Fitted: TypeAlias = Literal["held-out", "train"]
+HELD_OUT: Final = "held-out"
+ON_TRAIN: Final = "train"
+FITTED: tuple[Fitted, ...] = (HELD_OUT, ON_TRAIN)
 
 
 def spell_variant(text: str) -> str | None:

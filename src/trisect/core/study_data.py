@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NotRequired, TypeAlias, TypedDict
 
 from trisect.core.json_text import Json
+from trisect.core.methods import Fitted
 
 EditData: TypeAlias = dict[
     str, str | float | int | bool | None
@@ -78,7 +79,7 @@ class ProbeData(TypedDict):
     sites: list[str] | None
     kinds: list[str]
     labels: NotRequired[list[str]]
-    fitted: NotRequired[str | None]  # missing in what was written under revision 1: on train
+    fitted: NotRequired[Fitted | None]  # missing in what was written under revision 1: on train
 
 
 class EraseData(TypedDict):
@@ -87,7 +88,7 @@ class EraseData(TypedDict):
     draws: int
     sites: NotRequired[list[str]]
     labels: NotRequired[list[str]]
-    fitted: NotRequired[str | None]  # as in ProbeData
+    fitted: NotRequired[Fitted | None]  # as in ProbeData
     shrinkage: NotRequired[bool]  # missing where it is on, as it then always was
 
 

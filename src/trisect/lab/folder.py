@@ -23,7 +23,8 @@ from trisect.core.files import (
     read_json,
     remove_scratch,
 )
-from trisect.core.methods import ON_TRAIN
+from trisect.core.machine import PRECISIONS
+from trisect.core.methods import FITTED, ON_TRAIN
 from trisect.core.read_spec import read_run
 from trisect.core.study_data import LedgerData
 
@@ -231,6 +232,10 @@ def _ledger(path: Path, todo: str) -> LedgerData:
         runs, fleets, size = body["runs"], body["fleets"], body.get("fleet", 1)
         if not isinstance(size, int) or not 1 <= size <= 1_024:
             raise ValueError(f"its fleets have {size!r} members")
+        if type(step := body.get("step", 1)) is not int or step < 1:
+            raise ValueError(f"the revision of its training step is {step!r}")
+        if (trained := body.get("precision", "float32")) not in PRECISIONS:
+            raise ValueError(f"its precision is {trained!r}")
         for name in ("base", "experiment"):
             if not isinstance(body[name], dict):
                 raise ValueError(f"{name} is no object")
@@ -251,7 +256,8 @@ def _with_fits(ledger: LedgerData) -> LedgerData:
     """The ledger with what probes and erasers are fitted on named also where it was written before there was a choice."""
     for statement in (ledger["base"], ledger["experiment"], *ledger.get("asked", ())):
         for part in filter(None, (statement.get("probe"), erase := statement.get("erase"))):
-            part.setdefault("fitted", ON_TRAIN)
+            if (fitted := part.setdefault("fitted", ON_TRAIN)) not in (None, *FITTED):
+                raise ValueError(f"a method is fitted on {fitted!r}")
         if erase:
             erase.setdefault("shrinkage", True)
     return ledger

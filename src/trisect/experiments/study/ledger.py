@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
-from trisect.core.methods import HELD_OUT, METHODS, ON_TRAIN
+from trisect.core.methods import HELD_OUT, METHODS, ON_TRAIN, Fitted
 from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
@@ -72,10 +72,11 @@ def extended_ledger(
             f"Here --fleet {fleet} is asked for; which runs are trained side by side decides a study's last bits.",
             "Leave --fleet out, or choose another folder with --out.",
         )
-    experiments = [settled(one, old["base"] if old else None) for one in experiments]
-    ledger = old or _begun(experiments[0], corpus, size, precision)
-    for experiment in experiments if old else experiments[1:]:
-        ledger = _joined(folder, ledger, experiment, corpus)
+    ledger = old
+    for experiment in experiments:  # each as those before it, in this call too, settle it
+        here = settled(experiment, ledger["base"] if ledger else None)
+        ledger = _joined(folder, ledger, here, corpus) if ledger else _begun(here, corpus, size, precision)
+    assert ledger is not None, "a study has a design"
     return old, ledger
 
 
@@ -240,7 +241,8 @@ def _base(experiment: Design, corpus: str) -> BaseData:
     if probe:
         found["probe"] = {"sites": probe["sites"], "kinds": probe["kinds"], "fitted": probe.get("fitted")}
     if erase:
-        found["erase"] = {"draws": erase.draws, "fitted": erase.fitted, "shrinkage": erase.shrinkage}
+        known = cast("Fitted | None", erase.fitted)  # checked where the design was made
+        found["erase"] = {"draws": erase.draws, "fitted": known, "shrinkage": erase.shrinkage}
     if interchange:
         found["interchange"] = {"pairs": interchange.pairs}
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import HELD_OUT, ON_TRAIN
+from trisect.core.methods import HELD_OUT, Fitted
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.experiments.study.folds import Fold, deal
@@ -65,7 +65,7 @@ def probe(
     sites: Sequence[Site],
     seed: int,
     tokens: tuple[int, int] = (TRAIN, VALID),
-    fitted: str = HELD_OUT,
+    fitted: Fitted = HELD_OUT,
 ) -> list[SiteRow]:
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
 
@@ -142,14 +142,18 @@ def read_folds(
     seed: int,
     tokens: tuple[int, int],
     device: torch.device,
-    fitted: str,
+    fitted: Fitted,
 ) -> list[Fold]:
     """What is fitted on and what is measured: folds of held-out text, or train and validation; raises CorpusError."""
     corpus.column(label)
-    if fitted == ON_TRAIN:
-        return [Fold(*read_pieces(corpus, training, label, seed, tokens, device))]
-    valid = evaluation_pieces(corpus, training, "valid", (label,), device)
-    return deal(corpus, "valid", draw_rows(valid, tokens[0], "probe", seed), label, HELD)
+    match fitted:
+        case "train":
+            return [Fold(*read_pieces(corpus, training, label, seed, tokens, device))]
+        case "held-out":
+            valid = evaluation_pieces(corpus, training, "valid", (label,), device)
+            return deal(corpus, "valid", draw_rows(valid, tokens[0], "probe", seed), label, HELD)
+        case _:
+            assert_never(fitted)
 
 
 def read_pieces(
