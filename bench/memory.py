@@ -68,7 +68,13 @@ def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 3
 SIZES = {
     "bert": Size("BERT-base's size, float32", bert, 2, 510, ("q@6", "k@6", "v@6")),
     "llama": Size("TinyLlama's size (1.1 billion), bfloat16", llama, 1, 128, ("q@11", "k@11", "v@11")),
-    "small": Size("a tenth of TinyLlama's size (158 million weights), bfloat16", lambda: llama(10, 1024, 2816), 2, 256, ("q@5", "k@5", "v@5")),
+    "small": Size(
+        "a tenth of TinyLlama's size (158 million weights), bfloat16",
+        lambda: llama(10, 1024, 2816),
+        2,
+        256,
+        ("q@5", "k@5", "v@5"),
+    ),
 }
 VOCABULARY = 500
 
