@@ -10,19 +10,23 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.machine import Machine
 from trisect.engine.devices import choose_device
+from trisect.experiments.study import tasks
 from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.presets import find_experiment
-from trisect.experiments.study.tasks import Task
+from trisect.experiments.study.tasks import StudyJob, Task
 from trisect.lab.folder import Folder
 from trisect.lm.matmul import STEP, check_numerics, numerics
 
 ONEDNN, OTHER = "step 2, float32 products by oneDNN (medium)", "step 2, float32 products by MKL (highest)"
 
 
-def test_what_trains_a_run_names_step_precision_library_and_setting(monkeypatch):
-    assert numerics("cpu", "float32", "medium") == f"step {STEP}, float32 products by oneDNN (medium)"
-    assert numerics("cpu", "bfloat16", "highest") == f"step {STEP}, bfloat16 products by oneDNN (highest)"
-    assert numerics("cuda", "bfloat16", "highest") == f"step {STEP}, bfloat16 products by cuBLAS (highest)"
+def test_what_trains_a_run_names_step_precision_library_setting_and_device(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Abacus 9")
+    narrow = f"step {STEP}, bfloat16 (revision 2) products"
+    assert numerics("cpu", "float32", "medium") == f"step {STEP}, float32 products by oneDNN (medium) on AVX2"
+    assert numerics("cpu", "bfloat16", "highest") == f"{narrow} by oneDNN (highest) on AVX2"
+    assert numerics("cuda", "bfloat16", "highest") == f"{narrow} by cuBLAS (highest) on Abacus 9"
     for said, library in (
         ("Intel(R) oneAPI Math Kernel Library Version 2024.2", "MKL"),
         ("BLAS_INFO=open, BUILD_TYPE=Release", "OpenBLAS"),
@@ -30,7 +34,36 @@ def test_what_trains_a_run_names_step_precision_library_and_setting(monkeypatch)
         ("", "BLAS"),
     ):
         monkeypatch.setattr(torch.__config__, "show", lambda said=said: said)
-        assert numerics("cpu", "float32", "highest") == f"step {STEP}, float32 products by {library} (highest)"
+        assert numerics("cpu", "float32", "highest") == f"step {STEP}, float32 products by {library} (highest) on AVX2"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_shorter_note_is_compared_as_far_as_it_goes(precision):
+    """Notes from before there were devices in them, and of bfloat16 on a CPU from before its revision was named."""
+    here = numerics("cpu", precision, "medium")
+    before = f"step {STEP}, {precision} products by oneDNN (medium)"
+    check_numerics(before, here)
+    with pytest.raises(StudyError):
+        check_numerics(before.replace("oneDNN", "MKL"), here)
+    with pytest.raises(StudyError):
+        check_numerics(here.replace(" on ", " on other than "), here)
+
+
+def test_bfloat16_of_a_gpu_before_its_second_revision_does_not_go_on(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Abacus 9")
+    check_numerics(f"step {STEP}, float32 products by cuBLAS (highest)", numerics("cuda", "float32", "highest"))
+    with pytest.raises(StudyError):
+        check_numerics(f"step {STEP}, bfloat16 products by cuBLAS (highest)", numerics("cuda", "bfloat16", "highest"))
+
+
+def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
+    monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: False)
+    asked: Any = StudyJob("train", (), "", "", {}, (), None, "cpu", "bfloat16")
+    nothing: Any = None
+    with pytest.raises(SpecError) as error:
+        tasks._train(asked, nothing, [], nothing, nothing, "highest")
+    assert error.value.given == "The precision 'bfloat16' was asked for on the CPU."
+    assert choose_device(Machine("cpu", precision="bfloat16", engine="ray")) == "cpu"  # the driver trains nothing
 
 
 def test_narrow_products_are_refused_in_quick_and_warned_of_where_effects_are_small(monkeypatch):
@@ -118,6 +151,8 @@ def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
     finished(folder, "a-1-0", ONEDNN)
     trained.add(["a-1-0"])
     assert trained.expected == ONEDNN == TrainedSoFar(folder, ledger()).expected
+    finished(folder, "b-1-0", f"{ONEDNN} on AVX2")
+    assert TrainedSoFar(folder, ledger()).expected == f"{ONEDNN} on AVX2"  # the two agree, and it says more
     finished(folder, "b-1-0", OTHER)
     with pytest.raises(StudyError) as error:
         trained.add(["b-1-0"])

@@ -16,13 +16,19 @@ def choose_device(machine: Machine) -> str:
             "The device 'cuda' was asked for.", "PyTorch finds no CUDA device here.", "Use --device cpu, or auto."
         )
     device = "cuda" if have and machine.device != "cpu" else "cpu"
-    if device == "cpu" and machine.precision == "bfloat16" and machine.engine != "ray" and not narrow_here():
+    if machine.engine != "ray":  # else the nodes look for themselves
+        check_narrow(device, machine.precision)
+    return device
+
+
+def check_narrow(device: str, precision: str) -> None:
+    """Raise SpecError for narrow products on a processor that has none; a node that trains looks at its own."""
+    if device == "cpu" and precision == "bfloat16" and not narrow_here():
         raise SpecError(
             "The precision 'bfloat16' was asked for on the CPU.",
             "PyTorch has no fast bfloat16 products on this processor (it needs AVX-512 or AMX).",
             "Leave --precision out, or give --device cuda where there is one.",
         )
-    return device
 
 
 def narrow_here() -> bool:

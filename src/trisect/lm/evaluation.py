@@ -36,16 +36,25 @@ def evaluate(
         against: list[dict[int, Tensor]] = [{} for _ in objectives]
         for piece in own:
             totals += _measure(parameters, model, piece, objectives, keep, work, against)
-        count, totals = sum(p.tokens for p in own), totals.cpu()  # the first that a GPU is waited for
+        count = sum(p.tokens for p in own)
+        totals, *said = _gathered([totals, *(total for sums in against for total in sums.values())])
+        summed = iter(said)
         for slot, rows in found.items():
             rows += [
                 (split, "loss_nats", float(totals[0, slot]) / count),
                 (split, "accuracy", float(totals[1, slot]) / count),
             ]
         for objective, sums in zip(objectives, against, strict=True):
-            for slot, total in sums.items():
-                found[slot] += [(split, name, value) for name, value in objective.summary(total.cpu())]
+            for slot in sums:
+                found[slot] += [(split, name, value) for name, value in objective.summary(next(summed))]
     return found
+
+
+def _gathered(sums: Sequence[Tensor]) -> list[Tensor]:
+    """The sums on the host, by one copy: the only thing that a GPU is waited for."""
+    flat = torch.cat([one.double().flatten() for one in sums]).cpu()
+    parts = flat.split([one.numel() for one in sums])
+    return [part.view(one.shape).to(one.dtype) for part, one in zip(parts, sums, strict=True)]
 
 
 def _measure(

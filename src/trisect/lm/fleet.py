@@ -222,7 +222,11 @@ def embedding_rows(table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"]) ->
 def add_rows(
     table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"], gradient: Float[Tensor, "F B T D"]
 ) -> Float[Tensor, "F V D"]:
-    """Add a gradient with respect to `embedding_rows` to a gradient of the tables, in place and in a fixed order."""
+    """Add a gradient with respect to `embedding_rows` to a gradient of the tables, in place.
+
+    On a CPU in a fixed order. CUDA's `index_add_` has none where words repeat, so that last bits may differ from run to run on a
+    GPU; what it moves was not measured.
+    """
     for own, rows in zip(table, gradient, strict=True):
         own.index_add_(0, inputs.flatten(), rows.flatten(0, 1))
     return table

@@ -9,7 +9,8 @@ import torch
 
 from trisect.core.errors import StudyError
 
-STEP = 2  # the training step's sums, in their order: another number wherever a run's last bits would be others
+STEP = 2  # the training step's sums, in their order: another number wherever a float32 run's last bits would be others
+NARROW = "bfloat16 (revision 2)"  # the narrow decoder's own revision: float32's bits are those of the step alone
 TOLERANCE = 1e-5  # oneDNN in float32 is within 6e-7; bfloat16 products err by 3e-3
 
 
@@ -39,18 +40,35 @@ def fast_products() -> Iterator[str]:
 
 
 def numerics(device: str, precision: str, setting: str) -> str:
-    """What decides the bits of a run beside its statement: the step's revision, the products' precision and library.
+    """What trains a run beside its statement: the step's revision, the products' precision and library, and on what.
 
-    `setting` is what `fast_products` gave. Such as 'step 2, float32 products by oneDNN (medium)'.
+    On a CPU that is the instruction set that PyTorch uses, on a GPU the device's name. Versions of libraries and drivers are not
+    in it, nor what a library chooses by the model of the processor: two machines that agree may still differ in last bits.
+    `setting` is what `fast_products` gave. Such as 'step 2, float32 products by oneDNN (medium) on AVX512'.
     """
     on_cpu = "oneDNN" if setting == "medium" or precision != "float32" else _blas()
     library = on_cpu if device == "cpu" else "cuBLAS"
-    return f"step {STEP}, {precision} products by {library} ({setting})"
+    where = torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name()
+    return (
+        f"step {STEP}, {NARROW if precision == 'bfloat16' else precision} products by {library} ({setting}) on {where}"
+    )
+
+
+def agree(one: str, other: str) -> bool:
+    """Whether two notes of `numerics` say the same, as far as both say it: earlier ones do not say on what."""
+    (how, where), (as_well, there) = _stated(one), _stated(other)
+    return how == as_well and (where == there or not where or not there)
+
+
+def _stated(said: str) -> tuple[str, str]:
+    """How and on what; narrow products on a CPU were never of another revision than the second, also where it is not said."""
+    how, _, where = said.partition(" on ")
+    return how.replace("bfloat16 products by oneDNN", f"{NARROW} products by oneDNN"), where
 
 
 def check_numerics(before: str | None, here: str) -> None:
     """Raise StudyError where a study would go on otherwise than what trained it before (null: not noted)."""
-    if before not in (None, here):
+    if before is not None and not agree(before, here):
         raise StudyError(
             f"The study was trained so far with: {before}.",
             f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another.",

@@ -15,6 +15,8 @@ class NarrowDecoder:
     With p = softmax(h Wᵀ + b): dh = (p W - W[y]) / N and dW = (pᵀ h - onehot(y)ᵀ h) / N. The products with p are narrow; the
     terms of the gold words, where most of a young model's gradient lies, are sums of few numbers in the precision of `h`
     (on a CPU an error of 1e-4 of the gradient instead of 2e-3). One product over all rows makes dW, so that it is rounded once.
+    On a CPU the same call gives the same bits; CUDA's `index_add_` adds in no fixed order where a word repeats, and bits were
+    not compared on a GPU.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:

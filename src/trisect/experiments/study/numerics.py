@@ -1,7 +1,8 @@
-"""What trained a study's runs, to the bit: the step's revision, precision and library of the products; never two in one study."""
+"""What trained a study's runs: the step's revision, the products' precision and library, the kind of device; never two in one study."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from trisect.experiments.study.ledger import step_of
 from trisect.experiments.study.tasks import Task
 from trisect.lab.folder import Folder
 from trisect.lab.runs import read_finished
-from trisect.lm.matmul import STEP
+from trisect.lm.matmul import STEP, agree
 
 
 def check_precision(experiments: Sequence[Design], precision: str) -> None:
@@ -55,13 +56,13 @@ class TrainedSoFar:
 
     @property
     def expected(self) -> str | None:
-        """What must train the others; null where nothing is trained yet, or by a version that noted nothing."""
-        return min(self.found, default=None)
+        """What must train the others, the note that says most; null where nothing is noted yet."""
+        return max(self.found, key=lambda said: (len(said), said), default=None)
 
     def add(self, runs: Sequence[str]) -> None:
         """Note what trained these; raises StudyError where the study has two then."""
         self.found |= {said for run in runs if (said := read_finished(self.folder, run).get("numerics"))}
-        if len(self.found) > 1:
+        if not all(agree(*two) for two in itertools.combinations(sorted(self.found), 2)):
             raise StudyError(
                 f"Runs of {self.folder.path} were trained in two ways.",
                 f"They are: {'; '.join(sorted(self.found))}. The runs of a study are compared with one another.",

@@ -20,6 +20,7 @@ from trisect.core.read_spec import read_run
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain
 from trisect.core.study_data import EraseData, HowData, InterchangeData, ProbeData, RewindData, RunData
+from trisect.engine.devices import check_narrow
 from trisect.engine.jobs import JobDesk, job
 from trisect.experiments.study.ablating import ablate
 from trisect.experiments.study.erasing import erase
@@ -117,6 +118,7 @@ def execute(asked: StudyJob, desk: JobDesk) -> None:
 
 
 def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, desk: JobDesk, products: str) -> None:
+    check_narrow(asked.device, asked.precision)
     how = numerics(asked.device, asked.precision, products)
     check_numerics(asked.numerics, how)
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
