@@ -128,6 +128,31 @@ def test_a_translator_takes_pairs_and_crosses(tmp_path):
     assert float(change.moved.max()) > 0
 
 
+LONG = "w1 w2 w3 w4 w5 w6 w7"
+
+
+@pytest.mark.parametrize(
+    "switches", [{"dec.v@1": "zero"}, {"enc.v@1": "zero", "dec.v@1": "mean"}, {"cross.q@2": "zero"}]
+)
+def test_a_switch_that_would_do_nothing_is_refused(switches):
+    model = load(tinyhf.bart(), tinyhf.tokenizer())
+    with pytest.raises(CorpusError) as error:
+        intervene(model, (LONG, "w3 w4"), switches, positions=(6,))
+    last = list(switches)[-1]
+    assert error.value.given == f"{last} is to be switched to {switches[last]!r} at position 6."
+    assert error.value.known == "There are 4 tokens to switch there, counted from 0: it would do nothing."
+    assert error.value.todo == "Choose some of them, or none for all, or take this switch out."
+    some = intervene(model, (LONG, "w3 w4"), switches, positions=(1, 6))
+    assert some.notes == (f"{last} has 4 tokens to switch: none of token 7.",)
+    assert "none of token 7" in str(some)
+    assert intervene(model, (LONG, "w3 w4"), {"cross.v@1": "zero"}, positions=(6,)).moved.max() > 0
+
+
+def test_a_second_text_that_ends_before_the_position_switches_nothing(gpt):
+    with pytest.raises(CorpusError, match="There are 2 tokens to switch there"):
+        intervene(gpt, TEXT, {"v@1": "second"}, "w9 w8", positions=(3,))
+
+
 def test_texts_of_other_lengths_meet_where_both_are(gpt):
     change = intervene(gpt, TEXT, {"v@1": "second"}, "w9 w8")
     assert change.notes == ("The texts have 5 and 2 tokens: the first 2 positions take the second's.",)

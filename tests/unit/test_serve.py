@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from tests import tinyhf
 import trisect
 from trisect.cli import main
 from trisect.core import extras
-from trisect.core.errors import SiteError, SpecError
+from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import run, widget
@@ -398,3 +399,15 @@ def test_the_python_names_only_what_was_chosen():
     assert run._source("somewhere", {"device": "auto", "dtype": None}) == "'somewhere'"
     assert run._source("somewhere", {"dtype": "float64", "pickle": False}) == "'somewhere', dtype='float64'"
     assert run._source(object(), {}) == ""
+
+
+def test_a_page_and_its_offline_copy_refuse_a_switch_that_does_nothing_and_say_what_is_left_out():
+    shown = PageModel(load(tinyhf.bart(), tinyhf.tokenizer()))
+    state = PageState(("w1 w2 w3 w4 w5 w6 w7", "w3 w4"), (), (("dec.v@1", "zero"),), None, (6,))
+    for ask in (lambda: shown.answer(state, ""), lambda: shown.page(state)):
+        with pytest.raises(CorpusError, match="it would do nothing"):
+            ask()
+    some = replace(state, positions=(1, 6))
+    note = "dec.v@1 has 4 tokens to switch: none of token 7."
+    assert note in cast(list[str], shown.answer(some, "").words["notes"])
+    assert note in shown.page(some)

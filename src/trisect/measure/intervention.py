@@ -170,8 +170,34 @@ class PreparedText:
                 raise CorpusError(f"Position {one} is to be switched.", known, "Choose some of them, or none for all.")
         return tuple(sorted(set(asked)))
 
+    def beyond(self, planned: tuple[Planned, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
+        """Notes on positions that a switch has nothing at, being beyond its sequence; raises CorpusError where it has none of them."""
+        said: list[str] = []
+        for one in planned if positions else ():
+            for reached in self._sizes(one).values():
+                if min(positions) >= max(reached):
+                    given = f"{one.site} is to be switched to {one.how!r} at position{'s' * (len(positions) > 1)} {_listed(positions)}."
+                    known = f"There are {max(reached)} tokens to switch there, counted from 0: it would do nothing."
+                    raise CorpusError(given, known, "Choose some of them, or none for all, or take this switch out.")
+                if left := [position for position in positions if position >= min(reached)]:
+                    said.append(f"{one.site} has {min(reached)} tokens to switch: none of {_tokens(left)}.")
+        return tuple(dict.fromkeys(said))
+
+    def _sizes(self, one: Planned) -> dict[Address, list[int]]:
+        """How many positions a switch can reach in each layer: one number for each of q, k and v."""
+        found: dict[Address, list[int]] = {}
+        for target in one.targets:
+            sides = [self._own[target.address], *([self._seconds[target.address]] if one.how == "second" else [])]
+            size = min(side._asdict()[target.component].shape[2] for side in sides)
+            found.setdefault(target.address, []).append(size)
+        return found
+
     def writers(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> dict[Address, Writer]:
-        """One writer for each address that switches touch; with `positions` all others stay bit for bit."""
+        """One writer for each address that switches touch; with `positions` all others stay bit for bit.
+
+        Raises CorpusError for a switch that would do nothing at these positions.
+        """
+        self.beyond(planned, positions)
         found: dict[Address, list[Writer]] = {}
         for one in planned:
             for address in dict.fromkeys(target.address for target in one.targets):
@@ -212,7 +238,8 @@ class PreparedText:
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
         named = tuple((one.site, one.how) for one in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
-        about = (self.place(place), self.before, after, self.predicts, self.subject.token, self.notes, positions)
+        notes = (*self.notes, *self.beyond(planned, positions))
+        about = (self.place(place), self.before, after, self.predicts, self.subject.token, notes, positions)
         made = Intervention(self.subject.name, named, tokens, *about)
         _check_finite(made)
         return made
@@ -265,6 +292,10 @@ def _only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
         chosen[[one for one in positions if one < len(chosen)]] = True
         kept.append(torch.where(chosen[None, None, :, None], made, there))
     return Parts(*kept)
+
+
+def _listed(positions: Sequence[int]) -> str:
+    return ", ".join(map(str, positions))
 
 
 def _tokens(positions: Sequence[int]) -> str:

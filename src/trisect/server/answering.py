@@ -101,7 +101,9 @@ class PageModel:
     def page(self, state: PageState) -> str:
         """The offline explorer of what the page shows."""
         ready = self._prepared(state)
-        return html(self._picture(ready, ready.plan(state.by_site), ready.positions(state.positions)))
+        planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
+        picture = self._picture(ready, planned, positions)
+        return html(replace(picture, notes=(*picture.notes, *ready.beyond(planned, positions))))
 
     def _prepared(self, state: PageState) -> PreparedText:
         key = (state.given, state.donor)
