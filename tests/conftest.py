@@ -1,5 +1,8 @@
 import contextlib
 import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -22,6 +25,33 @@ def monkeypatch_block():
             yield
 
     return limit
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def visible(folder: Path) -> set[str]:
+    """Names in a folder that do not begin with a dot."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def left_behind(folder: Path, before: set[str]) -> list[str]:
+    """What came to lie in a folder since, git's ignored names left aside."""
+    fresh = sorted(visible(folder) - before)
+    if not fresh:
+        return []
+    with contextlib.suppress(OSError):  # a machine without git
+        said = subprocess.run(["git", "check-ignore", *fresh], cwd=folder, capture_output=True, text=True, check=False)
+        return [name for name in fresh if name not in said.stdout.splitlines()]
+    return fresh
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tidy_root() -> Iterator[None]:
+    """Tests write into folders of their own: at the end nothing new lies in the repository's root."""
+    before = visible(ROOT)
+    yield
+    assert not (found := left_behind(ROOT, before)), f"a test wrote {found} into {ROOT}: use tmp_path"
 
 
 @pytest.fixture(scope="session", autouse=True)

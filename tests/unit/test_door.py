@@ -1,8 +1,10 @@
 """What the system refuses is said in three parts by every command, never as a traceback."""
 
 import errno
+import io
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -124,3 +126,30 @@ def test_a_path_with_nul_and_a_name_that_is_no_text_are_refused(tmp_path, monkey
     result = CliRunner().invoke(main, ["corpus", "show", "caf\udcc3"])
     assert result.exit_code == 2
     assert "PYTHONUTF8=1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "secret.txt"),
+            ("secret.txt cannot be read", "Change its permissions"),
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "page.html"),
+            ("page.html cannot be read", "Free some space"),
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), ("A file cannot be read", "ulimit -n")),
+        (OSError(errno.ENOSPC, "No space left on device"), ("What was found could not be printed.", "Free some space")),
+        (OSError(errno.EBADF, "Bad file descriptor"), ("What was found could not be printed.", "Send it elsewhere")),
+    ],
+)
+def test_what_reaches_the_command_line_is_said_of_the_file_or_of_the_stream_that_it_is_of(error, words, monkeypatch):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(click.Group, "parse_args", fails)
+    monkeypatch.setattr("trisect.cli.terminal.open", lambda *_: io.StringIO(), raising=False)  # would stay open here
+    found = CliRunner().invoke(main, ["--help"])
+    assert found.exit_code == 2
+    assert all(word in found.output for word in words), found.output

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from trisect.cli.terminal import check_words, say, settle_streams, unprinted
-from trisect.core.door import door
+from trisect.cli.terminal import check_words, of_stream, say, settle_streams, unprinted
+from trisect.core.door import door, refused
 from trisect.core.errors import TrisectError
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -36,8 +36,8 @@ class _Group(click.Group):
         settle_streams()
         try:
             return super().main(args, *rest, **named)
-        except OSError as error:  # of what click itself prints, such as help; a command's own are met where they arise
-            say(f"trisect: {unprinted(error)}", err=True)
+        except OSError as error:  # of what click itself prints or reads; a command's own are met where they arise
+            say(f"trisect: {unprinted(error) if of_stream(error) else refused(error)}", err=True)
             sys.exit(2)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

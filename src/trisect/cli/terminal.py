@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -53,6 +54,11 @@ def _print(text: str, err: bool = False) -> None:
         raise
     except OSError as error:
         raise unprinted(error) from error
+
+
+def of_stream(error: OSError) -> bool:
+    """Whether it is a standard stream's: such an error names no file, and says that what is written leads nowhere."""
+    return error.filename is None and error.errno in (*FULL, errno.EPIPE, errno.EBADF, errno.EIO, errno.EFBIG)
 
 
 def unprinted(error: OSError) -> StudyError:

@@ -61,7 +61,9 @@ def erase(
         _of_fold(final, model, fold, site, label, len(corpus.column(label)), draws, seed, shrinkage) for fold in folds
     ]
     rises, low, high, n = _rises([one.curve for one in found], folds)
-    whose, count = ("train", found[0].fitted) if fitted == ON_TRAIN else ("valid", round(mean_of(found, "fitted")))
+    whose, count = (
+        ("train", found[0].fitted) if fitted == ON_TRAIN else ("valid", round(mean_of([one.fitted for one in found])))
+    )
     rows = [
         ("erase_rise_nats", None, rises[0], n),
         ("erase_rise_low_nats", None, low[0], n),
@@ -69,8 +71,10 @@ def erase(
         *(("erase_random_rise_nats", float(i), rise, n) for i, rise in enumerate(rises[1:], 1)),
     ]
     made = [SiteRow(str(site), name, at, "valid", _finite(value), n) for name, at, value, n in rows]
-    made.append(SiteRow(str(site), "erase_rank", None, whose, mean_of(found, "rank"), count))
-    made.append(SiteRow(str(site), "erase_explained", None, whose, _finite(mean_of(found, "explained")), count))
+    made.append(SiteRow(str(site), "erase_rank", None, whose, mean_of([one.rank for one in found]), count))
+    made.append(
+        SiteRow(str(site), "erase_explained", None, whose, _finite(mean_of([one.explained for one in found])), count)
+    )
     return made + dealt_rows("erase", (site,), folds)
 
 
@@ -83,9 +87,9 @@ class _Erased(NamedTuple):
     explained: float
 
 
-def mean_of(found: Sequence[_Erased], name: str) -> float:
+def mean_of(values: Sequence[float]) -> float:
     """A number's mean over folds."""
-    return float(np.mean([getattr(one, name) for one in found]))
+    return float(np.mean(values))
 
 
 def _of_fold(

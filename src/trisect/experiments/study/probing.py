@@ -131,8 +131,14 @@ def _joined(rows: Sequence[SiteRow]) -> list[SiteRow]:
 
 
 def _mean(rows: Sequence[SiteRow]) -> SiteRow:
+    """Over folds, by their tokens; raises CorpusError where one of them has no number."""
+    values = [row.value for row in rows if row.value is not None]
+    if len(values) < len(rows):
+        given = f"{rows[0].measure} at {rows[0].site} has no mean over folds."
+        known = f"{len(rows) - len(values)} of {len(rows)} folds gave no number."
+        raise CorpusError(given, known, "Use a longer text, or another label.")
     n = sum(row.n for row in rows)
-    return rows[0]._replace(value=sum(row.n * float(row.value or 0.0) for row in rows) / n, n=n)
+    return rows[0]._replace(value=sum(row.n * value for row, value in zip(rows, values, strict=True)) / n, n=n)
 
 
 def read_folds(
