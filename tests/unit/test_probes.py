@@ -41,12 +41,12 @@ def test_a_run_has_a_row_for_every_site_and_measure_on_the_same_tokens():
     names = {
         f"probe_{kind}_{m}" for kind in ("linear", "mlp") for m in ("accuracy", "bits", "selectivity", "control_bits")
     }
-    assert {r.measure for r in rows} == names | {"probe_majority"}
-    assert len(rows) == len(SITES) * 9
+    assert {r.measure for r in rows} == names | {"probe_majority", "probe_articles"}
+    assert len(rows) == len(SITES) * 10
     assert {r.site for r in rows} == {str(s) for s in SITES}
-    assert len({r.n for r in rows}) == 1
+    assert len({r.n for r in rows if r.measure != "probe_articles"}) == 1
     assert {(r.split, r.at) for r in rows} == {("valid", None)}
-    assert all(r.value is not None and (r.measure.endswith("bits") or abs(r.value) <= 1) for r in rows)
+    assert all(r.value is not None and (r.measure.endswith(("bits", "articles")) or abs(r.value) <= 1) for r in rows)
     table = frame("sites", [{"subject": "run", "label": "pos", **r._asdict()} for r in rows])
     assert table.height == len(rows)
 
@@ -92,7 +92,12 @@ def test_selectivity_is_left_out_where_there_are_no_control_labels(monkeypatch):
         raise CorpusError("none", "none", "none")
 
     monkeypatch.setattr(probing, "control_labels", none)
-    assert {r.measure for r in probed()} == {"probe_linear_accuracy", "probe_linear_bits", "probe_majority"}
+    assert {r.measure for r in probed()} == {
+        "probe_linear_accuracy",
+        "probe_linear_bits",
+        "probe_majority",
+        "probe_articles",
+    }
 
 
 def test_a_column_with_too_few_labels_is_refused():
