@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+# whole runs and pages wait for processes of their own and for the browser
+WAITING ?= 3
 # the tests start hundreds of processes: compiled once, not in each
 export PYTHONDONTWRITEBYTECODE =
 
@@ -22,7 +24,7 @@ study: .venv/installed
 test: .venv/ready
 	$(BIN)/ruff check src tests tools bench
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit tests/property tests/golden
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --jaxtyping-packages= tests/contract tests/browser
+	$(BIN)/python -m pytest -n $(WAITING) --dist worksteal --jaxtyping-packages= tests/contract tests/browser
 
 test-ray: .venv/ready
 	$(BIN)/python -m pytest -m ray tests/contract

@@ -146,6 +146,18 @@ def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(do
         assert part.question in page
 
 
+def test_every_page_of_it_links_to_every_part(done):
+    pages = [way for one in planned(done.folder) for way in one["models"].values()]
+    assert {"report.html", "theory/theory.html", "explore.html", "ablate/seed-1/report.html"} <= set(pages)
+    assert len(planned(done.folder)) == len(PARTS) + 2
+    for way in pages:
+        path = done.folder / way
+        header = path.read_text(encoding="utf-8").partition('<nav class="study-links"')[2].partition("</nav>")[0]
+        links = re.findall(r'href="([^"]+)"', header)
+        assert len(links) >= len(PARTS) + 1, way
+        assert all((path.parent / link).is_file() for link in links), way
+
+
 def test_the_page_is_made_from_tables_and_record_alone(done):
     page = done.report.read_bytes()
     again = driver.render(DISSECT, done.folder)
@@ -226,15 +238,3 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(StudyError, match=r"is not empty, and holds no dissection.\n  There is letter.txt."):
         dissect(tmp_path)
     assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["letter.txt"]
-
-
-def test_every_page_of_it_links_to_every_part(done):
-    pages = [way for one in planned(done.folder) for way in one["models"].values()]
-    assert {"report.html", "theory/theory.html", "explore.html", "ablate/seed-1/report.html"} <= set(pages)
-    assert len(planned(done.folder)) == len(PARTS) + 2
-    for way in pages:
-        path = done.folder / way
-        header = path.read_text(encoding="utf-8").partition('<nav class="study-links"')[2].partition("</nav>")[0]
-        links = re.findall(r'href="([^"]+)"', header)
-        assert len(links) >= len(PARTS) + 1, way
-        assert all((path.parent / link).is_file() for link in links), way
