@@ -8,6 +8,7 @@ import torch
 from tests import tiny
 
 from trisect.core.errors import CorpusError
+from trisect.core.methods import Fitted
 from trisect.core.site import Site
 from trisect.core.tables import frame
 from trisect.experiments.study import probing
@@ -22,7 +23,9 @@ SITES = tuple(Site.parse(s) for s in ("q@1", "q+v@1-2", "k@2"))
 TOKENS = (300, 150)
 
 
-def probed(corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, training=tiny.TRAINING, fitted="held-out"):
+def probed(
+    corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, training=tiny.TRAINING, fitted: Fitted = "held-out"
+):
     return probe(FINAL, tiny.MODEL, corpus, training, label, kinds, sites, 1, TOKENS, fitted)
 
 
