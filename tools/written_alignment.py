@@ -191,7 +191,7 @@ def paired(rows: pl.DataFrame, models: list[str]) -> list[str]:
     text = "; ".join(f"{setting.upper()} {mean_said(mean, 1)}" for setting, mean in means.items())
     return [
         f"Norms less weights, points, mean over layers, paired over the {len(models)} seeds alone (Student t): {text}. The claim's",
-        "own p draws sentence pairs and models anew, with the degrees of freedom of few models (decision 67), and does not decide.",
+        "own p resamples sentence pairs and models, with the degrees of freedom of few models (decision 67), and does not decide.",
         "In AWI every rate is above that of the diagonal: two layers of a decoder that is given a word look at the next one.",
         "",
     ]
