@@ -474,21 +474,27 @@ def test_a_tagging_process_that_dies_is_replaced_and_the_labels_are_the_same(
     whole, source, tagger, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(room, "SHARD", 40)
-    started, killed = processes._Worker.__init__, []
+    started, given = processes._Worker.__init__, processes._Worker.give
+    team: list[processes._Worker] = []
+    pieces: list[str] = []
 
-    def start(self, *given):
-        started(self, *given)
+    def start(self, *parts):
+        started(self, *parts)
         team.append(self)
 
-    def progress(done, total):
-        if not killed:
-            killed.extend(worker for worker in team if worker.job is not None)
-            for worker in killed:
-                os.kill(worker._process.pid, signal.SIGKILL)
+    def give(self, number, order):
+        if order["job"]["function"].endswith(":tag"):
+            pieces.append(order["job"]["statement"])
+        dies = len(pieces) == 1
+        if dies:  # stopped first: dead before it can have answered
+            os.kill(self._process.pid, signal.SIGSTOP)
+        given(self, number, order)
+        if dies:
+            os.kill(self._process.pid, signal.SIGKILL)
 
-    team: list[processes._Worker] = []
     monkeypatch.setattr(processes._Worker, "__init__", start)
-    corpus = annotate(source, tagger, tmp_path / "out", workers=2, progress=progress)
-    assert killed
-    assert len(team) == 2 + len(killed)
+    monkeypatch.setattr(processes._Worker, "give", give)
+    corpus = annotate(source, tagger, tmp_path / "out", workers=2)
+    assert len(team) == 3
+    assert pieces.count(pieces[0]) == 2 == 1 + len(pieces) - len(set(pieces))
     assert corpus.fingerprint == whole[0].fingerprint
