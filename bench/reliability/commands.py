@@ -1,17 +1,19 @@
 """Every command that leaves a folder: killed at random moments, on a disk that fills up, twice in one folder, and without a network.
 
-python bench/reliability/commands.py --place FOLDER [--kills 200] [--pairs 3] [--minutes 30] [--only norms,align] [--less dissect]
+python bench/reliability/commands.py --place FOLDER [--kills 200] [--pairs 3] [--no-disk] [--minutes 30] [--only norms] [--less dissect]
 
-It goes on where it stopped: FOLDER keeps models, texts, what was made in peace, and `counts.json`, in which each trial is counted
-when it has ended. Status 1 where anything went wrong, in this call or in one before.
+A kill is aimed at a share of the command's own work or at a phase of it, and what it hit is counted. The campaign goes on where it
+stopped: FOLDER keeps models, texts, what was made in peace, and `counts.json`, in which each trial is counted when it has ended.
+Status 1 where anything went wrong, in this call or in one before.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
-import json
+import importlib
 import os
+import pkgutil
 import random
 import signal
 import sys
@@ -25,6 +27,8 @@ from unittest import mock
 
 import torch
 from common import ended, in_copy
+from counts import Counts, report
+from phases import descendants, noted, processor_seconds, watch
 from prepared import Call, calls, others, prepare
 
 from trisect.core.tables import read_table
@@ -42,42 +46,13 @@ def _to(self, address):
 socket.socket.connect = socket.socket.connect_ex = _to
 socket.getaddrinfo = lambda host, *rest, **named: _refused(host)
 """
-
-
-class Counts:
-    """What was tried and what went wrong, by command, in a file that is written after each trial."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        body = json.loads(path.read_text()) if path.exists() else {}
-        self.tried: dict[str, Counter[str]] = {n: Counter(c) for n, c in body.get("tried", {}).items()}
-        self.during: dict[str, Counter[str]] = {n: Counter(c) for n, c in body.get("during", {}).items()}
-        self.seconds: dict[str, float] = body.get("seconds", {})
-        self.wrong: list[str] = body.get("wrong", [])
-
-    def add(self, name: str, what: str, number: int = 1) -> None:
-        """Count a trial."""
-        self.tried.setdefault(name, Counter())[what] += number
-        self.save()
-
-    def of(self, name: str, what: str) -> int:
-        """How many there were."""
-        return self.tried.get(name, Counter())[what]
-
-    def expect(self, ok: bool, words: str) -> bool:
-        """Note something that is not as it should be."""
-        if not ok:
-            self.wrong.append(words)
-            print("WRONG:", words, flush=True)
-            self.save()
-        return ok
-
-    def save(self) -> None:
-        """Write the file, whole or not at all."""
-        body = {"tried": self.tried, "during": self.during, "seconds": self.seconds, "wrong": self.wrong}
-        scratch = self.path.with_suffix(".part")
-        scratch.write_text(json.dumps(body, indent=1))
-        scratch.replace(self.path)
+WATCHED = """
+import sys
+from pathlib import Path
+sys.path.append({bench!r})
+import phases
+phases.watch(Path({phases!r}))
+"""
 
 
 def start(do: Callable[[Path], object], out: Path, said: Path, before: Callable[[], object] = lambda: None) -> int:
@@ -106,6 +81,11 @@ def start(do: Callable[[Path], object], out: Path, said: Path, before: Callable[
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
+
+
+def running(child: int) -> bool:
+    """Whether a process has not ended yet; its status is left for whoever waits for it."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -162,12 +142,15 @@ class Campaign:
         self.place, self.counts = place, Counts(place / "counts.json")
         drawn = sum(sum(c.values()) for c in self.counts.tried.values())
         self.draw = random.Random(f"{seed}/{drawn}")
-        self.notes = place / "connections"
+        self.notes, self.doing = place / "connections", place / "doing"
+        self.used = 0.0  # seconds of a processor by the last command that was run to its end
 
     def run(self, call: Call, out: Path, before: Callable[[], object] = lambda: None) -> tuple[int, str]:
         """A command to its end: its status and what it said."""
         said = self.place / f"said-{call.name}"
+        began = os.times()
         status = ended(start(call.do, out, said, before))
+        self.used = sum(os.times()[2:4]) - sum(began[2:4])
         text = said.read_text(errors="replace")
         self.counts.expect("Traceback" not in text, f"{call.name}: a stack: {text[-600:]}")
         return status, text
@@ -178,30 +161,73 @@ class Campaign:
             return
         out, began = self.place / call.name / "peace", time.monotonic()
         self.notes.write_text("")
-        status, text = self.run(call, out, lambda: exec(GUARD.format(notes=str(self.notes)), {}))
+        self.forget()
+
+        def before() -> None:
+            exec(GUARD.format(notes=str(self.notes)), {})
+            watch(self.doing)
+
+        status, text = self.run(call, out, before)
         self.counts.expect(status == 0, f"{call.name}, in peace: {text[-300:]}")
         self.counts.expect(not (to := self.notes.read_text()), f"{call.name} opened connections: {to[:300]}")
-        self.counts.seconds[call.name] = time.monotonic() - began
+        self.counts.seconds[call.name], self.counts.processor[call.name] = time.monotonic() - began, self.used
+        seen = [line for path in self.doing.glob("*.seen") for line in path.read_text().splitlines()]
+        self.counts.phases[call.name] = list(dict.fromkeys(seen))
         self.counts.add(call.name, "in peace, no connection")
 
     def kill(self, call: Call) -> None:
-        """Killed at a random moment; now and then called again to its end."""
+        """Killed at a random share of its work or in one phase after the other; now and then called again to its end.
+
+        A share is of the seconds of a processor that it needed in peace, less what calls killed in the same folder have done.
+        """
         out, said = self.place / call.name / "killed", self.place / f"said-{call.name}"
-        child = start(call.do, out, said)
-        time.sleep(self.draw.uniform(0.02, 1.0) * self.counts.seconds[call.name])
+        self.forget()
+        number = self.counts.of(call.name, "kill -9") + self.counts.of(call.name, "had ended before it was killed")
+        phases = self.counts.phases[call.name]
+        wanted = phases[(number // 2) % len(phases)] if number % 2 else ""
+        whole, spent = self.counts.processor[call.name], self.counts.spent.get(call.name, 0.0)
+        aim = self.draw.uniform(0.02, 0.95) * max(whole - spent, 0.2 * whole)
+        child = start(call.do, out, said, lambda: watch(self.doing))
+        used, hit = self.wait(child, aim, wanted)
         alone = call.workers and self.draw.random() < 0.5
         with suppress(ProcessLookupError):
             (os.kill if alone else os.killpg)(child, signal.SIGKILL)
-        if ended(child) != -signal.SIGKILL:
+        status = ended(child)
+        if status != -signal.SIGKILL:
             self.counts.add(call.name, "had ended before it was killed")
-        else:
-            self.counts.add(call.name, "kill -9")
             lines = said.read_text(errors="replace").strip().splitlines()
-            self.counts.during.setdefault(call.name, Counter())[lines[-1][:60] if lines else "nothing said yet"] += 1
+            self.counts.expect(status == 0, f"{call.name}, to be killed: {lines[-3:]}")
+        else:
+            self.counts.spent[call.name] = spent + used
+            during = self.counts.during.setdefault(call.name, Counter())
+            during.update(hit if not alone else hit[:1])
+            self.counts.add(call.name, "kill -9")
         if out.exists() and not call.resumes:
             self.counts.expect(not (found := mixed(out)), f"{call.name}, killed: {found}")
-        if self.draw.random() < call.ending:
+        if status == 0 or self.draw.random() < call.ending:
             self.whole(call, out, "after kill -9")
+            self.counts.spent[call.name] = 0.0
+
+    def wait(self, child: int, aim: float, wanted: str) -> tuple[float, list[str]]:
+        """Wait for that use of a processor, or for a phase; what was used, and what the process and its workers were doing."""
+        while True:
+            every = descendants(child)
+            used = processor_seconds(every)
+            doing = [noted(self.doing, one) for one in every]
+            if (wanted in doing if wanted else used >= aim) or not running(child):
+                break
+            time.sleep(0.005)
+        if wanted:
+            time.sleep(self.draw.uniform(0.0, 0.05))
+            doing = [noted(self.doing, one) for one in every]
+        words = [what or "before: starting" for what in doing]
+        return used, [words[0], *(f"worker, {what}" for what in words[1:])]
+
+    def forget(self) -> None:
+        """Remove what processes noted."""
+        self.doing.mkdir(exist_ok=True)
+        for path in self.doing.iterdir():
+            path.unlink(missing_ok=True)
 
     def full(self, call: Call, way: str) -> bool:
         """The disk is full from the next rename on; false where the command has no more of them.
@@ -258,7 +284,9 @@ class Campaign:
         self.counts.add(call.name, "the same tables in the end")
 
 
-def trials(campaign: Campaign, chosen: list[Call], kills: int, pairs: int) -> Iterator[Callable[[], object]]:
+def trials(
+    campaign: Campaign, chosen: list[Call], kills: int, pairs: int, disk: bool = True
+) -> Iterator[Callable[[], object]]:
     """One trial after the other, in rounds over all commands, so that each has its share wherever time ends."""
     each = -(-kills // len(chosen))
     yield from ((lambda call=call: campaign.peace(call)) for call in chosen)
@@ -276,20 +304,22 @@ def trials(campaign: Campaign, chosen: list[Call], kills: int, pairs: int) -> It
                 left = True
                 yield lambda call=call: campaign.twice(call)
             for way in ("rename", "fsync"):
-                if not counts.of(call.name, f"full at a {way}, all tried"):
+                if disk and not counts.of(call.name, f"full at a {way}, all tried"):
                     left = True
                     yield lambda call=call, way=way: campaign.full(call, way)
 
 
-def report(counts: Counts) -> None:
-    """The counts as a table."""
-    whats = list(dict.fromkeys(what for found in counts.tried.values() for what in found))
-    for what in whats:
-        print(f"{sum(found[what] for found in counts.tried.values()):5} {what}: ", end="")
-        print(", ".join(f"{name} {found[what]}" for name, found in counts.tried.items() if found[what]))
-    for words in counts.wrong:
-        print("WRONG", words)
-    print(f"{len(counts.wrong)} went wrong")
+def imported() -> None:
+    """Import what commands need, once, so that a kill falls into a command's own work."""
+    import transformers.models.bart.modeling_bart
+    import transformers.models.gpt2.modeling_gpt2  # noqa: F401
+
+    import trisect
+
+    for found in pkgutil.walk_packages(trisect.__path__, "trisect."):
+        if not any(word in found.name for word in ("ray", "__main__", "server", "tracking")):
+            with suppress(ImportError):
+                importlib.import_module(found.name)
 
 
 def main() -> int:
@@ -298,18 +328,21 @@ def main() -> int:
     parser.add_argument("--place", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--no-disk", action="store_true", help="Leave out disks that fill up.")
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--less", default="")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
+    imported()
     place: Path = wanted.place.absolute()
     guard = place / "guard"
     if not (place / "prepared").exists():
         prepare(place)
         guard.mkdir(parents=True, exist_ok=True)
-        (guard / "sitecustomize.py").write_text(GUARD.format(notes=str(place / "connections")))
+        watched = WATCHED.format(bench=str(Path(__file__).parent.absolute()), phases=str(place / "doing"))
+        (guard / "sitecustomize.py").write_text(GUARD.format(notes=str(place / "connections")) + watched)
         (place / "prepared").write_text("")
     os.environ["PYTHONPATH"] = f"{guard}:{os.environ.get('PYTHONPATH', '')}"  # of workers, which note connections too
     campaign, end = Campaign(place, wanted.seed), time.monotonic() + 60 * wanted.minutes
@@ -317,7 +350,7 @@ def main() -> int:
     chosen = [call for call in calls(place) if (not only or call.name in only) and call.name not in less]
     for call in chosen:
         (place / call.name).mkdir(exist_ok=True)
-    for trial in trials(campaign, chosen, wanted.kills, wanted.pairs):
+    for trial in trials(campaign, chosen, wanted.kills, wanted.pairs, not wanted.no_disk):
         if time.monotonic() > end:
             break
         trial()
