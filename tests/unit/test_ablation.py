@@ -1,6 +1,7 @@
 """Ablation from texts to page: what it writes, what it says, and what it refuses."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,11 +110,11 @@ def test_q_k_and_v_are_compared_by_paired_differences_over_texts():
     assert data is not None
     compared = Comparison.of(data)
     assert (compared.kind, compared.largest, compared.n) == ("most", "v", 8)
-    assert "v most" in paired_words(data)
+    assert "v most" in paired_words(data, "text")
     single = [edit for edit in edits if edit.site.components == ("q",)]
     assert compare_components(single, changes[:, : len(single)]) is None
     assert compare_components(plan_edits(OWN.shape, None, "head"), np.zeros((8, 12))) is None
-    assert not paired_words(None)
+    assert not paired_words(None, "text")
 
 
 def test_the_pages_comparison_is_that_of_its_texts(layers):
@@ -121,6 +122,44 @@ def test_the_pages_comparison_is_that_of_its_texts(layers):
     assert mean.compared is not None
     assert mean.compared.n == 6
     assert mean.compared.words("text") in mean.words
+
+
+def test_texts_of_one_article_are_resampled_and_paired_together(tmp_path):
+    """Every article is one text four times, so that texts as units would say far too much."""
+    many = [line for line in LINES for _ in range(4)]
+    marks = {"apart": None, "together": [i // 4 for i in range(len(many))], "one": [0] * len(many)}
+    results = {
+        name: trisect.ablate(
+            OWN,
+            replace(made(many, name), articles=None if marked is None else lambda marked=marked: iter(marked)),
+            out=tmp_path / name,
+            quiet=True,
+        )
+        for name, marked in marks.items()
+    }
+    changes = {
+        name: one.tables["measures"]
+        .filter(measure="loss_change_nats")
+        .with_columns(width=pl.col("high") - pl.col("low"))
+        for name, one in results.items()
+    }
+    apart, together = changes["apart"], changes["together"]
+    assert np.allclose(apart["value"], together["value"], rtol=0, atol=1e-12)
+    assert (together["width"] > 1.5 * apart["width"]).all()
+    assert (set(apart["n"]), set(together["n"])) == ({24}, {6})
+    assert changes["one"].drop("subject").equals(apart.drop("subject"))
+    mean = results["together"].findings[-1]
+    assert mean.compared is not None
+    assert (mean.compared.n, mean.per) == (6, "article")
+    assert "Paired by article (n = 6" in mean.words
+    page = results["together"].report.read_text()
+    assert "bootstrap over 6 articles (24 texts)" in page
+    assert "With fewer than 30 articles such intervals" in page
+    assert "Texts of one article are resampled together: 6 articles." in results["together"].notes
+    alone = "All texts are of one article: intervals are over its texts, and speak of it alone."
+    assert alone in results["one"].notes
+    assert results["one"].about.facts.articles is None
+    assert read_about(ABLATE, tmp_path / "together").facts.articles == 6
 
 
 def test_heads_alone_have_no_mean_over_layers(tmp_path):

@@ -33,12 +33,14 @@ OWN = OwnModel("a <b>model</b>", tiny.MODEL, dict(views(FLAT[None], layout(tiny.
 FEW = {"draws": 2, "limit": 6, "tokens": 400, "quiet": True}
 
 
-def treebank(folder, sentences=30):
-    """Sentences of the tiny tokenizer's words; a word's class is its number's remainder, and odd ones stand closed up."""
+def treebank(folder, sentences=30, documents=False):
+    """Sentences of the tiny tokenizer's words; a word's class is its number's remainder. A document is a sentence twice."""
     for split in ("train", "dev", "test"):
         lines = []
-        for i in range(sentences):
-            words = [f"w{(7 * i + 3 * j + len(split)) % 40}" for j in range(4 + i % 5)] + ["."]
+        for j in range(sentences):
+            i = j // 2 if documents else j
+            lines += [f"# newdoc id = {i}"] if documents and j % 2 == 0 else []
+            words = [f"w{(7 * i + 3 * k + len(split)) % 40}" for k in range(4 + i % 5)] + ["."]
             lines.append(f"# text = {' '.join(words[:-1])}{words[-1]}")
             for n, word in enumerate(words, 1):
                 tag = "P" if word == "." else "ABC"[int(word[1:]) % 3]
@@ -59,6 +61,26 @@ def own(tmp_path_factory):
 def bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
     return load(tinyhf.save(tinyhf.bert(), folder)), treebank(folder / "bank")
+
+
+def test_texts_of_one_document_are_resampled_together(bert, tmp_path):
+    model, _ = bert
+    found = {}
+    for name in ("apart", "together"):
+        bank = treebank(tmp_path / name, 24, True)
+        if name == "apart":
+            for file in bank.iterdir():
+                file.write_text(file.read_text().replace("# newdoc", "# none"))
+        many = FEW | {"limit": 24}
+        found[name] = trisect.erase(model, bank, labels=["pos"], sites=["v@1"], out=tmp_path / f"{name}-out", **many)
+    apart, together = (
+        found[name].tables["measures"].filter(measure="erase_excess_nats").row(0, named=True) for name in found
+    )
+    assert together["value"] == pytest.approx(apart["value"], abs=1e-9)
+    assert together["high"] - together["low"] > 1.15 * (apart["high"] - apart["low"])
+    assert (apart["n"], together["n"]) == (24, 12)
+    assert "Texts of one article are resampled together: 12 articles." in found["together"].notes
+    assert "bootstrap over 12 articles (24 texts)" in found["together"].report.read_text()
 
 
 def test_every_label_and_site_has_a_rise_its_controls_and_what_is_beyond_them(own):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trisect.core.json_text import Json
@@ -172,7 +172,7 @@ class ReadFacts:
     """What an experiment notes that reads one model over texts: the model, the texts, how many and how many tokens.
 
     `objective` is what the model predicts: causal, masked, seq2seq, or output for one without a loss, whose tokens are
-    those read; else they are those predicted.
+    those read; else they are those predicted. `articles` is how many articles were resampled; null where texts were.
     """
 
     subject: str
@@ -182,3 +182,14 @@ class ReadFacts:
     corpus_fingerprint: str
     texts: int
     tokens: int
+    articles: int | None = field(default=None, kw_only=True)
+
+    @property
+    def unit(self) -> str:
+        """What was resampled: article or text."""
+        return "text" if self.articles is None else "article"
+
+    @property
+    def units(self) -> int:
+        """How many were resampled."""
+        return self.texts if self.articles is None else self.articles

@@ -160,7 +160,10 @@ def compare_by_label(places: Sequence[ErasedSite], table: Float[np.ndarray, "N C
 def erasure_rows(
     subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
 ) -> Iterator[NewRow]:
-    """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean; `table` is a Tally's."""
+    """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean.
+
+    `table` is a Tally's, or its sums by article.
+    """
     counts, sums = table[:, 0], table[:, 1:]
     edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
     beyond = edited[:, :, 0] - edited[:, :, 1:].mean(2)

@@ -26,6 +26,7 @@ from trisect.core.subject import (
     Writer,
 )
 from trisect.core.trace import Address
+from trisect.lab.articles import Articles, find_articles
 from trisect.stats.compare import compare
 from trisect.text.labelled import LabelledTexts
 
@@ -102,6 +103,10 @@ class Tally:
             raise CorpusError(f"The texts {name!r} have no loss.", known, "Give texts of more than one token.")
         return np.stack(kept)
 
+    def articles(self, texts: Texts) -> Articles:
+        """Which article each text that was counted is of."""
+        return find_articles(texts, max(self.texts) + 1)
+
     def left_out(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
         """A note on the texts that are not in the table."""
         dropped = len(self.texts) - len(table)
@@ -110,7 +115,7 @@ class Tally:
 
 
 def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "N C"]) -> Mapping[str, Json] | None:
-    """What paired differences over texts say of q, k and v (science E, r2), as JSON-ready data; `changes` are each edit's, by text.
+    """What paired differences over texts (or articles) say of q, k and v (science E, r2), as JSON-ready data; `changes` are each edit's.
 
     A text's number is its mean over the layers whose heads are edited together, where all of q, k and v are; null without such layers.
     """

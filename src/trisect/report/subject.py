@@ -61,12 +61,24 @@ def corpus(facts: ReadFacts) -> str:
     return f"{facts.corpus}: {words.several(facts.texts, 'text')}{mark}"
 
 
-def paired_words(compared: Mapping[str, Json] | None) -> str:
-    """What paired differences over texts say of q, k and v, a sentence with a space before it; empty where none were made."""
+def resampled_words(facts: ReadFacts) -> str:
+    """What a bootstrap drew: texts, or the articles that they are of."""
+    texts = words.several(facts.texts, "text")
+    return texts if facts.articles is None else f"{words.several(facts.articles, 'article')} ({texts})"
+
+
+def too_few(facts: ReadFacts) -> tuple[str, ...]:
+    """A warning where fewer units were drawn than a bootstrap needs."""
+    few = facts.units < FEW_TEXTS
+    return (f"With fewer than {FEW_TEXTS} {facts.unit}s such intervals are too narrow to lean on.",) if few else ()
+
+
+def paired_words(compared: Mapping[str, Json] | None, unit: str) -> str:
+    """What paired differences over texts or articles say of q, k and v, a sentence with a space before it; empty where none were made."""
     if compared is None:
         return ""
     one = Comparison.of(compared)
-    return f" Paired by text (n = {one.n:,}; t tests, Holm over the pairs, margin {one.margin:g}): {one.words('text')}."
+    return f" Paired by {unit} (n = {one.n:,}; t tests, Holm over the pairs, margin {one.margin:g}): {one.words(unit)}."
 
 
 def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, str], ...]:

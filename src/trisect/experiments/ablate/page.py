@@ -14,7 +14,17 @@ from trisect.report.layers import Bar, component_groups, component_key, cut, fra
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, paired_words, read_facts, spoken, stack_order, stack_words, unedited, unit
+from trisect.report.subject import (
+    paired_words,
+    read_facts,
+    resampled_words,
+    spoken,
+    stack_order,
+    stack_words,
+    too_few,
+    unedited,
+    unit,
+)
 
 if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
@@ -94,11 +104,10 @@ def _answer(found: Sequence[Finding], changes: Sequence[Change], facts: AblateFa
             "does through the one pattern that it makes."
         )
     said.append(
-        f"Intervals are 95 % of a bootstrap over {words.several(facts.texts, 'text')}, each edit compared with the "
+        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each edit compared with the "
         "unedited pass over the same text, and are not corrected for how many there are."
     )
-    if facts.texts < FEW_TEXTS:
-        said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
+    said += too_few(facts)
     if facts.how == "zero":
         said.append(
             "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
@@ -115,9 +124,9 @@ def _largest(known: Sequence[Change], facts: AblateFacts) -> Finding:
     if kind == "rise" and all((c.value or 0.0) <= 0 for c in known):
         kind = "rise (none is above 0)"
     parts = ", ".join(f"{c.place} {spoken(c.value, c.low, c.high)}" for c in most)
-    values = tuple(Estimate(c.place, c.value, c.low, c.high, facts.texts) for c in most)
+    values = tuple(Estimate(c.place, c.value, c.low, c.high, facts.units) for c in most)
     return Finding(
-        "largest_change", f"The largest {kind} of each component, {of}: {parts}.", unit(facts), values, per="text"
+        "largest_change", f"The largest {kind} of each component, {of}: {parts}.", unit(facts), values, per=facts.unit
     )
 
 
@@ -132,10 +141,12 @@ def _average(known: Sequence[Change], facts: AblateFacts) -> tuple[Finding, ...]
     values = tuple(Estimate(name, sum(of) / len(of), n=len(of)) for name, of in found.items())
     kind, of = _kind(facts)
     parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
-    said, compared = f"Averaged over layers the {kind} is, {of}: {parts}.", paired_words(facts.compared)
+    said, compared = f"Averaged over layers the {kind} is, {of}: {parts}.", paired_words(facts.compared, facts.unit)
     noted = None if facts.compared is None else Comparison.of(facts.compared)
     return (
-        Finding("mean_change", f"{said}{compared}", unit(facts), values, compared.strip(), per="text", compared=noted),
+        Finding(
+            "mean_change", f"{said}{compared}", unit(facts), values, compared.strip(), per=facts.unit, compared=noted
+        ),
     )
 
 
@@ -162,7 +173,7 @@ def _by_layer(changes: Sequence[Change], facts: AblateFacts) -> Figure:
         layer_panel(stack_words(stack).capitalize() or "All layers", of, axis) for stack, of in named.items()
     )
     caption = f"Change of {_what(facts)} with one layer's component {HOW[facts.how]}. Bars are 95 % intervals, "
-    caption += f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}.{cut(bars, axis)}"
+    caption += f"n\u00a0=\u00a0{resampled_words(facts)}.{cut(bars, axis)}"
     return Figure("ablation-layers", "Figure 1", "By layer", caption, panels, component_key(bars))
 
 
@@ -175,7 +186,7 @@ def _by_head(changes: Sequence[Change], number: int, most: float, facts: AblateF
     clear = {title: {(c.layer, c.head or 0) for c in of if _clear(c)} for title, of in named.items()}
     caption = f"Change of {_what(facts)} with one head's component {HOW[facts.how]}"
     caption += "; a dot where the 95 % interval leaves 0 out. " if signed else ". "
-    caption += f"The same colours in every panel, n\u00a0=\u00a0{words.several(facts.texts, 'text')}."
+    caption += f"The same colours in every panel, n\u00a0=\u00a0{resampled_words(facts)}."
     name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
     title = "By head" + (f", {stack_words(stack)}" if stack_words(stack) else "")
     ends, marked = ((-most, most), clear) if signed else ((0.0, most), None)

@@ -37,7 +37,8 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     A site's components are replaced together in one layer at a time, or in one head at a time. With `hold` every layer's
     attention weights stay those of the unedited pass, in the edited layer only where v alone is edited: this separates what
     is carried from where it is taken. Values are changes of the subject's own loss in nats per predicted token, or of its
-    output where it has no loss; intervals are 95 % of a bootstrap over texts. Raises SiteError, CorpusError, ModelError.
+    output where it has no loss; intervals are 95 % of a bootstrap over articles (texts where none is
+    marked). Raises SiteError, CorpusError, ModelError.
     """
     subject, texts, how, batch = bench.subject, bench.texts, settings.how, settings.batch
     edits = plan_edits(subject.shape, settings.sites, settings.per)
@@ -50,18 +51,19 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *_passes(subject, passes, one, edits, replace(one), settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
-    table = tally.table(texts.name)
-    notes |= dict.fromkeys((*tally.left_out(table), *_alike(edits, how), *passes.notes))
-    replicates = drawn_ratios(table[:, 1:], table[:, 0], settings.seed)
-    rows = _rows(subject, table, edits, settings, replicates)
+    table, articles = tally.table(texts.name), tally.articles(texts)
+    notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *_alike(edits, how), *passes.notes))
+    units = articles.sums(table, tally.kept)
+    replicates = drawn_ratios(units[:, 1:], units[:, 0], settings.seed)
+    rows = _rows(subject, units, edits, settings, replicates)
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
-    compared = compare_components(edits, table[:, 2:] / table[:, :1])
+    compared = compare_components(edits, units[:, 2:] / units[:, :1])
     columns = replicates[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
     which = digest(json.dumps(tally.kept).encode(), 8)
-    drawn = {tuple(r.get(n) for n in ROW): Replicates(c, len(table), which) for r, c in zip(rows, columns, strict=True)}
-    facts = _facts(subject, texts, table, settings, compared)
+    drawn = {tuple(r.get(n) for n in ROW): Replicates(c, len(units), which) for r, c in zip(rows, columns, strict=True)}
+    facts = _facts(subject, texts, table, settings, compared, None if articles.numbers is None else len(units))
     return Measured({"measures": measures}, facts, tuple(notes), replicates=drawn)
 
 
@@ -139,6 +141,7 @@ def _facts(
     table: Float[np.ndarray, "N C"],
     settings: AblateSettings,
     compared: Mapping[str, Json] | None,
+    articles: int | None,
 ) -> AblateFacts:
     return AblateFacts(
         *what_was_read(subject, texts, table),
@@ -149,4 +152,5 @@ def _facts(
         settings.seed,
         settings.batch,
         compared,
+        articles=articles,
     )

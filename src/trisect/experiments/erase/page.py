@@ -13,7 +13,17 @@ from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, paired_words, read_facts, spoken, stack_order, stack_words, unedited, unit
+from trisect.report.subject import (
+    paired_words,
+    read_facts,
+    resampled_words,
+    spoken,
+    stack_order,
+    stack_words,
+    too_few,
+    unedited,
+    unit,
+)
 
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
@@ -119,7 +129,7 @@ def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
     known = [e for e in mine if e.excess.value is not None]
     if not known:
         return Finding(
-            "erase_excess", f"Erasing {label} leaves no number anywhere.", unit(facts), groups=(label,), per="text"
+            "erase_excess", f"Erasing {label} leaves no number anywhere.", unit(facts), groups=(label,), per=facts.unit
         )
     above, below = (sum(e.excess.side == side for e in known) for side in (1, -1))
     most = max(known, key=lambda e: e.excess.value or 0.0)
@@ -127,12 +137,12 @@ def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
     said += words.several(len(mine), "place") + (f", less at {below}" if below else "")
     tail = "" if facts.objective == "output" else " nats"
     said += f"; most at {most.place}, by {spoken(*most.excess)}{tail}."
-    values = tuple(Estimate(e.place, *e.excess, facts.texts) for e in known)
+    values = tuple(Estimate(e.place, *e.excess, facts.units) for e in known)
     side, known_of = f"above 0 at {above}, below 0 at {below}, of {len(mine)}", facts.compared.get(label)
     own = known_of if isinstance(known_of, Mapping) else None
     noted = None if own is None else Comparison.of(own)
-    said += paired_words(own)
-    return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per="text", compared=noted)
+    said += paired_words(own, facts.unit)
+    return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=noted)
 
 
 def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFacts) -> Section:
@@ -145,11 +155,10 @@ def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFa
         f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}."
     )
     said.append(
-        f"Intervals are 95 % of a bootstrap over {words.several(facts.texts, 'text')}, each erasure compared with the "
+        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each erasure compared with the "
         "unedited pass over the same text, and are not corrected for how many there are."
     )
-    if facts.texts < FEW_TEXTS:
-        said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
+    said += too_few(facts)
     said.append(
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there."
     )
@@ -178,7 +187,7 @@ def _figure(number: int, label: str, stack: str, mine: Sequence[Erased], facts: 
     where = f" in the {stack_words(stack)}" if stack_words(stack) else ""
     caption = f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
     caption += f"{words.several(facts.draws, 'random subspace')} of the same rank. Bars are 95 % intervals, "
-    caption += f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}.{cut([*rises, *beyond], axis)}"
+    caption += f"n\u00a0=\u00a0{resampled_words(facts)}.{cut([*rises, *beyond], axis)}"
     name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))
     return Figure(name, f"Figure {number}", f"Erasing {label}", caption, tuple(panels), component_key(rises))
 

@@ -10,6 +10,7 @@ from trisect.core.extras import need_extra
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
+from trisect.lab.articles import marked_articles
 from trisect.lab.erasing import compare_by_label, erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import EditedPass, Tally, edited_passes, plan_edits, what_was_read
@@ -24,7 +25,8 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     texts of `split`, wherever no special token stands; its control takes out `draws` random subspaces of the same rank
     from the same whitened space. Every piece of a word carries the word's label; with `whose` 'next' a position carries
     that of the piece after it, with 'own' its own (null: 'next' for causal models, as in studies). `sites` is q, k
-    and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over texts. Raises
+    and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over articles (texts where none is
+    marked). Raises
     TrisectError.
     """
     if not settings.labels:
@@ -55,11 +57,12 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(sharing, one, places))
             step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
-    table = tally.table(read.name)
-    notes |= dict.fromkeys((*tally.left_out(table), *sharing.notes))
+    table, articles = tally.table(read.name), marked_articles(one.article for one in texts)
+    units = articles.sums(table, tally.kept)
+    notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *sharing.notes))
     if settings.limit is not None:
         notes[f"Only the first {settings.limit:,} texts are read."] = None
-    measures = frame("measures", erasure_rows(subject, table, places, settings.draws, settings.seed))
+    measures = frame("measures", erasure_rows(subject, units, places, settings.draws, settings.seed))
     facts = EraseFacts(
         *what_was_read(subject, read, table),
         min(place.fitted for place in places),
@@ -70,8 +73,9 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         settings.per,
         settings.seed,
         settings.limit,
-        compare_by_label(places, table, settings.draws),
+        compare_by_label(places, units, settings.draws),
         settings.shrinkage,
+        articles=None if articles.numbers is None else len(units),
     )
     return Measured({"measures": measures}, facts, tuple(notes), packages=("transformers", "concept-erasure"))
 

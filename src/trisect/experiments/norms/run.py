@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import polars as pl
@@ -18,6 +17,7 @@ from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.norms.rows import DrawnTexts, StackTally, judged, layer_test, stack_rows
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
+from trisect.lab.articles import find_articles
 from trisect.lab.experiment import Bench, Measured, Replicates
 from trisect.measure.mixing import expansion_rate
 from trisect.measure.norms import output_projection
@@ -131,18 +131,10 @@ def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
         raise CorpusError(f"There is no text in {texts.name!r}.", "Nothing was read.", "Give texts, or another split.")
     if not known:
         notes["The model takes no token ids, so that there is no frequency to look at."] = None
-    articles = _articles(texts, last + 1)
-    if articles is not None:
-        notes[f"Texts of one article are resampled together: {int(articles.max()) + 1:,} articles."] = None
-    return Counted(last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes), articles)
-
-
-def _articles(texts: Texts, count: int) -> torch.Tensor | None:
-    """The number of each text's article, those before the first heading being one of their own; null where none is marked."""
-    given = [] if texts.articles is None else list(islice(texts.articles(), count))
-    if len(given) < count or all(one is None for one in given):
-        return None
-    return torch.from_numpy(np.unique([-1 if one is None else one for one in given], return_inverse=True)[1])
+    articles = find_articles(texts, last + 1)
+    notes |= dict.fromkeys(articles.notes)
+    numbers = None if articles.numbers is None else torch.from_numpy(articles.numbers)
+    return Counted(last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes), numbers)
 
 
 @torch.no_grad()

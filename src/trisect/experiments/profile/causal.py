@@ -12,6 +12,7 @@ from trisect.core.extras import need_extra
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.experiments.profile.settings import ProfileSettings
+from trisect.lab.articles import marked_articles
 from trisect.lab.erasing import erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import Bench
 from trisect.lab.passes import Tally, edited_passes, plan_edits
@@ -67,8 +68,9 @@ def erase_labels(
             tally.add(batch, *passes(sharing, batch, places))
             step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
     table = tally.table(other.name)
-    rows = tuple(erasure_rows(subject, table, places, DRAWS, settings.seed))
-    return CausalTwin(rows, other.name, len(table), (*tally.left_out(table), *sharing.notes))
+    articles = marked_articles(one.article for one in texts)
+    rows = tuple(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
+    return CausalTwin(rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes))
 
 
 def relabelled(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:

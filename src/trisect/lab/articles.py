@@ -1,0 +1,53 @@
+"""Articles: texts of one article (document) resemble each other, so that a bootstrap draws articles and not texts (science E, r2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from trisect.core.subject import Texts
+
+
+class Articles(NamedTuple):
+    """Which article each text is of, numbered from 0; null where texts themselves are drawn. `notes` are for the page."""
+
+    numbers: Int[np.ndarray, " N"] | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int | None:
+        """How many articles are drawn; null where texts are."""
+        return None if self.numbers is None else int(self.numbers.max()) + 1
+
+    def sums(self, table: Float[np.ndarray, "N C"], kept: Iterable[int]) -> Float[np.ndarray, "A C"]:
+        """Rows of texts (`kept` says of which) added up by article, without articles that have none; as they are where texts are drawn."""
+        if self.numbers is None:
+            return table
+        there, row = np.unique(self.numbers[list(kept)], return_inverse=True)
+        found = np.zeros((len(there), table.shape[1]), table.dtype)
+        np.add.at(found, row, table)
+        return found
+
+
+def marked_articles(given: Iterable[int | None]) -> Articles:
+    """Articles as a reader marked them, texts before the first heading being one of their own.
+
+    Where none is marked, or all texts are of one article, texts are drawn.
+    """
+    marks = list(given)
+    if all(one is None for one in marks):
+        return Articles(None)
+    numbers = np.unique([-1 if one is None else one for one in marks], return_inverse=True)[1]
+    if not numbers.any():
+        return Articles(None, ("All texts are of one article: intervals are over its texts, and speak of it alone.",))
+    return Articles(numbers, (f"Texts of one article are resampled together: {int(numbers.max()) + 1:,} articles.",))
+
+
+def find_articles(texts: Texts, count: int) -> Articles:
+    """Articles of the first `count` texts."""
+    given = [] if texts.articles is None else list(islice(texts.articles(), count))
+    return marked_articles(given) if len(given) == count else Articles(None)
