@@ -83,7 +83,8 @@ class Origin:
     `how` is 'rows' where it is a plain selection of rows of one affine module's [out, in] weight (columns for o), else
     what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` says it for people. `parameter` is the owning
     weight's name in the state dict, `rows` [H, E] its output units (for o: its input units) per head, `transposed`
-    whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most).
+    whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most). `rounding` is the
+    share of its size by which a quantised map moves what it makes when it rounds its input, as far as it was seen on loading.
     """
 
     how: str
@@ -94,6 +95,7 @@ class Origin:
     transposed: bool = False
     scale: float = 1.0
     residual: float | None = None
+    rounding: float | None = None
 
 
 class NormedMap(NamedTuple):

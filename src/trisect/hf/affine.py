@@ -17,8 +17,12 @@ from transformers.pytorch_utils import Conv1D
 from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.opened import parts_of
 from trisect.hf.operands import product_of
+from trisect.hf.quantised import Quantised, quantised
 
 PROBES = 64  # columns of the identity that are fed at once
+# a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
+# models in float64 still turn positions and take norms in float32
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ class Passed:
     """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
 
     x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
-    `calls` attention calls came before; it is the nth use of that map.
+    `calls` attention calls came before; it is the nth use of that map. `quantised` says how it computes, if it is.
     """
 
     name: str
@@ -46,6 +50,25 @@ class Passed:
     leaf: Tensor
     calls: int
     nth: int
+    quantised: Quantised | None = None
+
+    @property
+    def entered(self) -> Tensor:
+        """x as it is multiplied, which a quantised map may round."""
+        return self.x if self.quantised is None else self.quantised.entered(self.x)
+
+    @property
+    def allowed(self) -> float:
+        """What share of the largest value is rounding on the way, where that is coarser than its output's."""
+        kind = None if self.quantised is None else self.quantised.kind
+        return 0.0 if kind is None else TOLERANCE[kind]
+
+    def rounded_off(self) -> Tensor:
+        """What rounding its input took from what it made [N... out]; 0 where it rounds nothing."""
+        if self.quantised is None or self.quantised.rounds is None:
+            return torch.zeros_like(self.leaf)
+        weight = self.map().weight.detach()
+        return ((self.x.detach() - self.entered).to(weight) @ weight.T).to(self.leaf.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,11 +236,14 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
     record = PassRecord()
     depth = [0]
 
-    def note(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> Tensor | None:
+    def note(
+        name: str, made: Callable[[], Affine], x: Tensor, y: Tensor, module: nn.Module | None = None
+    ) -> Tensor | None:
         if depth[0]:
             return None
         leaf = y.detach().requires_grad_()
-        record.passed.append(Passed(name, made, x, leaf, len(calls), record.use(name)))
+        own = None if module is None else quantised(module)
+        record.passed.append(Passed(name, made, x, leaf, len(calls), record.use(name), own))
         return leaf.clone()
 
     def enter(_m: nn.Module, _a: Any) -> None:
@@ -229,7 +255,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
         if depth[0] or ends is None:
             return None
         x, y = ends
-        made = note(name, lambda: affine_of(name, module, x.shape[-1], x), x, y)
+        made = note(name, lambda: affine_of(name, module, x.shape[-1], x), x, y, module)
         return made.transpose(1, 2) if made is not None and isinstance(module, nn.Conv1d) else made
 
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:

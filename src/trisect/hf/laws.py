@@ -18,6 +18,7 @@ from trisect.hf.affine import ends_of, following_parameters
 from trisect.hf.calls import Call
 from trisect.hf.deviations import Deviations, Places
 from trisect.hf.operands import tensors_in
+from trisect.hf.quantised import Quantised, quantised
 from trisect.hf.sketches import DIRECTIONS, CallLaws, MapLaw, OutLaw, PartLaw, marks_of
 
 POSITIONS = 64  # of a batch, that a map is looked at
@@ -28,10 +29,18 @@ ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
 
 
 class _Use(NamedTuple):
-    """What entered a map and what it made, units last."""
+    """What entered a map, what it made, units last; and what of x it multiplied, in the coarsest precision on the way."""
 
     x: Tensor
     y: Tensor
+    rounded: Tensor
+    kind: torch.dtype | None = None
+
+    def sampled(self, sample: Places, rows: int, length: int, time_first: bool) -> _Use:
+        """The same at a sample of positions."""
+        x, y = (sample.of(t, rows, length, time_first) for t in (self.x, self.y))
+        rounded = x if self.rounded is self.x else sample.of(self.rounded, rows, length, time_first)
+        return _Use(x, y, rounded, self.kind)
 
 
 class _Mixed(NamedTuple):
@@ -74,16 +83,17 @@ class Checker:
                 self.last |= dict.fromkeys(own, order)
                 self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
 
-    def meet(self, name: str, x: Tensor, y: Tensor) -> None:
+    def meet(self, name: str, x: Tensor, y: Tensor, own: Quantised | None = None) -> None:
         """A map was used."""
+        use = _Use(x, y, x) if own is None else _Use(x, y, own.entered(x), own.kind)
         key = name, self.used.get(name, 0)
         self.used[name] = key[1] + 1
         if key in self.waiting:
-            self._output(key, _Use(x, y))
+            self._output(key, use)
         elif key in self.last:
-            self.uses[key] = _Use(x, y)
+            self.uses[key] = use
         if key in self.forward:
-            _look_behind(self, *self.forward[key], _Use(x, y))
+            _look_behind(self, *self.forward[key], use)
 
     def left(self, owner: str, out: Any) -> None:
         """A module gave something on."""
@@ -124,8 +134,7 @@ class Checker:
             return
         self.checked.add(key)
         sample = _sample(call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
-        x, y = (sample.of(u, rows, sample.length, False) for u in use)
-        self.look(law, x, y, call.order, sample)
+        self.look(law, use.sampled(sample, rows, sample.length, False), call.order, sample)
 
     def _part(self, call: Call, name: str, law: PartLaw, sample: Places) -> None:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
@@ -147,11 +156,11 @@ class Checker:
                 call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
             )
             return
-        x, y = (sample.of(u, rows, length, law.time_first) for u in use)
+        seen = use.sampled(sample, rows, length, law.time_first)
         if key not in self.checked:
             self.checked.add(key)
-            self.look(law.map, x, y, call.order, sample)
-        kind = law.map.images.dtype
+            self.look(law.map, seen, call.order, sample)
+        kind, y = law.map.images.dtype, seen.y
         made = y.to(kind)[:, law.units.to(y.device)] * law.factors.to(y.device, kind)
         made = made if law.extra is None else made + law.extra.to(made)
         given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
@@ -165,16 +174,18 @@ class Checker:
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
         self.deviations.note(off, size, _rounding(t, y), sample, call.order, words)
 
-    def look(self, law: MapLaw, x: Tensor, y: Tensor, order: int, sample: Places) -> None:
+    def look(self, law: MapLaw, use: _Use, order: int, sample: Places) -> None:
         """A map's input and output at a sample of positions."""
-        kind = law.images.dtype
+        kind, x, y = law.images.dtype, use.rounded, use.y
         made, given = (
             x.to(kind) @ law.images.to(x.device) + law.shift.to(x.device),
             y.to(kind) @ law.directions.to(y.device),
         )
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
         size = y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
-        self.deviations.note((made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y), sample, order, words)
+        self.deviations.note(
+            (made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y, kind=use.kind), sample, order, words
+        )
 
     def _mixed(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
@@ -234,8 +245,7 @@ class Checker:
             words,
         )
         wide = _sample(order, rows, length)
-        x, y = (wide.of(t, rows, length, law.time_first) for t in use)
-        self.look(law.map, x, y, order, wide)
+        self.look(law.map, use.sampled(wide, rows, length, law.time_first), order, wide)
         if law.owner:
             self.leaving[law.owner] = order, key[0], use.y.clone()  # it may be changed in place before it leaves
 
@@ -250,8 +260,7 @@ def _look_behind(checker: Checker, order: int, law: MapLaw, use: _Use) -> None:
     """A map of the feed-forward block, whatever the shape that it is used in."""
     count = len(use.y.reshape(-1, use.y.shape[-1]))
     sample = _sample(order, 1, count)._replace(length=0)
-    x, y = (sample.of(u, 1, count, False) for u in use)
-    checker.look(law, x, y, order, sample)
+    checker.look(law, use.sampled(sample, 1, count, False), order, sample)
 
 
 def _sample(order: int, rows: int, length: int) -> Places:
@@ -272,9 +281,10 @@ def _draw(order: int) -> torch.Generator:
     return torch.Generator().manual_seed(order)
 
 
-def _rounding(*given: Tensor) -> float:
-    """What share is rounding where tensors of these precisions meet."""
-    found = max(ROUNDING.get(t.dtype, ROUNDING[torch.float32]) for t in given)
+def _rounding(*given: Tensor, kind: torch.dtype | None = None) -> float:
+    """What share is rounding where tensors of these precisions meet, and another precision on the way."""
+    kinds = [t.dtype for t in given] + ([] if kind is None else [kind])
+    found = max(ROUNDING.get(own, ROUNDING[torch.float32]) for own in kinds)
     coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or found == 1e-4 for t in given)
     return max(found, ROUNDED_PRODUCTS) if coarse else found
 
@@ -295,7 +305,9 @@ def checking(
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
     with contextlib.ExitStack() as stack:
         for one in names & modules.keys():
-            stack.callback(modules[one].register_forward_hook(_meeting(checker, one), with_kwargs=True).remove)
+            stack.callback(
+                modules[one].register_forward_hook(_meeting(checker, one, modules[one]), with_kwargs=True).remove
+            )
         for one in owners & modules.keys():
             hook = lambda _m, _a, out, one=one: checker.left(one, out)  # noqa: E731
             stack.callback(modules[one].register_forward_hook(hook).remove)
@@ -330,14 +342,18 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
             y = module(x.transpose(1, 2)).transpose(1, 2) if isinstance(module, nn.Conv1d) else module(x)
             places = torch.arange(4)
-            checker.look(law, x[0], y[0], order, Places(torch.zeros_like(places), places))
+            own = quantised(module)
+            use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
+            checker.look(law, use, order, Places(torch.zeros_like(places), places))
     checker.judge(name, addresses)
 
 
-def _meeting(checker: Checker, name: str) -> Callable[..., None]:
+def _meeting(checker: Checker, name: str, module: nn.Module) -> Callable[..., None]:
+    own = quantised(module)
+
     def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         ends = ends_of(module, args, kwargs, out)
         if ends is not None:
-            checker.meet(name, *ends)
+            checker.meet(name, *ends, own)
 
     return hook

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,11 +27,13 @@ from trisect.hf.losses import output_at, row_scores
 from trisect.hf.on_demand import OnDemand
 from trisect.hf.opened import unwrapped
 from trisect.hf.proof import Proof, evaluating, prove
-from trisect.hf.refusal import check_finite, total
+from trisect.hf.refusal import check_finite
 from trisect.hf.restart import Restarts
+from trisect.hf.rounding import check_weights, said_of_rounding
 from trisect.hf.shared_passes import SharedPasses
 from trisect.hf.sides import find_sides, labelled
 from trisect.hf.sketches import CallLaws
+from trisect.hf.state import State, check_state, mark_of
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -49,30 +50,6 @@ class Seen(NamedTuple):
 
 
 Take = Callable[[Seen], object]
-
-
-class State(NamedTuple):
-    """A model's parameters in short: how often they were written to, and the sum of each, in float64."""
-
-    writes: int
-    sums: tuple[float, ...]
-
-    @classmethod
-    def of(cls, model: nn.Module) -> State:
-        """The state that a model is in."""
-        return cls(_writes(model), _sums(model))
-
-    def changed(self, model: nn.Module) -> bool:
-        """Whether its parameters are others by now; what was written and put back again is no change."""
-        return _writes(model) != self.writes and _sums(model) != self.sums
-
-
-def _writes(model: nn.Module) -> int:
-    return sum(0 if p.is_inference() else p._version for p in model.parameters())
-
-
-def _sums(model: nn.Module) -> tuple[float, ...]:
-    return tuple(total(p) for p in model.parameters())
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +78,7 @@ class Pretrained:
 
     @functools.cached_property
     def _mark(self) -> str:
-        total = hashlib.blake2b(digest_size=8)
-        for name, tensor in sorted(self.model.state_dict().items()):
-            total.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return total.hexdigest()
+        return mark_of(self.model)
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -122,7 +95,7 @@ class Pretrained:
 
         Copies, of a layer whenever it is asked for: going through them holds those of one layer.
         """
-        look = functools.partial(_check_state, self.name, self.state, self.model)
+        look = functools.partial(check_state, self.name, self.state, self.model)
         look()
         with evaluating(self.model):
             check_maps(self.model, self.name, self._laws(), self.addresses)
@@ -199,7 +172,7 @@ class Pretrained:
         self, inputs: Inputs, take: Take, pattern: bool = False, write: Mapping[Address, Writer] | None = None
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met, and its laws are looked at."""
-        _check_state(self.name, self.state, self.model)
+        check_state(self.name, self.state, self.model)
         found, laws = self.proof.found, () if write else self._laws()
 
         def meet(call: Call) -> Call:
@@ -278,12 +251,6 @@ class Pretrained:
         return run_forward(self._proved, inputs, edits, take)
 
 
-def _check_state(name: str, state: State | None, model: nn.Module) -> None:
-    if state is not None and state.changed(model):
-        known = "What was found of its projections belongs to the weights that it had then."
-        raise ModelError(f"The weights of {name} have changed since it was loaded.", known, "Load it again.")
-
-
 def _check_tensors(inputs: Inputs) -> None:
     if not any(isinstance(t, Tensor) for t in inputs.values()):
         known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
@@ -328,6 +295,7 @@ def load(
         if given := [option for option, value in chosen.items() if value is not None]:
             known = "It is a module already, and is read as it is."
             raise ModelError(f"{', '.join(given)} for {name}.", known, "Leave that out, or give a name or a folder.")
+        check_weights(name, module)
         check_finite(name, module)
     else:
         options = Options(revision, dtype, device, device_map, pickle, remote_code)
@@ -338,6 +306,7 @@ def load(
     if proof and proved.refusal is not None:
         raise proved.refusal
     objective, remarks = _settle(objective, module, tokenizer, proved)
+    remarks += said_of_rounding(module, [found.projections for found in proved.found], proved.rounding)
     desk = Desk.of(name, module, tokenizer, objective, window)
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name

@@ -14,6 +14,7 @@ from trisect.core.trace import Origin
 from trisect.hf.affine import Affine, Passed, PassRecord, rows_of
 from trisect.hf.calls import Call
 from trisect.hf.operands import tensors_in
+from trisect.hf.quantised import share_of
 from trisect.hf.sketches import OutLaw, map_law, out_law
 
 
@@ -205,10 +206,16 @@ def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Out
         made = made + beside[_order(call, x)].view(made.shape)
         words += f", whose other {len(others)} inputs are not attention's"
     made = made if affine.bias is None else made + affine.bias.detach()
+    rounding = None
+    if passed.quantised is not None:
+        lost, words = passed.rounded_off(), f"{words}, of {passed.quantised.words}"
+        rounding, y = share_of(lost, y), y + lost.reshape(y.shape)  # as it would be made of what enters, unrounded
     size = float(y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
     off = min(float((made.reshape(-1, y.shape[-1]) - y[order]).abs().max()) for order in _orders(call)) / size
-    origin = Origin("rows", words, affine.parameter, affine.bias_parameter, columns, affine.transposed, 1.0, off)
-    if not off <= allowed:
+    origin = Origin(
+        "rows", words, affine.parameter, affine.bias_parameter, columns, affine.transposed, 1.0, off, rounding
+    )
+    if not off <= max(allowed, passed.allowed):
         words = f"the output enters {passed.name}, but recomputed from it that is off by {off:.1e}"
         return Output(Origin("unknown", words, residual=off), passed=passed)
     return Output(origin, weight, affine.bias, passed)

@@ -20,6 +20,7 @@ from trisect.hf.calls import Call, CallHook, Edits, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
+from trisect.hf.rounding import coarsest, derived, rounding_of
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
 
@@ -59,7 +60,8 @@ class Proof:
     """What was proved of a model, attention call by attention call, and how to read it.
 
     `found` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
-    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer.
+    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` is the
+    share by which a quantised model's answer would move if its maps did not round what they are given.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Proof:
     shape: Shape
     unread: tuple[UnreadAttention, ...] = ()
     refusal: ModelError | None = None
+    rounding: float = 0.0
 
     def rows(self) -> tuple[dict[str, str], ...]:
         """A row of words per layer, and one per attention that is not read."""
@@ -129,7 +132,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     began(f"Verifying {name} …")
-    with evaluating(model), sparing(model):
+    with evaluating(model), sparing(model), derived(model):
         given = dict(inputs) if inputs is not None else example_inputs(name, model)
         return _prove(name, model, given)
 
@@ -144,8 +147,10 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     found = find_weights(model, given, seen.hook, addresses)
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
-    refusal = _refused(name, seen, addresses, laws)
-    return Proof(name, seen.hook, seen.words, addresses, found, laws, Shape(heads), seen.unread, refusal)
+    rounding = rounding_of(model, given, seen.answer)
+    allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding)
+    refusal = _refused(name, seen, addresses, laws, allowed)
+    return Proof(name, seen.hook, seen.words, addresses, found, laws, Shape(heads), seen.unread, refusal, rounding)
 
 
 def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:
@@ -235,9 +240,13 @@ def _listed(model: nn.Module, unread: Sequence[UnreadAttention]) -> str:
     return f"{type(model.get_submodule(first.module)).__name__} {first.module!r}: {first.words}{more}."
 
 
-def _refused(name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law]) -> ModelError | None:
-    """Why the whole model is refused; null where at least one layer passes and the answer stays what it is."""
-    allowed = max(law.allowed for law in laws)
+def _refused(
+    name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
+) -> ModelError | None:
+    """Why the whole model is refused; null where at least one layer passes and the answer stays what it is.
+
+    Two ways to compute it may be as far apart as is allowed: maps that round, round each on its own.
+    """
     if seen.moved:
         known = f"Recorded, its answer differs by {seen.moved:.1e}."
         return ModelError(f"{name} does not answer the same while it is read.", known, TODO)

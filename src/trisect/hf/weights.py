@@ -17,18 +17,16 @@ from torch import Tensor, nn
 
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
-from trisect.hf.affine import Affine, Normed, Passed, PassRecord, cut, rows_of
+from trisect.hf.affine import TOLERANCE, Affine, Normed, Passed, PassRecord, cut, rows_of
 from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Edits
 from trisect.hf.feed_forward import find_forward
 from trisect.hf.normed import find_normed
 from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
+from trisect.hf.quantised import share_of
 from trisect.hf.sketches import CallLaws, MapLaw, PartLaw, map_law, marks_of
 
-# a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
-# models in float64 still turn positions and take norms in float32
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 # codes are read back from a ratio of two gradients, so that they must be few in half precision
 DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, torch.float16: 64}
 
@@ -120,9 +118,9 @@ def _one(
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, laws=laws)
 
 
-def tolerance(t: Tensor) -> float:
-    """What share of the largest value is rounding, for sums of that tensor's precision."""
-    return TOLERANCE[t.dtype]
+def tolerance(t: Tensor, by: Passed | None = None) -> float:
+    """What share of the largest value is rounding, for sums of that tensor's precision, or of the map's that made it."""
+    return max(TOLERANCE[t.dtype], 0.0 if by is None else by.allowed)
 
 
 def _trace(
@@ -222,7 +220,8 @@ def _selected(
     residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
     chosen = Selected(passed, units, factors, extra)
     placed = find_placement(name, t, chosen, before, max(tolerance(t), tolerance(passed.leaf)))
-    if placed.words and (residual <= tolerance(t) or placed.words.startswith("at position 0 ")):
+    allowed, rounding = tolerance(t, passed), None
+    if placed.words and (residual <= allowed or placed.words.startswith("at position 0 ")):
         return TracedPart(Origin("mixed", placed.words, residual=residual), passed=(passed,))
     weight, bias = rows_of(affine.weight, units), None if affine.bias is None else affine.bias[units]
     weight, factor = weight.transpose(1, 2), factors.to(weight)
@@ -236,8 +235,11 @@ def _selected(
     fused = "rows of" if affine.weight.shape[0] == units.unique().numel() else "some rows of"
     kind = f"{fused} {passed.name}" + ("" if extra is None else ", with a bias of its own")
     kind += "" if even else ", each dimension times a factor of its own"
-    origin = Origin("rows", kind, affine.parameter, bias_name, units, affine.transposed, scale, residual)
-    if residual > tolerance(t):
+    if passed.quantised is not None:
+        kind += f", of {passed.quantised.words}"
+        rounding = share_of(passed.rounded_off()[..., units.flatten()], passed.leaf[..., units.flatten()])
+    origin = Origin("rows", kind, affine.parameter, bias_name, units, affine.transposed, scale, residual, rounding)
+    if residual > allowed:
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
         return TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
     seen = map_law(passed.name, passed.nth, affine)
@@ -251,8 +253,8 @@ def _recompute(
     t: Tensor, passed: Passed, affine: Affine, units: Tensor, factors: Tensor, everywhere: bool
 ) -> tuple[float, Tensor | None]:
     """t again from x and the rows found: what share it is off by, and a bias that only t has."""
-    rows, heads, length, width = t.shape
-    x = passed.x.detach()
+    allowed, (rows, heads, length, width) = tolerance(t, passed), t.shape
+    x = passed.entered.detach()
     if x.dim() == 3 and x.shape[0] == rows and x.shape[1] > length:
         x = x[:, :length]  # the first of several streams
     y = x.to(affine.weight) @ affine.weight[units.flatten()].T.detach()
@@ -265,10 +267,10 @@ def _recompute(
         here, there = (made, t.detach()) if everywhere else (made[:, :, :1], t.detach()[:, :, :1])
         size = float(there.abs().max().clamp_min(torch.finfo(t.dtype).tiny))
         off, extra = float((here - there).abs().max()) / size, None
-        if off > tolerance(t):
+        if off > allowed:
             mean = (there - here).mean((0, 2))
             shifted = float((here + mean[None, :, None] - there).abs().max()) / size
-            off, extra = (shifted, mean) if shifted <= tolerance(t) else (off, None)
+            off, extra = (shifted, mean) if shifted <= allowed else (off, None)
         best = min(best, (off, extra), key=lambda pair: pair[0])
     return best
 
