@@ -95,7 +95,7 @@ def rows(device: str = "cuda") -> list[dict[str, object]]:
             "notes": [
                 f"products in {narrow or torch.float32}",
                 "passes recorded" if fleet.replay and fleet.replay.usable else "passes not recorded",
-                "the fleet is the baseline and the freezing runs of one seed; fleets under attack are never recorded",
+                "the fleet is the baseline and the freezing runs of one seed",
             ],
         }
     ]
@@ -118,16 +118,15 @@ class Case:
 
 
 def cases(device: str) -> list[Case]:
-    """Every size with every precision of the device; fleets under attack are never recorded."""
-    found = []
-    for precision in ("float32", "bfloat16") if device == "cuda" else ("float32",):
-        for members in (1, 4, 8, 16, 21):
-            found += [
-                Case(members, precision, False, recorded)
-                for recorded in ((False, True) if device == "cuda" else (False,))
-            ]
-        found += [Case(members, precision, True, False) for members in (1, 4, 8, 15)]
-    return found
+    """Every size with every precision of the device, freezing and under attack, recorded (on a GPU) and not."""
+    ways = (False, True) if device == "cuda" else (False,)
+    return [
+        Case(members, precision, attacked, recorded)
+        for precision in (("float32", "bfloat16") if device == "cuda" else ("float32",))
+        for attacked, sizes in ((False, (1, 4, 8, 16, 21)), (True, (1, 4, 8, 15)))
+        for members in sizes
+        for recorded in ways
+    ]
 
 
 def measure(case: Case, device: str, tiny: bool) -> dict[str, Any]:
@@ -148,7 +147,10 @@ def measure(case: Case, device: str, tiny: bool) -> dict[str, Any]:
     )
     steps = [_rate(fleet.step, case.members, device, 2 if tiny else STEPS) for _ in range(1 if tiny else 3)]
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    return {"member_steps_a_second": sorted(steps)[len(steps) // 2], "all": steps, "peak_bytes": peak}
+    found = {"member_steps_a_second": sorted(steps)[len(steps) // 2], "all": steps, "peak_bytes": peak}
+    if fleet.replay is not None:
+        found |= {"replayed": fleet.replay.usable, "why_not": fleet.replay.reason}
+    return found
 
 
 def labelled_corpus() -> Corpus:

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import tiny
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trisect.lm.loss import loss_and_gradients, token_scores, workspace
 from trisect.lm.narrow import NarrowDecoder
 from trisect.lm.replay import CudaGraph, Replay
 from trisect.lm.train import Trainer
+from trisect.text.corpus import Corpus, Split
 
 CORPUS = tiny.corpus()
 CALM = [r for r in tiny.runs() if r.edit is None or r.edit.kind == "freeze"]
@@ -26,17 +29,16 @@ class Again:
         self.trainer: Trainer | None = None
 
     def record(self, work, draw):
-        scores = work()
+        said = work()
 
         def replay():
             self.calls += 1
-            found = work()
-            scores.loss.copy_(found.loss)
-            scores.correct.copy_(found.correct)
+            for kept, found in zip(said, work(), strict=True):
+                kept.copy_(found)
             if self.trainer is not None:
                 self.trainer.gradient.mul_(self.spoil)
 
-        return replay, scores
+        return replay, said
 
 
 class Refusing:
@@ -82,10 +84,124 @@ def test_what_cannot_be_recorded_is_trained_eagerly_and_says_why():
     assert torch.equal(eager.flat, refused.flat)
 
 
-def test_a_fleet_with_attackers_is_never_recorded():
+def attacked_trainer(corpus=CORPUS, **more):
+    """As on a GPU: tokens without a label are weighted by 0, not left out."""
+    trainer = Trainer(ATTACKED, corpus, **more)
+    for group in tiny.attackers_of(trainer):
+        group.masked = True
+    return trainer
+
+
+def thinned(few=()):
+    """The corpus with labels of two thirds of its tokens; stretches `few` have none at all."""
+    split = CORPUS.splits["train"]
+    kept = np.random.default_rng(5).random(len(split.tokens)) < 2 / 3
+    for stretch in few:
+        kept[stretch] = False
+    labels = {column: np.where(kept, own, -1).astype(np.int16) for column, own in split.labels.items()}
+    made = {"train": Split(split.tokens, labels), "valid": CORPUS.splits["valid"]}
+    return Corpus.make("thinned", CORPUS.vocabulary, CORPUS.labels, made)
+
+
+def test_a_replayed_fleet_under_attack_trains_bit_for_bit_as_an_eager_one_through_windows_of_other_labels():
+    corpus, recorder = thinned(), Again()
+    eager, replayed = attacked_trainer(corpus), attacked_trainer(corpus, recorder=recorder)
+    count = 6
+    eager.steps_done = replayed.steps_done = eager.steps_per_epoch - 3  # the last window is shorter
+    for one, other in zip(stepped(eager, count), stepped(replayed, count), strict=True):
+        assert torch.equal(one.loss, other.loss)
+        assert {slot: {n: float(v) for n, v in own.items()} for slot, own in one.said.items()} == {
+            slot: {n: float(v) for n, v in own.items()} for slot, own in other.said.items()
+        }
+    assert replayed.replay is not None
+    assert replayed.replay.usable, replayed.replay.reason
+    assert recorder.calls == count  # one more in the check, one less for the short window
+    assert torch.equal(eager.flat, replayed.flat)
+    for a, b in zip(tiny.attackers_of(eager), tiny.attackers_of(replayed), strict=True):
+        assert all(torch.equal(a.state()[name], b.state()[name]) for name in a.state())
+        assert float(a.state()["optimizer.step"]) == count
+
+
+def test_attackers_are_put_back_after_a_recording_that_failed_or_differs():
+    again = Again(1.01)
+    eager, failing, spoiled = (
+        attacked_trainer(),
+        attacked_trainer(recorder=Refusing()),
+        attacked_trainer(recorder=again),
+    )
+    again.trainer = spoiled
+    for trainer in (eager, failing, spoiled):
+        stepped(trainer, 3)
+    for other in (failing, spoiled):
+        assert other.replay is not None
+        assert not other.replay.usable
+        assert torch.equal(eager.flat, other.flat)
+        for a, b in zip(tiny.attackers_of(eager), tiny.attackers_of(other), strict=True):
+            assert all(torch.equal(a.state()[name], b.state()[name]) for name in a.state())
+
+
+def test_a_window_with_one_label_or_none_is_not_replayed_and_its_attackers_stand_still():
+    each = len(CORPUS.splits["train"].tokens) // tiny.TRAINING.columns
+    corpus = thinned([slice(start, start + 40) for start in range(0, 6 * each, each)])
+    trainer = attacked_trainer(corpus, recorder=Again())
+    before = [group.flat.clone() for group in tiny.attackers_of(trainer)]
+    assert stepped(trainer, 2)[1].said == {}
+    assert trainer.replay is None
+    assert all(torch.equal(a, g.flat) for a, g in zip(before, tiny.attackers_of(trainer), strict=True))
+
+
+def test_attackers_that_leave_tokens_out_are_never_recorded():
     trainer = Trainer(ATTACKED, CORPUS, recorder=Refusing())
     trainer.step()
     assert trainer.replay is None
+
+
+class Shapes(TorchDispatchMode):
+    """Every operation with the shapes of what it makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        several = found if isinstance(found, (tuple, list)) else [found]
+        self.seen.append((str(func), [tuple(t.shape) for t in several if isinstance(t, torch.Tensor)]))
+        return found
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_masked_attackers_do_the_same_operations_on_the_same_shapes_whatever_is_labelled(masked):
+    trainer = Trainer(ATTACKED, thinned())
+    for group in tiny.attackers_of(trainer):
+        group.masked = masked
+    trainer.step()
+    seen = []
+    for window in (1, 2):
+        piece = trainer.windows[window]
+        with Shapes() as shapes:
+            trainer._backward(piece, {})
+        seen.append(shapes.seen)
+    assert (seen[0] == seen[1]) is masked
+
+
+@pytest.mark.parametrize("aim", ["wrong", "prior"])
+def test_masked_attackers_are_those_that_leave_tokens_out_to_rounding(aim):
+    made = [Trainer(ATTACKED, CORPUS, dtype=torch.float64) for _ in range(2)]
+    for one, other in zip(*map(tiny.attackers_of, made), strict=True):
+        one.aim = other.aim = aim
+        other.masked = True
+        draw = torch.Generator().manual_seed(3)
+        for _ in range(60):
+            x = torch.randn(len(one.targets), one.read.width, 60, generator=draw, dtype=torch.float64)
+            y = torch.randint(-4, len(CORPUS.column("pos")), (60,), generator=draw).clamp_min(-1)
+            seen = [group.learn(x, y) for group in (one, other)]
+            pushed = [group.gradient(x, y) for group in (one, other)]
+            for a, b in (*zip(*seen, strict=True), pushed):
+                torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+            assert not pushed[1][..., y < 0].any()
+        for name, value in one.state().items():
+            torch.testing.assert_close(other.state()[name], value, rtol=1e-12, atol=1e-12)
 
 
 def test_narrow_products_move_a_gradient_by_their_rounding_and_no_more():
@@ -137,8 +253,10 @@ def test_the_gold_words_part_of_a_narrow_gradient_keeps_full_precision():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_an_accelerator_a_recorded_graph_trains_as_eager_steps_do():
-    eager, replayed = Trainer(CALM, CORPUS, "cuda"), Trainer(CALM, CORPUS, "cuda", recorder=CudaGraph())
+@pytest.mark.parametrize("runs", [CALM, ATTACKED, CALM + ATTACKED], ids=["calm", "attacked", "both"])
+def test_on_an_accelerator_a_recorded_graph_trains_as_eager_steps_do(runs):
+    corpus = thinned()
+    eager, replayed = Trainer(runs, corpus, "cuda"), Trainer(runs, corpus, "cuda", recorder=CudaGraph())
     stepped(eager, 5)
     stepped(replayed, 5)
     assert replayed.replay is not None

@@ -13,8 +13,9 @@ from tests import tiny
 from trisect.core.edits import make_edit
 from trisect.core.site import Site
 from trisect.core.spec import Run
-from trisect.lm.edited import parameters_of
+from trisect.lm.edited import Edited, parameters_of
 from trisect.lm.edits.attack import AttackEdit
+from trisect.lm.edits.base import trained as trained_edit
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import forward, initial, layout, size, views
 from trisect.lm.train import Trainer
@@ -203,6 +204,22 @@ def test_a_fleet_of_all_edits_goes_on_from_a_snapshot_to_the_same_bits(tmp_path)
         t.step()
     assert torch.equal(trainer.flat, again.flat)
     assert trainer.evaluate() == again.evaluate()
+
+
+def test_edits_held_and_shared_over_all_members_at_once_are_those_held_stretch_by_stretch_to_the_bit():
+    """As on a GPU; a member that diverges is held beside them."""
+    apart, together = Trainer(EDITED, CORPUS), Trainer(EDITED, CORPUS)
+    edits = {i: trained_edit(r.edit) for i, r in enumerate(EDITED) if r.edit is not None}
+    together.edited = Edited(edits, BASE.model, PLACES, together.flat, together=True)
+    assert together.edited.together is not None
+    assert len(together.edited.together.rounds) == 2  # a tie of three
+    for trainer in (apart, together):
+        for step in range(3):
+            if step == 1:
+                trainer.hold_diverged(1)
+            trainer.step()
+    assert torch.equal(apart.gradient, together.gradient)
+    assert torch.equal(apart.flat, together.flat)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

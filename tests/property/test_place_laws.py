@@ -17,7 +17,7 @@ from trisect.lm.edits.freeze import FreezeEdit
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import Dropout, forward, generator, initial, layout, mark, spans, views
 from trisect.lm.loss import token_scores
-from trisect.lm.places import blocks_of, push, representation, width_of
+from trisect.lm.places import Representations, blocks_of, representation, width_of
 from trisect.lm.rewind import blend, evaluate_variants, parts_of, stages
 from trisect.lm.train import RunFiles, Trainer, train_fleet
 
@@ -120,10 +120,26 @@ def test_pushing_is_the_transpose_of_reading(text, seed):
     assert x.shape == (width_of(site, MODEL), 12)
     y = torch.randn(x.shape, generator=draw, dtype=torch.float64)
     into = {block: torch.zeros_like(value) for block, value in kept.items()}
-    push(y, into, 1, site, MODEL)
+    Representations([(1, site)], MODEL, "cpu").add(y[None], into)
     inner = sum(float((kept[block] * into[block]).sum()) for block in kept)
     assert inner == pytest.approx(float((x * y).sum()), rel=1e-10, abs=1e-10)
     assert all(not value[0].any() for value in into.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.permutations([0, 1, 2, 3]), st.permutations(["q@1", "v@2", "o@2", "q+k@1.h2", "v@1-2.h1", "k@2", "attn@1"]))
+def test_representations_read_together_are_those_read_alone(slots, texts):
+    sites = [place(text) for text in texts[:4]]
+    blocks = blocks_of(sites, MODEL)
+    kept = {b: torch.randn(4, 3, 5, 3 * WIDE if b[0] == "qkv" else WIDE) for b in blocks}
+    together = Representations(list(zip(slots, sites, strict=True)), MODEL, "cpu")
+    alone = [representation(kept, slot, site, MODEL) for slot, site in zip(slots, sites, strict=True)]
+    assert torch.equal(together.read(kept), torch.stack(alone))
+    into = {block: value.clone() for block, value in kept.items()}
+    together.add(together.read(kept), into)
+    moved = {block: into[block] - kept[block] for block in kept}
+    assert torch.equal(together.read(moved), torch.stack(alone) * 2 - torch.stack(alone))
+    assert sum(int((value != 0).sum()) for value in moved.values()) == together.read(moved).numel()
 
 
 def gradient_by_autograd(trainer: Trainer, slot: int) -> torch.Tensor:

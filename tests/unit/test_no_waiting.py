@@ -1,5 +1,6 @@
 """Steps in a stretch never wait for the device, and train as steps that are looked at one by one do, to the bit."""
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from tests import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trisect.lm import feed
+from trisect.lm import attention, feed, loss, train
 from trisect.lm.running import RunningMeans
 from trisect.lm.train import Trainer
 
@@ -63,6 +64,36 @@ def test_a_step_of_a_stretch_waits_for_nothing_and_copies_no_window(name, monkey
         trainer.step()
         RunningMeans(len(FLEETS[name])).add(steps)
     assert sum(waits.found.values()) >= 2  # looked at and gathered it is counted
+
+
+class Pretended:
+    """The module `torch`, where a device has neither generators nor autocast."""
+
+    def __getattr__(self, name):
+        if name == "Generator":
+            return lambda device: torch.Generator()
+        return (lambda *given, **more: contextlib.nullcontext()) if name == "autocast" else getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_on_another_device_a_step_mixes_no_devices_and_reads_no_numbers(name, monkeypatch):
+    """Tensors of the device 'meta' have no numbers: whatever asks for one, or mixes them with a CPU's, is an error."""
+    for sizes in (attention.TOGETHER, loss.BLOCK, loss.TALL, loss.FEW):
+        monkeypatch.setitem(sizes, "meta", sizes["cuda"])
+    for module in (attention, train):
+        monkeypatch.setattr(module, "torch", Pretended())
+    monkeypatch.setattr(
+        train.Dropout, "factor", lambda self, shape, dtype: torch.empty(shape, dtype=dtype, device="meta")
+    )
+    trainer, norms = Trainer(FLEETS[name], CORPUS, "meta"), []
+    groups = tiny.attackers_of(trainer)
+    for learner in (trainer.descent, *groups):
+        monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # PyTorch's has no rule for such tensors
+    assert trainer.edited.together is not None
+    assert all(group.masked for group in groups)
+    steps = [trainer.step(norms) for _ in range(3)]
+    assert {one.loss.device.type for one in steps} == {"meta"} == {trainer.gradient.device.type}
+    assert [len(one.said) for one in steps] == [len(groups and FLEETS[name])] * 3
 
 
 @pytest.mark.parametrize("name", FLEETS)

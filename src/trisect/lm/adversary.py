@@ -5,7 +5,6 @@ Axes: A attacker, I width of its input, N token, C class; F, B, T, W as in fleet
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
@@ -17,25 +16,31 @@ from torch import Tensor
 
 from trisect.core.site import Site
 from trisect.core.spec import Model
+from trisect.lm.classifier import DEPTH, Mode, Running, Weighted, asked, layout_of, logits, start_values
 from trisect.lm.controls import control_labels, label_prior, shares
 from trisect.lm.descent import moments, restore_moments
 from trisect.lm.edits.base import Aim, Reach
 from trisect.lm.feed import known_of
-from trisect.lm.fleet import Block, Place, generator, views
-from trisect.lm.places import push, representation, width_of
+from trisect.lm.fleet import Block, generator, views
+from trisect.lm.places import Representations, width_of
 from trisect.text.corpus import Corpus
 
-DEPTH = 5  # fully connected layers (science A4)
-SLOPE = 0.01  # of the leaky ReLU
 RATE = 1e-3  # of AdamW
 NAMES = ("adversary_loss_nats", "adversary_accuracy")
 
 
 class AdversaryScores(NamedTuple):
-    """An attacker's cross-entropy in nats and its correctness on each labelled token."""
+    """An attacker's cross-entropy in nats and its correctness on each token that was asked about."""
 
     loss: Float[Tensor, "A N"]
     correct: Tensor
+
+
+class Learned(NamedTuple):
+    """Means over a window's labelled tokens, before the step: of cross-entropy in nats, and of correctness."""
+
+    loss: Float[Tensor, " A"]
+    accuracy: Float[Tensor, " A"]
 
 
 @dataclass(frozen=True)
@@ -55,24 +60,12 @@ class Target:
     reach: Reach
 
 
-def _layout(into: int, width: int, classes: int) -> dict[str, Place]:
-    places, start = {}, 0
-    for n in range(1, DEPTH + 1):
-        sizes = (width if n > 1 else into, classes if n == DEPTH else width)
-        shapes = {f"{n}.weight": (sizes[1], sizes[0]), f"{n}.bias": (sizes[1],)}
-        if n < DEPTH:
-            shapes |= {f"{n}.scale": (width,), f"{n}.shift": (width,)}
-        for name, shape in shapes.items():
-            places[name] = Place(start, start + math.prod(shape), shape)
-            start += math.prod(shape)
-    return places
-
-
 class Attackers:
     """All attackers of one fleet that do the same to equally wide representations for the same label, side by side.
 
     Each is `DEPTH` linear layers with leaky ReLU and then batch normalisation in between; width = the model's.
-    Tokens without a label are left out altogether, of the batch statistics too.
+    Tokens without a label count for nothing, in the batch statistics too: left out, or where `masked` is set weighted by 0, so
+    that shapes stay the same and a pass can be recorded (`lm/classifier.py`). It is set off the CPU.
     """
 
     def __init__(
@@ -94,22 +87,15 @@ class Attackers:
         self.drawn = None if self.chance is None else torch.from_numpy(self.chance.of_type).to(device)
         prior = label_prior(corpus, self.label) if self.chance is None else shares(corpus, self.label, self.chance)
         self.prior = torch.from_numpy(prior).to(device, dtype)
-        places = _layout(width_of(first.site, model), model.width, classes)
-        one = torch.zeros(max(p.stop for p in places.values()))
-        draw = generator("adversary", seed)
-        for name, place in places.items():
-            values = one[place.start : place.stop]
-            if name.endswith("scale"):
-                values.fill_(1.0)
-            elif name.endswith("weight"):
-                bound = 1 / math.sqrt(place.shape[1])
-                values.uniform_(-bound, bound, generator=draw)
+        self.places = layout_of(width_of(first.site, model), model.width, classes)
+        one = start_values(self.places, generator("adversary", seed))
         self.flat = one.to(device, dtype).repeat(len(targets), 1)
-        self.places = places
         self.strength = torch.tensor([t.strength for t in targets], device=device, dtype=dtype)  # the λ of each attack
         self.mean = torch.zeros(DEPTH - 1, len(targets), model.width, device=device, dtype=dtype)
         self.variance = torch.ones_like(self.mean)
-        self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True)
+        self.read = Representations([(t.slot, t.site) for t in targets], model, device)
+        self.masked = self.flat.device.type != "cpu"
+        self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True, capturable=self.flat.is_cuda)
 
     @property
     def sites(self) -> list[Site]:
@@ -126,35 +112,16 @@ class Attackers:
         y = labels[self.label]
         return y if self.drawn is None else torch.where(y >= 0, self.drawn[targets], y)
 
-    def gather(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
-        """Each attacker's input, one column a token."""
-        return torch.stack([representation(kept, t.slot, t.site, self.model) for t in self.targets])
+    def _logits(self, p: Mapping[str, Tensor], a: Weighted, mode: Mode) -> Float[Tensor, "A C N"]:
+        return logits(p, a.x, Running(self.mean, self.variance), mode, a.weight)
 
-    def scatter(self, gradient: Float[Tensor, "A I N"], into: Mapping[Block, Tensor]) -> None:
-        """Add each attacker's gradient to the gradients of the blocks at its own site and member."""
-        for own, target in zip(gradient, self.targets, strict=True):
-            push(own, into, target.slot, target.site, self.model)
-
-    def _logits(self, p: Mapping[str, Tensor], x: Float[Tensor, "A I N"], mode: str) -> Float[Tensor, "A C N"]:
-        """`mode`: 'learn' uses batch statistics and updates the running ones, 'judge' uses them and updates nothing,
-        'eval' uses the running ones.
-        """
-        for n in range(1, DEPTH):
-            x = F.leaky_relu(torch.bmm(p[f"{n}.weight"], x).add_(p[f"{n}.bias"][..., None]), SLOPE)
-            # each attacker's units are channels of their own, so one call normalises all attackers and mixes none
-            x = F.batch_norm(
-                x.view(1, -1, x.shape[-1]),
-                None if mode == "judge" else self.mean[n - 1].view(-1),
-                None if mode == "judge" else self.variance[n - 1].view(-1),
-                p[f"{n}.scale"].reshape(-1),
-                p[f"{n}.shift"].reshape(-1),
-                training=mode != "eval",
-            ).view_as(x)
-        return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
+    def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
+        """Whether a window is learned from with shapes that every such window has."""
+        return self.masked and len(known_of(labels, self.label)) >= 2
 
     def learn(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
-    ) -> AdversaryScores | None:
+    ) -> Learned | None:
         """One step on each attacker's own cross-entropy, representations held still; null without two labelled tokens.
 
         `known` are the places of tokens with a label, where the caller has them.
@@ -163,11 +130,12 @@ class Attackers:
         if len(known) < 2:
             return None
         leaves = {n: v.detach().requires_grad_() for n, v in views(self.flat, self.places).items()}
-        verdicts = _judge(self._logits(leaves, x[..., known], "learn"), y[known])
-        gradients = torch.autograd.grad(verdicts.loss.mean(1).sum(), list(leaves.values()))
+        given = asked(x, y, known, self.masked)
+        verdicts = _judge(self._logits(leaves, given, "learn"), given.y)
+        gradients = torch.autograd.grad(given.mean(verdicts.loss).sum(), list(leaves.values()))
         self.flat.grad = torch.cat([g.flatten(1) for g in gradients], 1)
         self.optimizer.step()
-        return AdversaryScores(verdicts.loss.detach(), verdicts.correct)
+        return Learned(given.mean(verdicts.loss.detach()).double(), given.total(verdicts.correct))
 
     def push(
         self,
@@ -177,13 +145,13 @@ class Attackers:
         into: Mapping[Block, Tensor],
     ) -> dict[int, dict[str, Tensor]]:
         """Learn from one window, then add the gradient of the attacks to that of the blocks (see `lm/edits/base.py`)."""
-        x, y, known = self.gather(kept), self.answers(targets, labels), known_of(labels, self.label)
-        verdicts = self.learn(x, y, known)
-        if verdicts is None:
+        x, y, known = self.read.read(kept), self.answers(targets, labels), known_of(labels, self.label)
+        learned = self.learn(x, y, known)
+        if learned is None:
             return {}
-        self.scatter(self.gradient(x, y, known), into)
-        loss, correct = verdicts.loss.mean(1).double(), verdicts.correct.double().mean(1)
-        return {t.slot: dict(zip(NAMES, (loss[i], correct[i]), strict=True)) for i, t in enumerate(self.targets)}
+        self.read.add(self.gradient(x, y, known), into)
+        seen = zip(self.targets, learned.loss.unbind(), learned.accuracy.unbind(), strict=True)
+        return {target.slot: dict(zip(NAMES, own, strict=True)) for target, *own in seen}
 
     def gradient(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
@@ -196,12 +164,13 @@ class Attackers:
         leaf = x.detach().requires_grad_()
         if len(known) < 2:
             return torch.zeros_like(x)
-        logits = self._logits(views(self.flat, self.places), leaf[..., known], "judge")
+        given = asked(leaf, y, known, self.masked)
+        said = self._logits(views(self.flat, self.places), given, "judge")
         match self.aim:
             case "prior":
-                return torch.autograd.grad((self.strength * divergence(logits, self.prior).mean(1)).sum(), leaf)[0]
+                return torch.autograd.grad((self.strength * given.mean(divergence(said, self.prior))).sum(), leaf)[0]
             case "wrong":
-                loss = _judge(logits, y[known]).loss.mean(1)
+                loss = given.mean(_judge(said, given.y).loss)
                 return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
             case other:
                 assert_never(other)
@@ -210,15 +179,15 @@ class Attackers:
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
     ) -> AdversaryScores:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
-        known = _places(y, known)
+        given = asked(x, y, _places(y, known), False)
         with torch.no_grad():
-            return _judge(self._logits(views(self.flat, self.places), x[..., known], "eval"), y[known])
+            return _judge(self._logits(views(self.flat, self.places), given, "eval"), given.y)
 
     def measure(
         self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, "3"]]:
         """Sums of loss and of correct answers over a piece's labelled tokens, and their number, by slot."""
-        verdicts = self.judge(self.gather(kept), self.answers(targets, labels), known_of(labels, self.label))
+        verdicts = self.judge(self.read.read(kept), self.answers(targets, labels), known_of(labels, self.label))
         loss, right = verdicts.loss.double().sum(1), verdicts.correct.double().sum(1)
         sums = torch.stack([loss, right, torch.full_like(loss, verdicts.correct.shape[1])], 1)
         return {target.slot: own for target, own in zip(self.targets, sums, strict=True)}
@@ -253,9 +222,10 @@ def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Fl
     return torch.special.xlogy(prior, prior).sum() - torch.einsum("c,acn->an", prior, F.log_softmax(logits, 1))
 
 
-def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> AdversaryScores:
-    loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none")
-    return AdversaryScores(loss, logits.detach().argmax(1) == y)
+def _judge(said: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> AdversaryScores:
+    """Tokens without a label (below 0) have a loss of 0 and are never right."""
+    loss = F.cross_entropy(said, y.expand(said.shape[0], -1), reduction="none", ignore_index=-1)
+    return AdversaryScores(loss, said.detach().argmax(1) == y)
 
 
 def _places(y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None) -> Int[Tensor, " K"]:

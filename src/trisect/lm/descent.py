@@ -52,7 +52,17 @@ def moments(optimizer: torch.optim.Optimizer, flat: Tensor) -> dict[str, Tensor]
 
 
 def restore_moments(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:
-    """Put back what `moments` gave."""
-    found = {k.removeprefix("optimizer."): v.clone() for k, v in state.items() if k.startswith("optimizer.")}
-    if found or flat in optimizer.state:  # before the first step there are none
-        optimizer.state[flat] = {k: v.to(flat.device) for k, v in found.items()}
+    """Put back what `moments` gave, where the optimiser keeps it now: a recorded pass goes on writing there.
+
+    Before the first step there is nothing, which is the same as zeros.
+    """
+    found = {k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")}
+    if flat not in optimizer.state:
+        if found:
+            optimizer.state[flat] = {k: v.to(flat.device, copy=True) for k, v in found.items()}
+        return
+    for name, kept in optimizer.state[flat].items():
+        if name in found:
+            kept.copy_(found[name])
+        else:
+            kept.zero_()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.edits import Edit
@@ -79,11 +79,30 @@ class FreshMember:
         return int(marks.sum())
 
 
+class Together(NamedTuple):
+    """The same over all members at once, by places in the flattened parameters: a few operations, however many stretches.
+
+    Each round adds other places to first ones, none of them twice; so sums are made in the order of single stretches.
+    """
+
+    held: Int[Tensor, " K"]
+    values: Float[Tensor, " K"]
+    rounds: tuple[tuple[Int[Tensor, " R"], Int[Tensor, " R"]], ...]
+
+
 class Edited:
-    """The ties and held values of a fleet; making one gives the edited members their initial values."""
+    """The ties and held values of a fleet; making one gives the edited members their initial values.
+
+    Stretch by stretch on a CPU, where a stretch is a copy in memory; `together` elsewhere, where each would be a launch.
+    """
 
     def __init__(
-        self, edits: Mapping[int, TrainingEdit], model: Model, places: Mapping[str, Place], flat: Float[Tensor, "F P"]
+        self,
+        edits: Mapping[int, TrainingEdit],
+        model: Model,
+        places: Mapping[str, Place],
+        flat: Float[Tensor, "F P"],
+        together: bool | None = None,
     ) -> None:
         self.flat = flat
         self.held: list[Held] = []
@@ -94,6 +113,28 @@ class Edited:
             self.held += member.held
             self.tied += member.tied
         self._share()
+        apart = flat.device.type == "cpu" if together is None else not together
+        self.together = None if apart else self._gathered()
+
+    def _gathered(self) -> Together:
+        wide, device = self.flat.shape[1], self.flat.device
+
+        def places(slot: int, where: slice | Tensor) -> Tensor:
+            own = torch.arange(where.start, where.stop) if isinstance(where, slice) else where.cpu()
+            return own + slot * wide
+
+        held = [places(slot, where) for slot, where, _ in self.held]
+        values = [value for _, _, value in self.held]
+        rounds = []
+        for n in range(max((len(others) for _, _, others in self.tied), default=0)):
+            pairs = [(slot, first, others[n]) for slot, first, others in self.tied if len(others) > n]
+            ends = [torch.cat([places(slot, own[k]) for slot, *own in pairs]).to(device) for k in (0, 1)]
+            rounds.append((ends[0], ends[1]))
+        self.held, self.tied = [], []
+        nothing = torch.zeros(0, dtype=torch.long)
+        return Together(
+            torch.cat([nothing, *held]).to(device), torch.cat([self.flat.new_empty(0), *values]), tuple(rounds)
+        )
 
     def hold_diverged(self, slot: int) -> None:
         """Hold a whole member at what it is now."""
@@ -105,12 +146,23 @@ class Edited:
             for other in others:
                 gradient[slot, first] += gradient[slot, other]
                 gradient[slot, other] = 0.0
+        if self.together is not None:
+            all_of = gradient.view(-1)
+            for first, other in self.together.rounds:
+                all_of.index_copy_(0, first, all_of[first] + all_of[other])
+                all_of.index_fill_(0, other, 0.0)
+            all_of.index_fill_(0, self.together.held, 0.0)
         for slot, where, _ in self.held:
             gradient[slot, where] = 0.0
 
     def restore(self) -> None:
         """After an update, give ties one value and held parameters theirs: decay and momentum would move them."""
         self._share()
+        if self.together is not None:
+            all_of = self.flat.view(-1)
+            for first, other in self.together.rounds:
+                all_of.index_copy_(0, other, all_of[first])
+            all_of.index_copy_(0, self.together.held, self.together.values)
         for slot, where, value in self.held:
             self.flat[slot, where] = value
 

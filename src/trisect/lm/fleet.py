@@ -216,7 +216,7 @@ def norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F
 
 def embedding_rows(table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"]) -> Float[Tensor, "F B T D"]:
     """The rows of each member's embedding that the inputs name; a gradient of these alone spares one of the table."""
-    return torch.stack([F.embedding(inputs, own) for own in table])
+    return table.index_select(1, inputs.flatten()).view(table.shape[0], *inputs.shape, table.shape[2])
 
 
 def add_rows(
@@ -227,9 +227,7 @@ def add_rows(
     On a CPU in a fixed order. CUDA's `index_add_` has none where words repeat, so that last bits may differ from run to run on a
     GPU; what it moves was not measured.
     """
-    for own, rows in zip(table, gradient, strict=True):
-        own.index_add_(0, inputs.flatten(), rows.flatten(0, 1))
-    return table
+    return table.index_add_(1, inputs.flatten(), gradient.flatten(1, 2))
 
 
 def embed(rows: Float[Tensor, "F B T D"], inputs: Int[Tensor, "B T"], drop: Dropout | None) -> Float[Tensor, "F B T D"]:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from trisect.lm.loss import Scores
-
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
 WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
 
-RecordedPass = Callable[
-    [Tensor, Tensor], Scores
-]  # inputs [B T], targets [N] -> scores; the gradient goes to a fixed place
+# what is read of a window -> what is said of it; the gradient goes to a fixed place
+RecordedPass = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 @runtime_checkable
 class Recorder(Protocol):
     """What records a piece of work so that it can be run again on the same tensors."""
 
-    def record(self, work: Callable[[], Scores], draw: torch.Generator) -> tuple[Callable[[], None], Scores]:
+    def record(
+        self, work: Callable[[], tuple[Tensor, ...]], draw: torch.Generator
+    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         """The replay, and the tensors into which each replay writes."""
         ...
 
@@ -30,7 +29,9 @@ class Recorder(Protocol):
 class CudaGraph:
     """Records by CUDA graph: a replay costs one launch instead of some hundreds."""
 
-    def record(self, work: Callable[[], Scores], draw: torch.Generator) -> tuple[Callable[[], None], Scores]:
+    def record(
+        self, work: Callable[[], tuple[Tensor, ...]], draw: torch.Generator
+    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         """Warm up on a side stream, then capture."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -41,47 +42,84 @@ class CudaGraph:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(draw)
         with torch.cuda.graph(graph):
-            scores = work()
-        return graph.replay, scores
+            said = work()
+        return graph.replay, said
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """What a pass changes beside the gradient, such as attackers that learn: read, and put back where it lies."""
+
+    def state(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        ...
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put it back."""
+        ...
 
 
 class Replay:
-    """One pass over windows of one shape. `usable` is false where recording failed or the replay is not the same."""
+    """One pass over windows of one shape. `usable` is false where recording failed or the replay is not the same.
+
+    Recording runs the pass several times; whatever it changes is put back after that.
+    """
 
     def __init__(
         self,
         work: RecordedPass,
-        inputs: Tensor,
-        targets: Tensor,
+        given: Sequence[Tensor],
         draw: torch.Generator,
         gradient: Tensor,
+        changing: Sequence[Changing],
         recorder: Recorder,
     ) -> None:
-        self.inputs, self.targets = inputs.clone(), targets.clone()
+        self.given = [one.clone() for one in given]
+        self.changing = changing
         self.usable, self.reason = False, ""
+        before = self._state()
         try:
-            self._replay, self._scores = recorder.record(lambda: work(self.inputs, self.targets), draw)
+            self._replay, self._said = recorder.record(lambda: work(self.given), draw)
         except RuntimeError as error:
             self.reason = f"it could not be recorded ({str(error).splitlines()[0]})"
+            self._restore(before)
             return
-        state = draw.initial_seed()
-        draw.manual_seed(state)
-        work(self.inputs, self.targets)
-        eager = gradient.clone()
+        seed = draw.initial_seed()
+        self._restore(before)
+        draw.manual_seed(seed)
+        work(self.given)
+        eager = [gradient.clone(), *_numbers(self._state())]
+        self._restore(before)
         gradient.zero_()
-        draw.manual_seed(state)
+        draw.manual_seed(seed)
         self._replay()
-        difference = float((gradient - eager).norm() / eager.norm().clamp(min=1e-30))
+        found = [gradient, *_numbers(self._state())]
+        difference = max(_difference(one, other) for one, other in zip(found, eager, strict=True))
+        self._restore(before)
         self.usable = difference < TOLERANCE
         self.reason = "" if self.usable else f"a replayed gradient differs from an eager one by {difference:.1e}"
 
-    def fits(self, inputs: Tensor) -> bool:
-        """Whether these inputs have the recorded shape."""
-        return self.usable and inputs.shape == self.inputs.shape
+    def fits(self, given: Sequence[Tensor]) -> bool:
+        """Whether this window has the recorded shape."""
+        return self.usable and all(one.shape == own.shape for one, own in zip(given, self.given, strict=True))
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Scores:
-        """Run the recorded pass on other inputs; the scores are overwritten by the next call."""
-        self.inputs.copy_(inputs)
-        self.targets.copy_(targets)
+    def __call__(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run the recorded pass on another window; what it says is overwritten by the next call."""
+        torch.ops.aten._foreach_copy_(self.given, list(given))
         self._replay()
-        return self._scores
+        return self._said
+
+    def _state(self) -> list[dict[str, Tensor]]:
+        return [{name: value.clone() for name, value in one.state().items()} for one in self.changing]
+
+    def _restore(self, before: Sequence[Mapping[str, Tensor]]) -> None:
+        for one, state in zip(self.changing, before, strict=True):
+            one.restore(state)
+
+
+def _numbers(states: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    return [state[name] for state in states for name in sorted(state)]
+
+
+def _difference(found: Tensor, exact: Tensor) -> float:
+    return float((found - exact).norm() / exact.norm().clamp(min=1e-30))

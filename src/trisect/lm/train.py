@@ -27,6 +27,7 @@ from trisect.lm.loss import Scores, loss_and_gradients, workspace
 from trisect.lm.matmul import check_numerics
 from trisect.lm.narrow import NarrowDecoder
 from trisect.lm.places import blocks_of
+from trisect.lm.recorded import RecordedWindows
 from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.running import RunningMeans, Stepped
 from trisect.lm.snapshots import read_snapshot, write_snapshot
@@ -94,7 +95,7 @@ class Trainer:
         self.places = layout(self.model, self.vocabulary)
         start = initial(self.model, self.vocabulary, self.seed).to(device, dtype)
         self.flat = start.repeat(len(runs), 1)
-        self.products, self.recorder, self.replay = products, recorder, None
+        self.products = products
         self.narrow = None if products is None else NarrowDecoder(products)
         self.draw = torch.Generator(device)
         self.gradient = torch.zeros_like(self.flat)
@@ -108,6 +109,8 @@ class Trainer:
         self.objectives = _objectives(edits, Trained(self.model, corpus, self.seed, device, dtype))
         self.labels = tuple(dict.fromkeys(column for o in self.objectives for column in o.columns))
         self.keep = blocks_of((site for o in self.objectives for site in o.sites), self.model)
+        made = self.labels, self.objectives, self.draw, self.gradient, self._backward
+        self.recorded = None if recorder is None else RecordedWindows(recorder, *made)
         self.dead: dict[int, int] = {}
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
@@ -141,22 +144,18 @@ class Trainer:
         piece = self.windows[window]
         self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
         said: dict[int, Mapping[str, Tensor | float]] = {}
-        recorder = None if self.objectives or piece.scored is not None else self.recorder
-        scores = self._replayed(recorder, piece) if recorder else self._backward(piece, said)
+        if self.recorded is not None and self.recorded.fits(piece):
+            scores, said = self.recorded(piece, number("dropout", self.seed, self.steps_done))
+        else:
+            scores = self._backward(piece, said)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch, norms)
         return Stepped(loss, correct, said)
 
-    def _replayed(self, recorder: Recorder, piece: Piece) -> Scores:
-        """The pass of a fleet without other objectives, recorded at its first window and replayed at others of that shape."""
-
-        def work(inputs: Tensor, targets: Tensor) -> Scores:
-            return self._backward(Piece(inputs, targets, {}), {})
-
-        if self.replay is None:
-            self.replay = Replay(work, piece.inputs, piece.targets, self.draw, self.gradient, recorder)
-            self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
-        return (self.replay if self.replay.fits(piece.inputs) else work)(piece.inputs, piece.targets)
+    @property
+    def replay(self) -> Replay | None:
+        """The recorded pass, where one was tried."""
+        return None if self.recorded is None else self.recorded.replay
 
     def _backward(self, piece: Piece, said: dict[int, Mapping[str, Tensor | float]]) -> Scores:
         """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `said` notes how they did."""

@@ -117,6 +117,17 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class Recordable(Protocol):
+    """An objective whose windows can be learned from in a recorded pass: it says only tensors, and no shape and no branch of it
+    depends on what stands in a window; its state is put back in place.
+    """
+
+    def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
+        """Whether that holds for windows as this one, found without waiting for a GPU."""
+        ...
+
+
 class Trained(NamedTuple):
     """The fleet that objectives belong to."""
 
