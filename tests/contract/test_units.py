@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from scipy import stats
 from tests import tinyhf
 
@@ -27,6 +28,7 @@ from trisect.experiments.ablate.settings import AblateSettings
 from trisect.hf.load import load
 from trisect.lab.experiment import LayerMeasure
 from trisect.lab.inputs import ModelSource, TextSource
+from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
 from trisect.lab.units.page import layer_values
@@ -90,6 +92,38 @@ def test_means_and_intervals_are_students_over_models(whole):
     (found,) = (one for one in whole.findings if one.measure == "mean_change")
     assert found.per == "model"
     assert found.values == (Estimate("v", *(row[key] for key in ("value", "low", "high", "n"))),)
+
+
+def test_workers_leave_the_same_files_bit_for_bit(folder, tmp_path):
+    steps = [f"{folder}@step9", str(folder / "step10")]
+    torch.set_num_threads(1)
+    named: dict[str, Any] = {"sites": "v@1", "quiet": True}
+    here, away = (trisect.ablate(steps, TEXTS, out=tmp_path / f"out{n}", workers=n, **named) for n in (0, 1))
+    assert here.about.notes == away.about.notes
+    assert [page.name for page in (tmp_path / "out1").iterdir() if page.name.startswith(".")] == [".lock"]
+    for path in sorted(here.folder.rglob("*")):
+        if path.suffix in (".parquet", ".html", ".svg"):
+            assert path.read_bytes() == (away.folder / path.relative_to(here.folder)).read_bytes(), path
+
+
+def test_a_model_is_called_as_it_will_be_and_known_by_all_of_its_files(folder, three, tmp_path):
+    for given in (str(folder / "step9"), f"{folder}@step9", folder / "step10"):
+        assert name_before(given) == trisect.load(given).name
+        assert len(files_mark(given)) == 32
+    assert (name_before(three[0]), files_mark(three[0])) == ("step9", "")
+    copy = shutil.copytree(folder / "step9", tmp_path / "copy")
+    assert (
+        files_mark(copy)
+        == files_mark(folder / "step9")
+        == files_mark(f"{folder}@step9")
+        != files_mark(folder / "step10")
+    )
+    for name in ("tokenizer.json", "config.json", "model.safetensors"):
+        before = files_mark(copy)
+        (copy / name).write_bytes((copy / name).read_bytes() + b" ")
+        assert files_mark(copy) != before
+    (copy / "adapter_config.json").write_text("{}")
+    assert files_mark(copy) == ""
 
 
 def test_a_change_has_a_sign_over_models_and_a_share_has_none(whole):
@@ -269,7 +303,7 @@ def test_the_same_weights_in_other_files_are_met_when_they_are_opened(folder, tm
     assert len(list((tmp_path / "cut").glob("*.safetensors"))) > 1
     with pytest.raises(ModelError, match="cut has the weights of step9"):
         trisect.ablate([folder / "step9", tmp_path / "cut"], TEXTS, sites="v@1", out=tmp_path / "out", quiet=True)
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name != ".lock"] == [".units"]
 
 
 def test_subfolders_say_what_they_are_read_as(folder):

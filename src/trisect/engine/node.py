@@ -30,11 +30,11 @@ class NodeFacts(NamedTuple):
 
 def node_facts() -> NodeFacts:
     """Versions of everything that a number depends on, with a hash of our own code, and the processor."""
-    return NodeFacts(versions("ray") | {"code": _code()}, processor())
+    return NodeFacts(versions("ray") | {"code": code_mark()}, processor())
 
 
 @cache
-def _code() -> str:
+def code_mark() -> str:
     """A hash of all modules of trisect as they lie here."""
     base = Path(__file__).parents[1]
     files = sorted(base.rglob("*.py"))

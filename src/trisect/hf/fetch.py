@@ -68,6 +68,15 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
     return model.eval(), _tokenizer(name, known), objective
 
 
+def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
+    """The commit of a hub's model that `fetch` loads; empty where it is not known."""
+    import transformers
+
+    with saying(not_loaded(name)), quiet():
+        config = transformers.AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=remote_code)
+    return str(getattr(config, "_commit_hash", None) or "")
+
+
 class _Configured(NamedTuple):
     """A model that is there: its configuration, the device that it is meant for, and how transformers is to fetch it."""
 

@@ -301,7 +301,7 @@ def load(
         options = Options(revision, dtype, device, device_map, pickle, remote_code)
         module, found, objective = fetch(model, options)
         tokenizer = tokenizer or found
-        name = _name(Path(model)) if Path(model).is_dir() else str(model)
+        name = folder_name(Path(model)) if Path(model).is_dir() else str(model)
     proved = prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
@@ -324,7 +324,7 @@ def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> 
     return "output", ("Its positions see later ones, so it has no next-token loss; changes are of its output.",)
 
 
-def _name(folder: Path) -> str:
+def folder_name(folder: Path) -> str:
     """A folder's name, with its parent's where the name alone says nothing."""
     place = folder.resolve()
     return f"{place.parent.name}/{place.name}" if place.name in PLAIN_NAMES else place.name

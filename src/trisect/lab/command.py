@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from trisect.core.fields import Declared, Group, declared
 from trisect.core.subject import Subject, Texts
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
+from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 
 S = TypeVar("S")
 
@@ -52,7 +52,7 @@ def command(
             words += [*(subject.options[0] for subject in subjects), *subjects[0].options[1:]]
         elif isinstance(value, TextSource):
             words += [] if texts is None else list(texts.options)
-        elif value is not None and not isinstance(value, Workers):
+        elif value is not None and not isinstance(value, Workers | ModelWorkers):
             words += [word for inner in one.fields for word in _option(inner, getattr(value, inner.name))]
     return shlex.join(words)
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import inside, read_json, read_record, write_json
+from trisect.core.files import inside, read_json, write_json
 from trisect.core.finding import About
-from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import read_table, write_table
@@ -23,10 +22,12 @@ from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
 from trisect.lab.home import links_of
-from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
+from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
+from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
+from trisect.lab.units.kept import begun_units, remove_units
 from trisect.lab.units.names import several_models
-from trisect.lab.units.run import OverModels
+from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
 from trisect.lab.whole_run import belongs_to, check_run, finish, has_run, land_run, run_mark, staged
 from trisect.report.sheet import Document, Sheet, write_document, write_page
@@ -45,6 +46,8 @@ def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None
     or inputs are wrong.
     """
     models = several_models(settings)
+    if models is None:
+        check_workers(settings)
     over: Experiment[S, Any] = experiment if models is None else OverModels.made(experiment, models)
     return _run(over, settings, out, quiet)
 
@@ -67,9 +70,12 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         return conclude(experiment, measured, place, words, time.monotonic() - began)
     if work is None:
         with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
-            measured = experiment.measures().measure(settings, Bench(stage, machine, subjects, texts, experiment.of))
+            bench = Bench(stage, machine, subjects, texts, experiment.of, place)
+            measured = experiment.measures().measure(settings, bench)
             words = command(experiment, settings, subjects, texts)
-            return conclude(experiment, measured, place, words, time.monotonic() - began, stage)
+            done = conclude(experiment, measured, place, words, time.monotonic() - began, stage)
+            remove_units(place)
+            return done
     with Folder(place).locked(lambda: work.check(place), lambda: work.own(place)):
         finish(place)
         measured = work.measure(Bench(place, machine, subjects, texts))
@@ -84,34 +90,8 @@ def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> 
 
 def _machine(settings: Any, quiet: bool) -> Machine:
     """The machine that the settings name."""
-    groups = (group for group in groups_of(settings) if isinstance(group, Workers))
+    groups = (group for group in groups_of(settings) if isinstance(group, Workers | ModelWorkers))
     return next((group.machine(quiet) for group in groups), Machine(quiet=quiet))
-
-
-class NotedRun(TypedDict, total=False):
-    """What is noted beside tables, besides the experiment's own facts."""
-
-    command: str
-    seconds: float
-    notes: list[str]
-    versions: dict[str, str]
-    claims_hash: str | None
-
-
-def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
-    """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
-    path = folder / experiment.record
-    body = read_json(path, f"Delete {path} and call 'trisect {experiment.name}' again.")
-    own = {field.name for field in fields(experiment.facts)}  # pyright: ignore[reportArgumentType]
-    try:
-        facts = experiment.facts(**{name: _frozen(value) for name, value in body.items() if name in own})
-    except TypeError as error:
-        todo = f"Delete {path} and call 'trisect {experiment.name}' again."
-        raise DamagedFileError(f"{path} lacks something.", str(error), todo) from error
-    noted = read_record(path, f"Delete {path} and call 'trisect {experiment.name}' again.", NotedRun)
-    made, hashed = noted.get("versions", {}), noted.get("claims_hash")
-    words, seconds, notes = noted.get("command", ""), noted.get("seconds", 0.0), tuple(noted.get("notes", ()))
-    return About(experiment.name, words, seconds, notes, made, hashed, facts)
 
 
 def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
@@ -140,7 +120,8 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
 
 def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
     """Raise StudyError for a folder of a study, of another experiment, or of anything else; this one's own is replaced whole."""
-    if not belongs_to(out, experiment.name) and _begun_by(experiment, out) != experiment.name:
+    begun = begun_units(out) == experiment.name or _begun_by(experiment, out) == experiment.name
+    if not belongs_to(out, experiment.name) and not begun:
         Folder(out).check_empty(f"results of 'trisect {experiment.name}'")
 
 
@@ -275,23 +256,3 @@ def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
 def _parent(place: Path) -> Path:
     """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
     return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
-
-
-def record(about: About[Any]) -> dict[str, Json]:
-    """About as JSON-ready data, the facts among the rest."""
-    rest = {"command": about.command, "seconds": about.seconds, "notes": list(about.notes)}
-    hashed = {} if about.claims_hash is None else {"claims_hash": about.claims_hash}
-    return _plain(asdict(about.facts)) | rest | {"versions": dict(about.versions)} | hashed
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, paths and sites as texts."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

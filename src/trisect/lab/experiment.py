@@ -104,7 +104,8 @@ class Bench:
     """What an experiment works with: the inputs that its settings name, its folder, the machine, and progress.
 
     The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `of` the
-    experiments that it runs, where it is made of others.
+    experiments that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
+    another; `show` is told of progress in the place of the terminal: the share that is done, and of what.
     """
 
     folder: Path
@@ -112,6 +113,8 @@ class Bench:
     subjects: tuple[Subject, ...] = ()
     given_texts: Texts | None = None
     of: tuple[Experiment[Any, Any], ...] = ()
+    home: Path | None = None
+    show: Callable[[float, str], None] | None = None
 
     @property
     def subject(self) -> Subject:
@@ -128,6 +131,9 @@ class Bench:
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
         """A progress bar, to be called with (done, total)."""
+        if (show := self.show) is not None:
+            yield lambda done, total: show(done / total if total else 0.0, title)
+            return
         from trisect.lab.live import bar  # with rich, which a library call that is quiet does without
 
         with bar(title, self.machine.quiet) as step:

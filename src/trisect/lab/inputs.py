@@ -219,6 +219,31 @@ def open_any(where: Any, split: str = "test", reader: str | None = None, limit: 
     return found if limit is None else first_texts(found, limit)
 
 
+EngineName = Annotated[
+    str,
+    Setting(
+        "here (this process), processes, or ray (several machines; needs trisect[ray]).",
+        choices=("here", "processes", "ray"),
+        metavar="ENGINE",
+        unset="processes, here with --workers 0",
+    ),
+]
+ClusterAddress = Annotated[
+    str,
+    Setting(
+        "A Ray cluster that is there: auto, or HOST:PORT.",
+        metavar="ADDRESS",
+        unset="with --engine ray one of this machine alone",
+    ),
+]
+PerGpu = Annotated[int, Setting("Jobs that share one GPU of a Ray cluster.", low=1, high=FLEET, unset="1")]
+ScratchPlace = Annotated[
+    str,
+    Setting("A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"),
+]
+LossLimit = Annotated[int, Setting("A job that is lost with its worker so many times is given up.", low=1)]
+
+
 @dataclass(frozen=True)
 class Workers:
     """Where training runs."""
@@ -228,43 +253,11 @@ class Workers:
         Annotated[int, Setting("Worker processes; 0 runs everything in one.", low=0, high=1_024, unset="one a core")]
         | None
     ) = None
-
-    engine: (
-        Annotated[
-            str,
-            Setting(
-                "here (this process), processes, or ray (several machines; needs trisect[ray]).",
-                choices=("here", "processes", "ray"),
-                metavar="ENGINE",
-                unset="processes, here with --workers 0",
-            ),
-        ]
-        | None
-    ) = None
-    address: (
-        Annotated[
-            str,
-            Setting(
-                "A Ray cluster that is there: auto, or HOST:PORT.",
-                metavar="ADDRESS",
-                unset="with --engine ray one of this machine alone",
-            ),
-        ]
-        | None
-    ) = None
-    per_gpu: (
-        Annotated[int, Setting("Jobs that share one GPU of a Ray cluster.", low=1, high=FLEET, unset="1")] | None
-    ) = None
-    scratch: (
-        Annotated[
-            str,
-            Setting(
-                "A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"
-            ),
-        ]
-        | None
-    ) = None
-    losses: Annotated[int, Setting("A job that is lost with its worker so many times is given up.", low=1)] = 3
+    engine: EngineName | None = None
+    address: ClusterAddress | None = None
+    per_gpu: PerGpu | None = None
+    scratch: ScratchPlace | None = None
+    losses: LossLimit = 3
 
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
@@ -273,6 +266,66 @@ class Workers:
             self.workers,
             quiet,
             engine=self.engine,
+            address=self.address,
+            per_gpu=self.per_gpu,
+            scratch=self.scratch,
+            losses=self.losses,
+        )
+
+
+@dataclass(frozen=True)
+class ModelWorkers:
+    """Where several models are measured: one after the other in this process, or at the same time, a job each."""
+
+    workers: (
+        Annotated[
+            int,
+            Setting(
+                "Of several models so many are measured at the same time, each by a process with one thread.",
+                low=0,
+                high=1_024,
+                unset="0: one after the other, in this process",
+            ),
+        ]
+        | None
+    ) = None
+    engine: (
+        Annotated[
+            str,
+            Setting(
+                "Where several models are measured: here (this process), processes, or ray (several machines; needs trisect[ray]).",
+                choices=("here", "processes", "ray"),
+                metavar="ENGINE",
+                unset="here, processes with --workers",
+            ),
+        ]
+        | None
+    ) = None
+    address: ClusterAddress | None = None
+    per_gpu: PerGpu | None = None
+    scratch: ScratchPlace | None = None
+    losses: LossLimit = 3
+
+    @property
+    def away(self) -> bool:
+        """Whether jobs go to other processes."""
+        return self.engine in ("processes", "ray") or (self.engine is None and bool(self.workers))
+
+    @property
+    def given(self) -> str:
+        """The first of its options that was given, as a command line has it; empty where none was."""
+        known = {"workers": self.workers, "engine": self.engine, "address": self.address, "per-gpu": self.per_gpu}
+        known |= {"scratch": self.scratch, "losses": None if self.losses == 3 else self.losses}
+        return next((f"--{name} {value}" for name, value in known.items() if value is not None), "")
+
+    def machine(self, quiet: bool, device: str = "auto") -> Machine:
+        """The same as a Machine."""
+        here = None if self.away or self.workers == 0 or self.engine else "here"
+        return Machine(
+            device,
+            self.workers,
+            quiet,
+            engine=here or self.engine,
             address=self.address,
             per_gpu=self.per_gpu,
             scratch=self.scratch,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.door import door
 from trisect.core.errors import ModelError
+from trisect.core.files import digest, digest_file
 from trisect.core.read_spec import read_run
 from trisect.core.spec import Run
 from trisect.lab.folder import Folder, is_study
@@ -94,6 +95,47 @@ def check_there(
     found = _revision_of(model, revision)
     place, name = (model, revision) if found is None else locate(found.base, found.revision)
     check_files_there(place, Options(name, dtype, device, device_map, pickle, remote_code))
+
+
+def name_before(model: Any) -> str:
+    """What `load` calls a model on this machine, or on a hub, before it is loaded; a model in memory has its own."""
+    if not isinstance(model, (str, Path)):
+        return getattr(model, "name", type(model).__name__)
+    if (trained := _trained(model, None, None, "auto", None)) is not None:
+        return _finished(*trained).id
+    if (found := at_revision(model)) is not None:
+        base = Path(found.base).resolve().name if Path(found.base).is_dir() else found.base
+        return f"{base}@{found.revision}"
+    from trisect.hf.load import folder_name
+
+    return folder_name(Path(model)) if Path(model).is_dir() else str(model)
+
+
+def files_mark(model: Any, revision: str | None = None, remote_code: bool = False) -> str:
+    """Hex digits of all that a model is loaded from, its tokenizer and configuration too; of a hub's model its commit.
+
+    Empty for a model in memory, an adapter, and where a hub's commit is not known: nobody can say whether it is the same
+    another time.
+    """
+    if not isinstance(model, (str, Path)):
+        return ""
+    if (trained := _trained(model, None, None, "auto", None)) is not None:
+        folder, run = trained[0], _finished(*trained).id
+        files = (folder.run(run), folder.final(run), folder.corpus / "corpus.json")
+        return digest("".join(map(digest_file, files)))
+    found = at_revision(model)
+    if found is not None and Path(found.base).is_dir():
+        model = Path(found.base) / found.revision
+    elif found is not None:
+        model, revision = found.base, found.revision
+    if Path(model).is_dir():
+        own = sorted(path for path in Path(model).iterdir() if path.is_file())
+        if "adapter_config.json" in [path.name for path in own]:
+            return ""
+        return digest("\n".join(f"{path.name} {digest_file(path)}" for path in own))
+    from trisect.hf.fetch import commit_of
+
+    return commit_of(str(model), revision, remote_code)
 
 
 def weight_files(model: Any) -> tuple[Path, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from trisect.core.fields import Setting
 from trisect.core.finding import Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, Per, Seed, Sites, TextSource, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, TextSource, Units
 
 HOW = ("zero", "mean", "resample")
 
@@ -41,6 +41,7 @@ class AblateSettings:
     batch: BatchSize = 8
     seed: Seed = 0
     units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from trisect.core.tables import NewRow
 from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
 from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Replicates
 from trisect.lab.inputs import ModelSource
+from trisect.lab.units.measuring import UnitMeasured, measure_unit
 from trisect.lab.units.pool import KEYS, NO_MEANS, joined
-from trisect.lab.units.run import UnitMeasured, measure_unit
 from trisect.stats.bootstrap import percentile_interval
 from trisect.stats.tested import finite
 

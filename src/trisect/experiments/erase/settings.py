@@ -11,7 +11,7 @@ from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.core.finding import Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, Per, Seed, Sites, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
 from trisect.text.readers import HELP
 
 WHOSE = ("own", "next")
@@ -55,6 +55,7 @@ class EraseSettings:
     batch: BatchSize = 8
     seed: Seed = 0
     units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
 @dataclass(frozen=True)

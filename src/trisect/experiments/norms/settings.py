@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, Seed, TextSource, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 BLOCKS = ("attention", "residual", "full", "feed-forward")
 
@@ -30,6 +30,7 @@ class NormsSettings:
     batch: BatchSize = 8
     seed: Seed = 0
     units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from trisect.core.errors import SpecError
 from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, Per, Seed, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Units
 
 TASKS = ("bindings", "recall", "translation")
 PATHS = ("all", "direct")
@@ -94,6 +94,7 @@ class PatchSettings:
     batch: BatchSize = 16
     seed: Seed = 0
     units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
     def __post_init__(self) -> None:
         _check_pairs(self)

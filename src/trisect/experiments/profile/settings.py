@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, Seed, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
 from trisect.text.readers import HELP
 
 FEWEST = 200  # random maps of a layer's input
@@ -86,6 +86,7 @@ class ProfileSettings:
     batch: BatchSize = 16
     seed: Seed = 0
     units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from trisect.core.bounds import DRAWS
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, Seed, TextSource, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 
@@ -31,6 +31,7 @@ class SimilaritySettings:
     batch: BatchSize = 8
     seed: Seed = 0
     units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
 @dataclass(frozen=True)

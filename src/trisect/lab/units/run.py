@@ -1,35 +1,44 @@
-"""One experiment over several models: measured one after the other, each in memory alone, and put together."""
+"""One experiment over several models: each measured as if it were alone, kept until all are there, and put together."""
 
 from __future__ import annotations
 
 import filecmp
 import gc
-import time
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import polars as pl
+import torch
 
-from trisect.claims import claims_hash
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError
-from trisect.core.finding import About, Finding
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.fields import Declared, declared
+from trisect.core.files import digest
+from trisect.core.finding import About
 from trisect.core.subject import Subject
+from trisect.engine.node import code_mark
+from trisect.engine.parcels import fingerprint
 from trisect.lab.command import command
-from trisect.lab.experiment import Bench, Experiment, Measured, Replicates, Shows
-from trisect.lab.subject import check_there, weight_files
+from trisect.lab.experiment import Bench, Experiment, Measured, Shows
+from trisect.lab.inputs import ModelWorkers
+from trisect.lab.jobs import run_jobs
+from trisect.lab.subject import check_there, files_mark, name_before, weight_files
 from trisect.lab.units import page
+from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
+from trisect.lab.units.kept import UnitStore
+from trisect.lab.units.measuring import UnitMeasured, read_unit, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
-from trisect.lab.units.settings import UnitFacts, UnitsFacts, UnitsResult
+from trisect.lab.units.settings import UnitsFacts, UnitsResult
+from trisect.lab.units.travel import encoded, write_texts
 from trisect.lab.versions import versions
 from trisect.report.format import slug
-from trisect.report.sheet import write_page
+from trisect.text.worlds import is_generated
 
 FOLDER = "models"  # of each model's own page
-SHOWN = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
 
 
 @dataclass(frozen=True)
@@ -62,18 +71,6 @@ class OverModels(Experiment[Any, UnitsFacts]):
         return module
 
 
-class UnitMeasured(NamedTuple):
-    """What one model gave."""
-
-    facts: UnitFacts
-    tables: Mapping[str, pl.DataFrame]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    family: str | None
-    packages: tuple[str, ...]
-    replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates]
-
-
 @dataclass(frozen=True)
 class UnitsMeasure:
     """Measures every model as if it were the only one, then their means."""
@@ -85,15 +82,19 @@ class UnitsMeasure:
         """Every model's own tables and page, and over models means, intervals and claims.
 
         A claim's effect is then each model's own, tested by Student's t over models; revisions of one model are no sample of
-        anything, and have no test over them. Raises ModelError where two models have the same weights.
+        anything, and have no test over them. A model that is finished is kept in the folder until all are, so that a call after
+        one that was stopped goes on. Raises ModelError where two models have the same weights.
         """
         self._check_all(settings)
-        done: list[UnitMeasured] = []
-        for number, model in enumerate(self.models.models, start=1):
-            subject = self._open(settings, model, number, done)
-            done.append(self._measured(settings, bench, number, subject))
-            del subject
-            gc.collect()  # a model's hooks refer to it in circles
+        store = UnitStore.open(bench.home or bench.folder, self.one.name)
+        units = self._units(settings, bench)
+        try:
+            self._do(units, settings, bench, store)
+        except BaseException:
+            store.remove_empty()
+            raise
+        done = [self._read(unit, store, bench) for unit in units]
+        self._check_alike(done)
         tables = {of.facts.name: of.tables for of in done}
         named = joined({name: {k: t for k, t in of.items() if k != "claims"} for name, of in tables.items()})
         named["findings"] = findings_table(ModelFindings(of.facts.name, of.findings) for of in done)
@@ -112,14 +113,19 @@ class UnitsMeasure:
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
         words = command(self.one, settings, (), bench.given_texts, self.models.words)
         family = done[0].family if claims else None
-        return Measured(named, facts, _notes(done), judged, family, packages=packages, command=words)
+        notes = (*_notes(done), *_machines([store.read(unit.key)["made_on"] for unit in units]))
+        return Measured(named, facts, notes, judged, family, packages=packages, command=words)
 
     def _check_all(self, settings: Any) -> None:
         """Raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read.
 
-        A model that is wrong is met before the first is measured, whose work would be lost.
+        A model that is wrong is met before the first is measured.
         """
         options, seen = getattr(settings, self.models.group).fetched(), []
+        if _workers(settings).away and (here := [m for m in self.models.models if not isinstance(m, str | Path)]):
+            given = f"{_workers(settings).given} was given with {name_before(here[0])}, which is in memory."
+            known = "Another process opens a model from its files."
+            raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
         for model, word in zip(self.models.models, self.models.words, strict=True):
             check_there(model, **options)
             own = model.fingerprint if isinstance(model, Subject) else None
@@ -129,44 +135,108 @@ class UnitsMeasure:
                     raise _twice(name, before)
             seen.append((name, own, files))
 
-    def _open(self, settings: Any, model: Any, number: int, done: list[UnitMeasured]) -> Subject:
-        """A model with a name and weights that none before it has."""
-        subject = replace(getattr(settings, self.models.group), model=model).open()
-        if same := [of.facts.name for of in done if of.facts.fingerprint == subject.fingerprint]:
-            raise _twice(subject.name, same[0])
-        taken = subject.name in [of.facts.name for of in done]
-        return _renamed(subject, f"{subject.name} ({number})") if taken else subject
+    def _units(self, settings: Any, bench: Bench) -> tuple[AskedUnit, ...]:
+        """The models in their order, each with a name that none before it has."""
+        asked, found, names = self._asked(settings, bench), list[AskedUnit](), set[str]()
+        for number, model in enumerate(self.models.models, start=1):
+            source, name = replace(getattr(settings, self.models.group), model=model), name_before(model)
+            called = f"{name} ({number})" if name in names else name
+            names.add(called)
+            where = str(Path(model).resolve()) if isinstance(model, str | Path) and Path(model).exists() else model
+            key = digest(json.dumps([asked, str(where) if isinstance(where, str | Path) else number, called]), 8)
+            place = f"{FOLDER}/{number:02d}-{slug(called)}"
+            found.append(AskedUnit(number, source, called, key, asked, place))
+        return tuple(found)
 
-    def _measured(self, settings: Any, bench: Bench, number: int, subject: Subject) -> UnitMeasured:
-        """One model, with its own page."""
-        group = self.models.group
-        source = replace(getattr(settings, group), model=self.models.models[number - 1])
-        own = replace(settings, **{group: source}, units=None)
-        return measure_unit(self.one, own, bench, f"{FOLDER}/{number:02d}-{slug(subject.name)}", subject)
+    def _asked(self, settings: Any, bench: Bench) -> str:
+        """A mark of all that one model's numbers follow from, besides the model: command, settings, texts, and software."""
+        texts, group = bench.given_texts, self.models.group
+        source = replace(getattr(settings, group), model=None)
+        plain = replace(settings, **{group: source}, units=None)
+        try:
+            own = encoded(plain)
+        except SpecError:  # data in memory: for this call alone, nothing of it is found again
+            own = f"memory {id(settings)}"
+        read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
+        software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
+        return digest(json.dumps([self.one.name, own, read, _places(settings), software], default=list))
+
+    def _do(self, units: Sequence[AskedUnit], settings: Any, bench: Bench, store: UnitStore) -> None:
+        """Measure what is not kept from a call before."""
+        workers, gpu = _workers(settings), uses_gpu(getattr(settings, self.models.group))
+        threads = 1 if workers.away else torch.get_num_threads()
+        numerics = made_on(gpu, threads)
+
+        def weights(unit: AskedUnit) -> str:
+            return files_mark(unit.source.model, unit.source.revision, unit.source.remote_code)
+
+        left = [one for one in units if not store.has(one.key, one.asked, numerics, lambda one=one: weights(one))]
+        if workers.away:
+            texts = None if bench.given_texts is None else store.root / f"{TEXTS}.jsonl"
+            if bench.given_texts is not None and texts is not None and left:
+                write_texts(bench.given_texts, texts)
+            far = workers.engine == "ray"
+            works = [
+                UnitWork(one, self.one, settings, self.models.group, store, texts, weights(one), far, gpu)
+                for one in left
+            ]
+            machine = workers.machine(bench.machine.quiet, "cuda" if gpu else "cpu")
+            run_jobs(works, machine, machine.device, store.root)
+            return
+        known = {one.key: store.read(one.key) for one in units if one not in left}
+        for unit in left:
+            mark, subject = weights(unit), self._open(unit, {of["fingerprint"]: of["subject"] for of in known.values()})
+            with store.filling(unit.key) as folder:
+                own = replace(settings, **{self.models.group: unit.source}, units=None)
+                write_unit(
+                    self.one,
+                    own,
+                    Bench(folder, bench.machine, (subject,), bench.given_texts),
+                    (unit.asked, mark, numerics),
+                )
+            known[unit.key] = store.read(unit.key)
+            del subject
+            gc.collect()  # a model's hooks refer to it in circles
+
+    def _open(self, unit: AskedUnit, before: Mapping[str, str]) -> Subject:
+        """A model under its name, with weights that none before it has."""
+        subject: Any = unit.source.open()
+        if subject.fingerprint in before:
+            raise _twice(unit.called, before[subject.fingerprint])
+        return subject if subject.name == unit.called else replace(subject, name=unit.called)
+
+    def _read(self, unit: AskedUnit, store: UnitStore, bench: Bench) -> UnitMeasured:
+        """One model, its page among the files of this run."""
+        store.copy_pages(unit.key, bench.folder / unit.page, self.one.record)
+        return read_unit(self.one, store.place(unit.key), store.read(unit.key), unit.page)
+
+    def _check_alike(self, done: Sequence[UnitMeasured]) -> None:
+        """Raise ModelError where two models have the same weights."""
+        seen: dict[str, str] = {}
+        for of in done:
+            if of.facts.fingerprint in seen:
+                raise _twice(of.facts.name, seen[of.facts.fingerprint])
+            seen[of.facts.fingerprint] = of.facts.name
 
 
-def measure_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, place: str, subject: Subject) -> UnitMeasured:
-    """One model as an experiment measures it, with its own page, at `place` in the folder of the bench."""
-    began = time.monotonic()
-    own = Bench(bench.folder / place, bench.machine, (subject,), bench.given_texts)
-    own.folder.mkdir(parents=True, exist_ok=True)
-    measured = one.measures().measure(settings, own)
-    about = About(
-        one.name,
-        command(one, settings, (subject,), bench.given_texts) if measured.command is None else measured.command,
-        time.monotonic() - began if measured.seconds is None else measured.seconds,
-        measured.notes,
-        versions(*measured.packages),
-        None if measured.family is None else claims_hash(measured.family),
-        measured.facts,
-    )
-    tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-    shows = one.shows()
-    found = tuple(shows.findings(tables, about))
-    shown = write_page(own.folder, shows.page(tables, about))
-    said = tuple(map(str, found))
-    facts = UnitFacts(subject.name, subject.fingerprint, f"{place}/{shown.name}", said, tuple(_facts(measured.facts)))
-    return UnitMeasured(facts, tables, found, measured.notes, measured.family, measured.packages, measured.replicates)
+def check_workers(settings: Any) -> None:
+    """Raise SpecError for workers where one model is named."""
+    if given := _workers(settings).given:
+        known = "A model is measured by one process, so that workers are for several, and one is named."
+        raise SpecError(f"{given} was given.", known, "Name several models, or leave it out.")
+
+
+def _workers(settings: Any) -> ModelWorkers:
+    found = getattr(settings, "machine", None)
+    return found if isinstance(found, ModelWorkers) else ModelWorkers()
+
+
+def _places(settings: Any) -> list[tuple[str, str]]:
+    """A hash of every file and folder that a setting names."""
+    named = [d for d in declared(type(settings)) if isinstance(d, Declared) and Path in (d.item, *get_args(d.item))]
+    given = [(one.name, getattr(settings, one.name)) for one in named]
+    there = [(name, Path(value)) for name, value in given if value is not None and not is_generated(value)]
+    return [(name, fingerprint(path)) for name, path in there if path.exists()]
 
 
 def _twice(name: str, before: str) -> ModelError:
@@ -186,21 +256,14 @@ def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
     return all(filecmp.cmp(one, other, shallow=False) for one, other in zip(files, others, strict=True))
 
 
-def _renamed(subject: Any, name: str) -> Subject:
-    return replace(subject, name=name)
-
-
-def _facts(facts: Any) -> Iterator[tuple[str, str]]:
-    """What a model's own facts say that models are compared by."""
-    assert is_dataclass(facts)
-    for name in SHOWN:
-        value = getattr(facts, name, None)
-        if value is not None:
-            yield name, f"{value:,}"
-
-
-def _notes(done: list[UnitMeasured]) -> tuple[str, ...]:
+def _notes(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
     """What all models' notes say, then what some say, with their names."""
     shared = [note for note in done[0].notes if all(note in of.notes for of in done)]
     own = [f"{of.facts.name}: {note}" for of in done for note in of.notes if note not in shared]
     return tuple(dict.fromkeys((*shared, *own)))
+
+
+def _machines(made: Sequence[str]) -> Iterator[str]:
+    """What is to be said where models were not all computed alike."""
+    if len(kinds := list(dict.fromkeys(made))) > 1:
+        yield f"Last digits may differ for reasons of their own: models were measured on {'; '.join(kinds)}."

@@ -1,0 +1,144 @@
+"""The measurement of one of several models as a job on an engine: what it is asked, what it does, and where its files land."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trisect.core.json_text import Json
+from trisect.core.machine import Machine
+from trisect.core.processor import processor
+from trisect.engine.drive import JobOrder
+from trisect.engine.jobs import JobDesk, job
+from trisect.engine.landing import land
+from trisect.engine.protocol import Files
+from trisect.lab.experiment import Bench, Experiment
+from trisect.lab.inputs import ModelSource
+from trisect.lab.units.kept import UNIT, UnitStore
+from trisect.lab.units.measuring import write_unit
+from trisect.lab.units.travel import Luggage, decoded, encoded, find_experiment, lay_out, read_texts
+
+TEXTS = "texts"
+
+
+@dataclass(frozen=True)
+class UnitJob:
+    """One model to be measured: by which experiment, declared in which module, with which settings, and what it is called.
+
+    `laid` are the places of what travelled with it, by the name under which it is fetched; `asked` and `weights` are marks of
+    UnitData.
+    """
+
+    module: str
+    experiment: str
+    settings: dict[str, Json]
+    called: str
+    group: str
+    laid: dict[str, str]
+    texts: bool
+    asked: str
+    weights: str
+
+
+@job
+def measure_model(asked: UnitJob, desk: JobDesk) -> None:
+    """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
+    one = find_experiment(asked.module, asked.experiment)
+    with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
+        lay_out({place: desk.fetch(name) for name, place in asked.laid.items()}, Path(laid))
+        settings = decoded(one.settings, asked.settings, Path(laid))
+        source: ModelSource = getattr(settings, asked.group)
+        desk.say(0.0, f"loading {asked.called}")
+        subject: Any = source.open()
+        if subject.name != asked.called:
+            subject = replace(subject, name=asked.called)
+        texts = read_texts(desk.fetch(TEXTS)) if asked.texts else None
+        bench = Bench(desk.scratch, Machine(quiet=True), (subject,), texts, show=desk.say)
+        write_unit(one, settings, bench, (asked.asked, asked.weights, made_on(uses_gpu(source))))
+
+
+def uses_gpu(source: ModelSource) -> bool:
+    """Whether a model is opened on a GPU."""
+    return torch.cuda.is_available() and (source.device != "cpu" or source.device_map is not None)
+
+
+def made_on(gpu: bool, threads: int | None = None) -> str:
+    """What sums are computed by: the processor and the threads (null: of this process), or the GPU; last digits follow from it."""
+    if gpu:
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads() if threads is None else threads
+    return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, threads: {threads}"
+
+
+@dataclass(frozen=True)
+class AskedUnit:
+    """One of several models: its number from 1, how it is opened, what it is called, and the key under which it is kept."""
+
+    number: int
+    source: ModelSource
+    called: str
+    key: str
+    asked: str
+    page: str
+
+
+@dataclass(frozen=True, eq=False)
+class UnitWork:
+    """One model's measurement, as the driver gives it out."""
+
+    unit: AskedUnit
+    one: Experiment[Any, Any]
+    settings: Any
+    group: str
+    store: UnitStore
+    texts: Path | None
+    weights: str
+    far: bool
+    gpu: bool
+
+    @property
+    def title(self) -> str:
+        """What messages and progress lines call it."""
+        return f"{self.one.name} {self.unit.called}"
+
+    @property
+    def seconds(self) -> float:
+        """Every model as much as another."""
+        return 1.0
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def order(self) -> JobOrder:
+        """It as a job; on other machines with what lies on this one's disk."""
+        luggage = Luggage() if self.far else None
+        own = replace(self.settings, **{self.group: self.unit.source}, units=None)
+        settings: Any = encoded(own, luggage)
+        parts = {} if luggage is None else luggage.parts
+        names = {f"part-{i}": place for i, place in enumerate(parts)}
+        needs = {name: parts[place] for name, place in names.items()}
+        asked = UnitJob(
+            type(own).__module__,
+            self.one.name,
+            settings,
+            self.unit.called,
+            self.group,
+            names,
+            self.texts is not None,
+            self.unit.asked,
+            self.weights,
+        )
+        needs |= {} if self.texts is None else {TEXTS: self.texts}
+        return JobOrder(measure_model, asked, self.store.place(self.unit.key), needs, gpus=1 if self.gpu else 0)
+
+    def land(self, files: Files) -> None:
+        """Put files where the model is kept, what says that it is whole last of all."""
+        land(files, self.store.place(self.unit.key), (UNIT,))
+
+    def ended(self) -> None:
+        """Nothing is left to do."""

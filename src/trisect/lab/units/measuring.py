@@ -1,0 +1,121 @@
+"""One of several models: measured as if it were alone, with a page of its own, kept as files and read back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from trisect.claims import claims_hash
+from trisect.core.files import digest_file, write_json
+from trisect.core.finding import About, Finding
+from trisect.core.subject import Subject
+from trisect.core.tables import read_table, write_table
+from trisect.lab.command import command
+from trisect.lab.experiment import Bench, Experiment, Measured, Replicates
+from trisect.lab.records import read_about, record
+from trisect.lab.units.kept import UNIT, UnitData
+from trisect.lab.units.settings import UnitFacts
+from trisect.lab.versions import versions
+from trisect.report.sheet import write_page
+
+SHOWN = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
+
+
+class UnitMeasured(NamedTuple):
+    """What one model gave; `replicates` only where it was measured just now and not read back."""
+
+    facts: UnitFacts
+    tables: Mapping[str, pl.DataFrame]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    family: str | None
+    packages: tuple[str, ...]
+    replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates]
+
+
+class _Judged(NamedTuple):
+    measured: Measured[Any]
+    about: About[Any]
+    tables: Mapping[str, pl.DataFrame]
+    findings: tuple[Finding, ...]
+    page: Path
+
+
+def measure_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, place: str, subject: Subject) -> UnitMeasured:
+    """One model as an experiment measures it, with its own page, at `place` in the folder of the bench."""
+    own = Bench(bench.folder / place, bench.machine, (subject,), bench.given_texts, show=bench.show)
+    done = _measured(one, settings, own)
+    facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{done.page.name}", done.about, done.findings)
+    family, packages = done.measured.family, done.measured.packages
+    return UnitMeasured(facts, done.tables, done.findings, done.about.notes, family, packages, done.measured.replicates)
+
+
+def write_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, marks: tuple[str, str, str]) -> None:
+    """Measure the model of a bench and leave all of it in its folder, for `read_unit`; `marks` say of what it is.
+
+    They are those of UnitData: asked, weights and made_on.
+    """
+    done, folder, subject = _measured(one, settings, bench), bench.folder, bench.subject
+    for name, table in done.tables.items():
+        write_table(folder / "tables", name, table)
+    write_json(folder / one.record, record(done.about))
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    kept: UnitData = {
+        "asked": marks[0],
+        "weights": marks[1],
+        "made_on": marks[2],
+        "subject": subject.name,
+        "fingerprint": subject.fingerprint,
+        "family": done.measured.family,
+        "packages": list(done.measured.packages),
+        "page": done.page.name,
+        "files": {path.relative_to(folder).as_posix(): digest_file(path) for path in found},
+    }
+    write_json(folder / UNIT, kept)
+
+
+def read_unit(one: Experiment[Any, Any], folder: Path, kept: UnitData, place: str) -> UnitMeasured:
+    """What `write_unit` left in a folder; its page will lie at `place`."""
+    about = read_about(one, folder)
+    tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
+    found = tuple(one.shows().findings(tables, about))
+    facts = _unit_facts(kept["subject"], kept["fingerprint"], f"{place}/{kept['page']}", about, found)
+    return UnitMeasured(facts, tables, found, about.notes, kept["family"], tuple(kept["packages"]), {})
+
+
+def _measured(one: Experiment[Any, Any], settings: Any, bench: Bench) -> _Judged:
+    began = time.monotonic()
+    bench.folder.mkdir(parents=True, exist_ok=True)
+    measured = one.measures().measure(settings, bench)
+    words = measured.command
+    about = About(
+        one.name,
+        command(one, settings, bench.subjects, bench.given_texts) if words is None else words,
+        time.monotonic() - began if measured.seconds is None else measured.seconds,
+        measured.notes,
+        versions(*measured.packages),
+        None if measured.family is None else claims_hash(measured.family),
+        measured.facts,
+    )
+    tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
+    shows = one.shows()
+    found = tuple(shows.findings(tables, about))
+    return _Judged(measured, about, tables, found, write_page(bench.folder, shows.page(tables, about)))
+
+
+def _unit_facts(name: str, mark: str, page: str, about: About[Any], found: Sequence[Finding]) -> UnitFacts:
+    return UnitFacts(name, mark, page, tuple(map(str, found)), tuple(_facts(about.facts)))
+
+
+def _facts(facts: Any) -> Iterator[tuple[str, str]]:
+    """What a model's own facts say that models are compared by."""
+    assert is_dataclass(facts)
+    for name in SHOWN:
+        value = getattr(facts, name, None)
+        if value is not None:
+            yield name, f"{value:,}"

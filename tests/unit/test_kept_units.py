@@ -1,0 +1,366 @@
+"""A command over several models that was stopped: finished models are kept, used again where they are the same, gone at the end."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+
+from trisect.core.errors import SpecError, StudyError
+from trisect.core.fields import Setting
+from trisect.core.finding import Estimate, Finding
+from trisect.core.subject import Texts
+from trisect.core.tables import frame
+from trisect.engine.drive import drive
+from trisect.engine.here import Here
+from trisect.lab import driver
+from trisect.lab.experiment import Experiment, Measured
+from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
+from trisect.lab.units import page as units_page
+from trisect.lab.units import run as units_run
+from trisect.lab.units import travel
+from trisect.lab.units.kept import KEPT
+from trisect.report.sheet import Document
+
+HERE = __name__
+
+
+@dataclass(frozen=True)
+class WeighSettings:
+    """What is weighed."""
+
+    source: Models
+    read: TextSource | None = None
+    grams: Annotated[int, Setting("How many.")] = 3
+    units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
+
+
+@dataclass(frozen=True)
+class WeighFacts:
+    """What was weighed."""
+
+    subject: str
+    grams: int
+
+
+@dataclass(frozen=True)
+class Stone:
+    """A model as far as this needs one."""
+
+    name: str
+    fingerprint: str
+    options: tuple[str, ...] = ("MODEL",)
+
+
+WEIGH = Experiment("weigh", "Weigh a stone.", WeighSettings, WeighFacts, HERE, out="weigh-{model}", record="weigh.json")
+measured: list[str] = []
+
+
+def measure(settings, bench):
+    stone, texts = bench.subject, bench.given_texts
+    measured.append(stone.name)
+    value = float(len(stone.fingerprint) * settings.grams + (0 if texts is None else sum(map(len, texts.texts()))))
+    with bench.progress("weighing") as step:
+        step(1, 2)
+    rows = [{"subject": stone.name, "measure": "grams", "value": value, "n": 1}]
+    return Measured({"measures": frame("measures", rows)}, WeighFacts(stone.name, settings.grams), ("A stone.",))
+
+
+def findings(tables, about):
+    value = tables["measures"]["value"][0] if "value" in tables["measures"].columns else None
+    return (Finding("grams", f"{value} g.", "g", (Estimate("weight", value),)),)
+
+
+def page(tables, about):
+    return Document("report.html", str(tables["measures"]["value"].to_list()))
+
+
+@pytest.fixture(autouse=True)
+def stones(tmp_path, monkeypatch):
+    """Folders that hold a stone each, opened by reading it."""
+    measured.clear()
+    for number in (1, 2, 3):
+        place = tmp_path / "stones" / f"stone{number}"
+        place.mkdir(parents=True)
+        (place / "config.json").write_text("x" * number)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # these two are most of the time
+    monkeypatch.setattr(units_run, "name_before", lambda model: getattr(model, "name", None) or Path(model).name)
+    monkeypatch.setattr(units_run, "files_mark", _mark)
+    monkeypatch.setattr(units_run, "check_there", lambda model, **options: None)
+    monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
+    monkeypatch.setattr(Experiment, "measures", _module)
+    monkeypatch.setattr(Experiment, "shows", _module)
+    monkeypatch.setattr(units_page, "page", _plain_page)  # its figures take seconds
+
+
+def _mark(model, *options):
+    return (Path(model) / "config.json").read_text() if isinstance(model, str) else ""
+
+
+def _plain_page(tables, about):
+    return Document("report.html", f"{tables['over_models'].rows()} {about.notes}")
+
+
+def _module(_):
+    return SimpleNamespace(measure=measure, findings=findings, page=page)
+
+
+def _stone(place: Path) -> Any:
+    return Stone(place.name, (place / "config.json").read_text())
+
+
+def asked(tmp_path: Path, *names: str, **named: Any) -> WeighSettings:
+    places = tuple(str(tmp_path / "stones" / name) for name in names or ("stone1", "stone2", "stone3"))
+    return WeighSettings(ModelSource(places), **{"units": "models", **named})
+
+
+def left(out: Path) -> dict[str, bytes]:
+    """Everything that a run left but for seconds and its manifest, which holds checksums of them."""
+    found = {p.relative_to(out).as_posix(): p for p in sorted(out.rglob("*")) if p.is_file()}
+    timed = (".lock", "manifest.json", "weigh.json")
+    return {name: path.read_bytes() for name, path in found.items() if name not in timed}
+
+
+def weigh(settings: WeighSettings, out: Path) -> None:
+    driver.run(WEIGH, settings, out, quiet=True)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+    """End a run as Ctrl-C does, before its next file after so many would be there."""
+    own, done = Path.replace, [0]
+
+    def counted(self, target):
+        done[0] += 1
+        if done[0] > writes:
+            raise KeyboardInterrupt
+        return own(self, target)
+
+    monkeypatch.setattr(Path, "replace", counted)
+
+
+def test_stopped_before_any_file_a_run_ends_with_the_same_files(tmp_path):
+    two = asked(tmp_path, "stone1", "stone2")
+    weigh(two, tmp_path / "whole")
+    whole, writes, again = left(tmp_path / "whole"), 0, list[int]()
+    assert sum("models/" in name and name.endswith(".html") for name in whole) == 2
+    while True:
+        with pytest.MonkeyPatch.context() as patched:
+            stop_after(patched, writes)
+            try:
+                weigh(two, tmp_path / f"out{writes}")
+                break
+            except KeyboardInterrupt:
+                pass
+        measured.clear()
+        weigh(two, tmp_path / f"out{writes}")
+        assert left(tmp_path / f"out{writes}") == whole
+        again.append(len(measured))
+        writes += 1
+    assert again[0] == 2
+    assert again == sorted(again, reverse=True)
+    assert set(again) == {0, 1, 2}
+
+
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Path:
+    """A folder in which two of three models are finished."""
+    own, number = units_run.write_unit, [0]
+
+    def third_stops(*given):
+        number[0] += 1
+        if number[0] == 3:
+            raise KeyboardInterrupt
+        own(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(units_run, "write_unit", third_stops)
+        with pytest.raises(KeyboardInterrupt):
+            weigh(asked(tmp_path, **named), tmp_path / "out")
+    measured.clear()
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ("nothing", ["stone3"]),
+        ("weights", ["stone1", "stone3"]),
+        ("a kept table", ["stone1", "stone3"]),
+        ("a setting", ["stone1", "stone2", "stone3"]),
+        ("the texts", ["stone1", "stone2", "stone3"]),
+        ("the code", ["stone1", "stone2", "stone3"]),
+        ("the processor", ["stone1", "stone2", "stone3"]),
+    ],
+)
+def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, again):
+    out, settings = stopped(tmp_path, monkeypatch), asked(tmp_path)
+    match change:
+        case "weights":
+            (tmp_path / "stones" / "stone1" / "config.json").write_text("y")
+        case "a kept table":
+            kept = (json.loads(path.read_text())["body"] for path in (out / KEPT).glob("*/unit.json"))
+            (table,) = (
+                path
+                for path in (out / KEPT).glob("*/tables/measures.parquet")
+                if json.loads((path.parents[1] / "unit.json").read_text())["body"]["subject"] == "stone1"
+            )
+            assert len(list(kept)) == 2
+            table.write_bytes(table.read_bytes()[:-1])
+        case "a setting":
+            settings = replace(settings, grams=4)
+        case "the texts":
+            settings = replace(settings, read=TextSource(["a text"]))
+        case "the code":
+            monkeypatch.setattr(units_run, "code_mark", lambda: "other")
+        case "the processor":
+            monkeypatch.setattr(units_run, "made_on", lambda *given: "other")
+    weigh(settings, out)
+    assert measured == again
+    assert not (out / KEPT).exists()
+
+
+def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
+    out = stopped(tmp_path, monkeypatch)
+    weigh(asked(tmp_path, "stone2", "stone1"), out)
+    assert measured == []
+    weigh(asked(tmp_path, "stone1", "stone2"), out)
+    assert measured == ["stone1", "stone2"]  # nothing is kept of a run that ended
+
+
+def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatch):
+    out = stopped(tmp_path, monkeypatch)
+    other = replace(WEIGH, name="lift")
+    with pytest.raises(StudyError) as caught:
+        driver.run(other, asked(tmp_path), out, quiet=True)
+    assert str(caught.value) == (
+        f"{out} is not empty, and holds no results of 'trisect lift'.\n  There is .units.\n"
+        "  Choose an empty or a new folder with --out."
+    )
+
+
+def test_nothing_stays_where_nothing_was_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(units_run, "write_unit", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        weigh(asked(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_in_memory_are_measured_again(tmp_path, monkeypatch):
+    class Opened(Stone):
+        objective = shape = notes = None
+
+        def projections(self): ...
+        def batches(self): ...
+        def trace(self): ...
+        def each(self): ...
+        def score(self): ...
+
+    monkeypatch.setattr(ModelSource, "open", lambda source: source.model)
+    stones = tuple(Opened(name, name) for name in ("a", "b", "c"))
+    own, number = units_run.write_unit, [0]
+
+    def third_stops(*given):
+        number[0] += 1
+        if number[0] == 3:
+            raise KeyboardInterrupt
+        own(*given)
+
+    settings = WeighSettings(ModelSource(stones), units="models")
+    with monkeypatch.context() as patched:
+        patched.setattr(units_run, "write_unit", third_stops)
+        with pytest.raises(KeyboardInterrupt):
+            weigh(settings, tmp_path / "out")
+    measured.clear()
+    weigh(settings, tmp_path / "out")
+    assert measured == ["a", "b", "c"]
+    with pytest.raises(SpecError) as caught:
+        weigh(replace(settings, machine=ModelWorkers(2)), tmp_path / "other")
+    assert str(caught.value) == (
+        "--workers 2 was given with a, which is in memory.\n  Another process opens a model from its files.\n"
+        "  Give the model's folder or name, or leave that out."
+    )
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_as_jobs_the_same_files_come_of_it(tmp_path, monkeypatch, engine):
+    """As JSON and files, for other machines with what lies on this one's disk."""
+    texts = TextSource(["a text", "another\ud800"[:7]])
+    weigh(asked(tmp_path, read=texts), tmp_path / "here")
+    gone = tmp_path / "stones"
+
+    def jobs(works, machine, device, folder):
+        assert machine.engine == engine
+        if engine == "ray":  # another machine finds nothing of this one's disk
+            for work in works:
+                order = work.order()
+                assert str(gone) not in json.dumps(order.asked.settings)
+        drive(works, Here(folder / ".jobs"))
+
+    monkeypatch.setattr(units_run, "run_jobs", jobs)
+    monkeypatch.setattr(units_run.torch, "get_num_threads", lambda: 1)
+    measured.clear()
+    weigh(asked(tmp_path, read=texts, machine=ModelWorkers(engine=engine)), tmp_path / "away")
+    assert measured == ["stone1", "stone2", "stone3"]
+    assert left(tmp_path / "away") == left(tmp_path / "here")
+
+
+def test_workers_are_for_several_models(tmp_path):
+    one = WeighSettings(ModelSource(str(tmp_path / "stones" / "stone1")), machine=ModelWorkers(2))
+    with pytest.raises(SpecError) as caught:
+        weigh(one, tmp_path / "out")
+    assert str(caught.value) == (
+        "--workers 2 was given.\n  A model is measured by one process, so that workers are for several, and one is named.\n"
+        "  Name several models, or leave it out."
+    )
+
+
+def test_settings_come_back_as_they_were(tmp_path):
+    from trisect.experiments.ablate.settings import AblateSettings
+    from trisect.experiments.patch.settings import PatchSettings
+
+    ablate = AblateSettings(ModelSource("a/b", window=7), TextSource(), ("q@1", "v@2.h1"), "zero", hold=True)
+    pairs = [("a", "b"), {"base": ("s", "t"), "answers": {"base": "x"}}]
+    patch = PatchSettings(ModelSource(Path("there")), given=pairs, how="both")
+    for settings in (ablate, patch):
+        data = json.loads(json.dumps(travel.encoded(settings)))
+        assert travel.decoded(type(settings), data, tmp_path) == settings
+    with pytest.raises(SpecError, match=r"(?s)'<object.* was given with --workers or --engine.*that is object"):
+        travel.encoded(replace(patch, given=object()))
+
+
+def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero").mkdir()  # no setting but a place is one
+    model = tmp_path / "stones"
+    given = replace(asked(tmp_path), source=ModelSource(f"{model}@stone2"), units=None)
+    luggage = travel.Luggage()
+    data = travel.encoded(given, luggage)
+    travel.lay_out(luggage.parts, tmp_path / "laid")
+    found = travel.decoded(WeighSettings, data, tmp_path / "laid")
+    assert found.source.model == f"{tmp_path}/laid/0/stones@stone2"
+    assert (tmp_path / "laid/0/stones/stone2/config.json").read_text() == "xx"
+    assert travel.encoded("zero") == "zero"
+
+
+def test_texts_come_back_as_they_were(tmp_path):
+    texts = [("a source", "a target"), ("b", "c")]
+    articles = [0, None]
+    given = Texts("name", lambda: iter(texts), ("note",), "mark", ("--corpus", "x"), lambda: iter(articles))
+    travel.write_texts(given, tmp_path / "texts")
+    found = travel.read_texts(tmp_path / "texts")
+    assert (found.name, found.notes, found.fingerprint, found.options) == ("name", ("note",), "mark", ("--corpus", "x"))
+    for _ in range(2):
+        assert list(found.texts()) == texts
+        assert found.articles is not None
+        assert list(found.articles()) == articles
+    plain = replace(given, texts=lambda: iter(["x"]), articles=None)
+    travel.write_texts(plain, tmp_path / "texts")
+    again = travel.read_texts(tmp_path / "texts")
+    assert (list(again.texts()), again.articles) == (["x"], None)
