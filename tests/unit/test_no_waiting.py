@@ -4,12 +4,16 @@ import contextlib
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trisect.lm import attention, feed, loss, train
+from trisect.core.site import Site
+from trisect.lm import attention, feed, loss, train, variants
+from trisect.lm.fleet import views
+from trisect.lm.rewind import blend, evaluate_variants
 from trisect.lm.running import RunningMeans
 from trisect.lm.train import Trainer
 
@@ -145,3 +149,26 @@ def test_a_stretch_in_which_a_member_diverges_is_done_again_and_ends_the_same(op
     assert torch.equal(one.flat, other.flat)
     assert one.steps_done == other.steps_done
     assert torch.isfinite(other.flat).all()
+
+
+def test_rewinding_waits_for_few_numbers_and_with_fewer_looks_finds_the_same_bits(monkeypatch):
+    trainer = Trainer(CALM[:1], CORPUS)
+    final = views(trainer.flat, trainer.places)
+    start = {name: value[0] + 0.1 * torch.randn(value.shape[1:]) for name, value in final.items()}
+    made = blend(start, {name: value[0] for name, value in final.items()}, [i / 10 for i in range(11)])
+    given = final, trainer.model, trainer.pieces["valid"], Site.parse("q@1").resolve(2, 2), made
+    found, counts = [], []
+    for looks in (1, 8):
+        monkeypatch.setitem(variants.LOOK, "cpu", looks)
+        with pytest.MonkeyPatch.context() as own:
+            waits = Waits(own)
+            with waits:
+                found.append(evaluate_variants(*given))
+        counts.append(waits.found)
+        assert (
+            waits.found["nonzero"] == waits.found["cpu"] - 1
+        )  # ranks, and what is no number, of each batch; and the curve
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+    assert counts[1]["__bool__"] < counts[0]["__bool__"]
+    assert found[0].loss_nats.std() > 0

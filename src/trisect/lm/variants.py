@@ -20,6 +20,7 @@ ROUNDING = 64  # times the float's own step (8e-6 in float32): what of a variant
 STATES = {"cpu": 330_000, "cuda": 200_000_000}  # floats of hidden states factored at once
 TOKENS = {"cpu": 32, "cuda": 1_024}  # tokens of like rank scored at once
 LOGITS = {"cpu": 1_200_000, "cuda": 60_000_000}  # logits worked on at once
+LOOK = {"cpu": 1, "cuda": 8}  # directions found before one looks whether they suffice, for which a GPU is waited for
 PROBE = 64  # the most frequent words; the largest of their logits is subtracted from all before exp
 SAFE = (1e-25, 1e30)  # sums of exp outside which a token is scored the plain way
 
@@ -59,8 +60,8 @@ def span(h: Float[Tensor, "N A D"], most: int) -> Span:
     largest, row = torch.einsum("nad,nad->na", rest, rest).max(-1)
     for k in range(most):
         lacking = ~(largest <= limit)
-        if not bool(lacking.any()):
-            break
+        if k % LOOK[h.device.type] == 0 and not bool(lacking.any()):
+            break  # directions found beyond that are zeros
         rank += lacking
         q = rest[tokens, row] * (lacking * largest.clamp_min(torch.finfo(h.dtype).tiny).rsqrt())[:, None]
         c = torch.bmm(rest, q[:, :, None])
@@ -80,10 +81,11 @@ def variant_scores(h: Float[Tensor, "A N D"], decoder: Decoder, y: Int[Tensor, "
         states, gold = h[:, few].transpose(0, 1).contiguous(), y[few]
         found = span(states, most)
         order = torch.argsort(torch.where(found.enough, found.rank, most + 1))
+        ranks, enough = torch.stack([found.rank[order], found.enough[order].long()]).cpu()  # all that shapes depend on
         for part in slices(len(order), TOKENS[h.device.type]):
             which = order[part]
-            rank = int(found.rank[which].max())
-            if bool(found.enough[which].all()):
+            rank = int(ranks[part].max())
+            if bool(enough[part].all()):
                 factors = found.basis[which, :rank], found.shares[which, :, :rank]
             else:
                 factors = states[which], None
@@ -112,8 +114,8 @@ def _score(
     for words in slices(len(decoder.wide), block):
         z = _logits(left, mix, decoder.wide[words], room)
         best = torch.maximum(best, z.amax(-1))
-        here = torch.nonzero((y >= words.start) & (y < words.stop))[:, 0]
-        gold[here] = z[here, :, y[here] - words.start]
+        at = (y - words.start).clamp(0, z.shape[-1] - 1)[:, None, None].expand(*count, 1)
+        gold = torch.where(((y >= words.start) & (y < words.stop))[:, None], z.gather(-1, at)[..., 0], gold)
         total += z.exp_().sum(-1)
     safe = (total > SAFE[0]) & (total < SAFE[1])
     return torch.where(safe, total.log() - gold, torch.nan), gold >= best
