@@ -85,10 +85,8 @@ def variant_scores(h: Float[Tensor, "A N D"], decoder: Decoder, y: Int[Tensor, "
         for part in slices(len(order), TOKENS[h.device.type]):
             which = order[part]
             rank = int(ranks[part].max())
-            if bool(enough[part].all()):
-                factors = found.basis[which, :rank], found.shares[which, :, :rank]
-            else:
-                factors = states[which], None
+            whole = not bool(enough[part].all())
+            factors = (states[which], None) if whole else (found.basis[which, :rank], found.shares[which, :, :rank])
             loss[few.start + which], correct[few.start + which] = _score(*factors, decoder, gold[which], room)
     loss, correct = loss.T, correct.T
     if len(wild := torch.nonzero(~torch.isfinite(loss).all(0))[:, 0]):
