@@ -20,6 +20,7 @@ SLOW = {
     "transformers",
 }  # seconds before the first line is run
 EXTRAS = {
+    "PIL",
     "anywidget",
     "datasets",
     "fsspec",

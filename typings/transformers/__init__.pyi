@@ -10,6 +10,7 @@ from transformers.models.auto.modeling_auto import AutoModel as AutoModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM as AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import AutoModelForMaskedLM as AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
+from transformers.models.auto.processing_auto import AutoProcessor as AutoProcessor
 from transformers.models.auto.tokenization_auto import AutoTokenizer as AutoTokenizer
 from transformers.models.bart.configuration_bart import BartConfig as BartConfig
 from transformers.models.bart.modeling_bart import BartForConditionalGeneration as BartForConditionalGeneration

@@ -6,6 +6,8 @@ import importlib.util
 
 from trisect.core.errors import SpecError
 
+NAMED = {"PIL": "pillow"}  # packages that are installed by another name
+
 
 def there(package: str) -> bool:
     """Whether a package can be imported; a folder of that name in the current directory is none."""
@@ -17,7 +19,7 @@ def need_extra(package: str, extra: str, what: str) -> None:
     """Raise SpecError where a package that `what` needs is missing, naming the extra that brings it."""
     if not there(package):
         raise SpecError(
-            f"{what} needs the package {package.replace('_', '-')}.",
+            f"{what} needs the package {NAMED.get(package, package.replace('_', '-'))}.",
             "It is not installed here.",
             f"Install it with: pip install 'trisect[{extra}]'.",
         )

@@ -104,6 +104,8 @@ class Parts(NamedTuple):
 Writer: TypeAlias = Callable[[Parts], Parts]
 TextOrPair: TypeAlias = str | tuple[str, str]
 
+ImagesGiven: TypeAlias = object  # a file's path, an image as its library has it, or several of these
+
 ModelInputs: TypeAlias = Mapping[str, Any]  # what a model's own forward takes by name: tensors, as a rule
 
 
@@ -231,6 +233,15 @@ class AnsweringSubject(Subject, Protocol):
         places: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """What it gives at every position: logits, or last hidden states where it has no loss; of a row's place alone, [B 1 V]."""
+        ...
+
+
+@runtime_checkable
+class SeeingSubject(Subject, Protocol):
+    """A Subject that may be given images."""
+
+    def read(self, texts: Any = None, images: ImagesGiven = ()) -> Reading:
+        """Read a text, images, or both."""
         ...
 
 

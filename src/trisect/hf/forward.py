@@ -18,6 +18,10 @@ from trisect.hf.refusal import check_ids
 from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
 
 
+class OtherCallsError(ModelError):
+    """A pass that attends elsewhere than the one on loading: the inputs are of another kind."""
+
+
 class ProvedModel(NamedTuple):
     """A model with its tokenizer, the names that its forward takes, and its proof."""
 
@@ -67,11 +71,15 @@ def run_forward(
 
 
 def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
-    """Whether the calls of a pass are those of loading, by their modules; raises ModelError where they are not."""
-    todo = "Give inputs of the kind that it was loaded with."
+    """Whether the calls of a pass are those of loading, by their modules; raises OtherCallsError where they are not."""
+    todo = (
+        "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
+    )
     if len(modules) != len(wanted):
-        raise ModelError(f"{name} made {len(modules)} attention calls.", f"On loading it made {len(wanted)}.", todo)
+        raise OtherCallsError(
+            f"{name} made {len(modules)} attention calls.", f"On loading it made {len(wanted)}.", todo
+        )
     for number, (made, found) in enumerate(zip(modules, wanted, strict=True)):
         if made != found:
             given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
-            raise ModelError(given, f"On loading it was made by {found!r}.", todo)
+            raise OtherCallsError(given, f"On loading it was made by {found!r}.", todo)

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, ModelInputs, RowScores, Shape, TextOrPair, Writer
+from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
 from trisect.hf.arguments import ModelOutput
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits, edits_at, outline
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.forward import ProvedModel, run_forward
+from trisect.hf.forward import OtherCallsError, ProvedModel, run_forward
+from trisect.hf.images import ImageDesk, listed, read_images
 from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import output_at, row_scores
 from trisect.hf.on_demand import OnDemand
@@ -70,6 +71,8 @@ class Pretrained:
     options: tuple[str, ...] = (ANY,)
     remarks: tuple[str, ...] = ()
     restarts: Restarts = field(default_factory=Restarts, repr=False)
+    images: ImageDesk | None = None
+    others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -130,18 +133,22 @@ class Pretrained:
         own = labelled(inputs, getattr(self.model, "config", None))
         return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
-    def read(self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor) -> Reading:
+    def read(
+        self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None, images: ImagesGiven = ()
+    ) -> Reading:
         """Read a text, several texts (a pair is source and target), or the model's own inputs: a dict, or its main one.
 
-        All traces are held in memory: for many texts go through `batches` and `trace`. Raises ModelError for an empty
-        text, for a text without a tokenizer, and for more than 1,000 windows.
+        `images` (a file, an image, or several) stand beside one text or alone, as the model's processor has them; with
+        inputs of another kind than it was verified with, the model is verified with them first. All traces are held in
+        memory: for many texts go through `batches` and `trace`. Raises ModelError for an empty text, for a text without
+        a tokenizer, and for more than 1,000 windows.
         """
+        if (several := listed(images)) or texts is None:
+            return read_images(self, self.images, texts, several)
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
         if isinstance(texts, Mapping):
-            seen: list[Seen] = []
-            batch = self._batch_of(cast(Inputs, texts), self._look(cast(Inputs, texts), seen.append))
-            return self._reading(batch, seen)
+            return self._read_inputs(cast(Inputs, texts))
         several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         if not several:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
@@ -152,6 +159,14 @@ class Pretrained:
                 f"{len(several):,} texts were given.", known, "Use batches and trace, one batch at a time."
             )
         return self.trace(made[0])
+
+    def _read_inputs(self, inputs: Inputs) -> Reading:
+        seen: list[Seen] = []
+        try:
+            batch = self._batch_of(inputs, self._look(inputs, seen.append))
+        except OtherCallsError:
+            return verified_with(self, inputs)._read_inputs(inputs)
+        return self._reading(batch, seen)
 
     @torch.no_grad()
     def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
@@ -263,6 +278,17 @@ def _not_through(name: str, inputs: Inputs, accepts: Iterable[str], error: Excep
     return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
 
 
+def verified_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
+    """The model verified with such inputs as the example, as they attend elsewhere; raises ModelError where that fails."""
+    kind = frozenset(inputs)
+    if kind not in subject.others:
+        proved = prove(subject.name, subject.model, inputs)
+        if proved.refusal is not None:
+            raise proved.refusal
+        subject.others[kind] = replace(subject, proof=proved, restarts=Restarts(), others={})
+    return subject.others[kind]
+
+
 def load(
     model: str | Path | nn.Module,
     tokenizer: Any = None,
@@ -302,6 +328,10 @@ def load(
         module, found, objective = fetch(model, options)
         tokenizer = tokenizer or found
         name = folder_name(Path(model)) if Path(model).is_dir() else str(model)
+    known = {"revision": revision, "trust_remote_code": remote_code}
+    images = None if isinstance(model, nn.Module) else ImageDesk.of(name, str(model), known)
+    if (inner := getattr(tokenizer, "tokenizer", None)) is not None:  # a processor
+        tokenizer, images = inner, ImageDesk.given(name, tokenizer)
     proved = prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
@@ -311,7 +341,8 @@ def load(
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
     said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
-    return Pretrained(name, module, tokenizer, objective, proved, desk, State.of(module), said, remarks)
+    state = State.of(module)
+    return Pretrained(name, module, tokenizer, objective, proved, desk, state, said, remarks, images=images)
 
 
 def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trisect.core.errors import CorpusError, TrisectError
+from trisect.core.errors import CorpusError, ModelError, TrisectError
+from trisect.core.subject import SeeingSubject
 from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
@@ -32,6 +33,9 @@ def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
     without tokens or too long for a page.
     """
     subject = bench.subject
+    if settings.image:
+        picture = take_picture(_seen(subject, settings))
+        return Measured({}, ExploreFacts(_marked(picture, subject)), packages=())
     text: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
     batch = next(iter(subject.batches([text], size=1)), None)
     if batch is None:
@@ -41,8 +45,19 @@ def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
     if more:
         note = f"The text has {more + 1} windows; this is the first."
         picture = replace(picture, notes=(*picture.notes, note))
-    picture = replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
-    return Measured({}, ExploreFacts(picture), packages=())
+    return Measured({}, ExploreFacts(_marked(picture, subject)), packages=())
+
+
+def _marked(picture: ExplorerPicture, subject: Subject) -> ExplorerPicture:
+    return replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
+
+
+def _seen(subject: Subject, settings: ExploreSettings) -> Reading:
+    """Images, beside a text or alone; raises ModelError for a model that takes none."""
+    if not isinstance(subject, SeeingSubject):
+        known = "It is one of a study, and reads words."
+        raise ModelError(f"An image was given to {subject.name}.", known, "Leave the image out.")
+    return subject.read(settings.text[0] if settings.text else None, settings.image)
 
 
 def _rows_after(subject: Subject, text: TextOrPair) -> list[tuple[int, int]]:

@@ -18,16 +18,25 @@ MOST = 2  # texts: a source and a target
 
 @dataclass(frozen=True)
 class ExploreSettings:
-    """One text inside one model; of an encoder–decoder two, source and target."""
+    """One text inside one model, with images or without; of an encoder–decoder two, source and target."""
 
     read: ModelSource
     text: Annotated[
         tuple[Any, ...],
         Setting("The text; an encoder-decoder takes two, source and target.", argument=True, metavar="TEXT..."),
-    ]
+    ] = ()
+    image: Annotated[
+        tuple[Any, ...], Setting("An image file beside a text, or alone (repeatable).", metavar="FILE")
+    ] = ()
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.text) <= MOST:
+        if self.image and len(self.text) > 1:
+            given, known = (
+                f"{len(self.text)} texts were given beside an image.",
+                "Images stand beside one text, or alone.",
+            )
+            raise SpecError(given, known, "Put it in quotes.")
+        if not self.image and not 1 <= len(self.text) <= MOST:
             given, known = f"{len(self.text)} texts were given.", "A page shows one text, or a source and a target."
             raise SpecError(given, known, "Put it in quotes.")
 
@@ -47,6 +56,7 @@ EXPLORE = Experiment(
 
     \b
     trisect explore MODEL "The cat sat on the mat." --out page.html
+    trisect explore MODEL "What is this?" --image cat.png
     """,
     ExploreSettings,
     ExploreFacts,
