@@ -64,7 +64,7 @@ class ImageDesk:
         return cls(name, lambda: processor)
 
     def inputs(self, text: str | None, images: Sequence[object], like: Tensor) -> ImageInputs:
-        """The inputs of a text with images, on the device of `like` and in its precision; images stand before a text that names no place."""
+        """The inputs of a text with images, as `like` in device and precision; images stand before a text that names no place."""
         processor, pictures, notes = self.opened(), [open_image(one) for one in images], ()
         mark, takes = getattr(processor, "image_token", None), getattr(processor, "tokenizer", None) is not None
         if text is not None:
