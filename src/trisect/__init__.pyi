@@ -190,7 +190,7 @@ def erase(
 
 def explore_page(
     model: Any,
-    text: Any | Sequence[Any],
+    text: Any | Sequence[Any] = (),
     *,
     revision: str | None = None,
     dtype: str | None = None,
@@ -199,6 +199,7 @@ def explore_page(
     pickle: bool = False,
     remote_code: bool = False,
     window: int | None = None,
+    image: Any | Sequence[Any] = (),
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[ExploreFacts]: ...
