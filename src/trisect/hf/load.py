@@ -118,20 +118,7 @@ class Pretrained:
 
     def batch_of(self, inputs: Inputs) -> Batch:
         """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
-        return self._batch_of(inputs, self._look(inputs, lambda _: None))
-
-    def _look(self, inputs: Inputs, take: Take) -> Sequence[Call]:
-        """The calls of one pass over inputs of the model's own, each given away as it is made."""
-        _check_tensors(inputs)
-        try:
-            return self._walk(inputs, take, pattern=True)
-        except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
-            raise _not_through(self.name, inputs, self.desk.accepts, error) from error
-
-    def _batch_of(self, inputs: Inputs, calls: Sequence[Call]) -> Batch:
-        source, target, beside = find_sides(inputs, self.tokenizer, calls, self.addresses)
-        own = labelled(inputs, getattr(self.model, "config", None))
-        return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
+        return _batch_of(self, inputs, _look(self, inputs, lambda _: None))
 
     def read(
         self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None, images: ImagesGiven = ()
@@ -163,7 +150,7 @@ class Pretrained:
     def _read_inputs(self, inputs: Inputs) -> Reading:
         seen: list[Seen] = []
         try:
-            batch = self._batch_of(inputs, self._look(inputs, seen.append))
+            batch = _batch_of(self, inputs, _look(self, inputs, seen.append))
         except OtherCallsError:
             return verified_with(self, inputs)._read_inputs(inputs)
         return self._reading(batch, seen)
@@ -264,6 +251,21 @@ class Pretrained:
     def _run(self, inputs: Inputs, edits: Edits, take: Callable[[Call], Call] = outline) -> tuple[Sequence[Call], Any]:
         """One forward pass; of each call no more is kept than what `take` leaves of it."""
         return run_forward(self._proved, inputs, edits, take)
+
+
+def _look(subject: Pretrained, inputs: Inputs, take: Take) -> Sequence[Call]:
+    """The calls of one pass over inputs of the model's own, each given away as it is made."""
+    _check_tensors(inputs)
+    try:
+        return subject._walk(inputs, take, pattern=True)
+    except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
+        raise _not_through(subject.name, inputs, subject.desk.accepts, error) from error
+
+
+def _batch_of(subject: Pretrained, inputs: Inputs, calls: Sequence[Call]) -> Batch:
+    source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
+    own = labelled(inputs, getattr(subject.model, "config", None))
+    return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
 
 def _check_tensors(inputs: Inputs) -> None:
