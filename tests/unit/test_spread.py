@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from bench import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import tiny
+from torch.utils.flop_counter import FlopCounterMode
 
 import trisect
 from trisect.core.errors import StudyError
@@ -14,9 +16,10 @@ from trisect.experiments.study.ledger import FLEET, fleets, join_ledger
 from trisect.experiments.study.plan import make_plan
 from trisect.experiments.study.presets import find_experiment
 from trisect.experiments.study.settings import StudyMachine
-from trisect.experiments.study.spread import makespan
+from trisect.experiments.study.spread import gpu_seconds, makespan
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
+from trisect.lm.train import Trainer
 
 JOBS = st.lists(st.floats(0, 1e6), max_size=30)
 
@@ -54,6 +57,36 @@ def test_a_plan_says_its_jobs_and_times(tmp_path):
     assert "expected, not measured" in "\n".join(shown.words())
     assert (shown.data()["jobs"]["cores"], shown.data()["jobs"]["gpus"]) == (3, 2)
     assert "GPUs" not in [line.split()[0] for line in many.words()]
+
+
+@pytest.mark.parametrize("attacked", [False, True])
+def test_what_an_estimate_counts_of_a_step_without_numbers_is_what_a_step_multiplies(attacked):
+    runs = [r for r in tiny.runs() if (r.edit is not None and r.edit.kind == "attack") is attacked]
+    trainer = Trainer(runs, tiny.corpus())
+    for group in tiny.attackers_of(trainer):
+        group.masked = True
+    with FlopCounterMode(display=False) as counter:
+        trainer.step([])
+    counted = estimate.count(runs, tiny.corpus())
+    assert sum(one.operations for one in counted) == counter.get_total_flops() > 0
+    assert sum(one.moved for one in counted) > 20 * trainer.flat.numel()
+
+
+def test_a_plan_of_gpus_reckons_as_the_estimate_in_the_docs_which_is_marked_as_one():
+    page = estimate.PAGE.read_text(encoding="utf-8")
+    found = page.split(estimate.MARKS[0])[1].split(estimate.MARKS[1])[0]
+    assert "No device has measured them." in found
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines() if "| float32 |" in line]
+    assert [int(row[0]) for row in cells] == list(estimate.SIZES)
+    paper, text = find_experiment("paper").resolved(), estimate.stand_in()
+    for row, size in zip(cells, estimate.SIZES, strict=True):
+        teams = fleets(list(paper.runs(text.fingerprint)), size)
+        for attacked, cell in ((False, row[-2]), (True, row[-1])):
+            some = [t for t in teams if any(r.edit is not None and r.edit.column for r in t) is attacked]
+            team = max(some, key=len)
+            tokens = len(text.splits["train"].tokens)
+            a_step = gpu_seconds(team, text) * 700 / tokens / team[0].training.epochs
+            assert len(team) / a_step == pytest.approx(float(cell.replace(",", "")), rel=0.1)
 
 
 def test_a_study_keeps_the_size_of_its_fleets(tmp_path):

@@ -14,10 +14,10 @@ from trisect.experiments.study.ledger import fleets
 from trisect.lab.live import clock
 from trisect.text.corpus import Corpus
 
-# of one GPU, from reading the training loop for an H100; no device has measured them
-GPU_OPERATIONS = 50e12  # operations a second in the products of a large fleet
-GPU_STEP = 2e-3  # seconds that a step takes however small it is
-GPU_ATTACK = 2.0  # times as long under attack, whose passes are not recorded
+# of one GPU in float32, fitted to the estimate of bench/estimate.py for an H100; no device has measured them
+GPU_OPERATIONS = 28e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
+GPU_STEP = 1.1e-3  # seconds that a step takes however small it is
+GPU_ATTACK = 1.2  # times as long under attack
 
 
 class Spread(NamedTuple):
