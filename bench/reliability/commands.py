@@ -15,11 +15,12 @@ import importlib
 import os
 import pkgutil
 import random
+import shutil
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,16 @@ from unittest import mock
 import torch
 from common import ended, in_copy
 from counts import Counts, report
+from every_write import Refused, each_write, refusals
 from phases import descendants, noted, processor_seconds, watch
 from prepared import Call, calls, others, prepare
 
 from trisect.core.tables import read_table
 from trisect.lab.whole_run import MANIFEST, check_run, has_run, landing
 
+ENDED = (
+    4  # of the folders that full disks left behind at the writes of one command, about so many are called to their end
+)
 GUARD = """
 import socket
 def _refused(*given):
@@ -138,11 +143,12 @@ def full_after(count: int, way: str) -> None:
 class Campaign:
     """Where things lie, what is drawn, and the counts."""
 
-    def __init__(self, place: Path, seed: int) -> None:
+    def __init__(self, place: Path, seed: int, aimed: Collection[str] = ()) -> None:
         self.place, self.counts = place, Counts(place / "counts.json")
         drawn = sum(sum(c.values()) for c in self.counts.tried.values())
         self.draw = random.Random(f"{seed}/{drawn}")
         self.notes, self.doing = place / "connections", place / "doing"
+        self.aimed = aimed  # phases that every kill is aimed at, in their order; empty: every other one, at any phase
         self.used = 0.0  # seconds of a processor by the last command that was run to its end
 
     def run(self, call: Call, out: Path, before: Callable[[], object] = lambda: None) -> tuple[int, str]:
@@ -185,6 +191,8 @@ class Campaign:
         number = self.counts.of(call.name, "kill -9") + self.counts.of(call.name, "had ended before it was killed")
         phases = self.counts.phases[call.name]
         wanted = phases[(number // 2) % len(phases)] if number % 2 else ""
+        if aimed := [what for what in phases if what in self.aimed]:
+            wanted = aimed[number % len(aimed)]
         whole, spent = self.counts.processor[call.name], self.counts.spent.get(call.name, 0.0)
         aim = self.draw.uniform(0.02, 0.95) * max(whole - spent, 0.2 * whole)
         child = start(call.do, out, said, lambda: watch(self.doing))
@@ -230,29 +238,51 @@ class Campaign:
             path.unlink(missing_ok=True)
 
     def full(self, call: Call, way: str) -> bool:
-        """The disk is full from the next rename on; false where the command has no more of them.
+        """The disk is full from one rename (or wait) on; false where the command has no more of them.
 
         A command that goes on goes on in the same folder, with one write more each time, so that each call begins at another place.
         """
         done, what = f"full at a {way}, all tried", f"full at a {way}"
         if self.counts.of(call.name, done):
             return False
+        if not call.resumes:
+            self.each_write(call, way)
+            self.counts.add(call.name, done)
+            return False
         count = self.counts.of(call.name, what) + 1
-        out = self.place / call.name / (f"full-{way}" if call.resumes else f"full-{way}-{count}")
+        out = self.place / call.name / f"full-{way}"
         status, text = self.run(call, out, lambda: full_after(count, way))
         if status == 0:
             self.counts.add(call.name, done)
             self.same(call, out, f"with a disk that filled up at {way}s")
             return False
-        lines = text.strip().splitlines()
-        good = status == 2 and any("disk is full" in line for line in lines)
-        self.counts.expect(good, f"{call.name}, full at {way} {count}: {text[-400:]}")
-        self.counts.add(call.name, what)
-        if out.exists() and not call.resumes:
-            self.counts.expect(not (found := mixed(out)), f"{call.name}, full at {way} {count}: {found}")
-            if count % 5 == 1:
-                self.whole(call, out, f"after a full disk at {way} {count}")
+        self.refused(call, way, Refused(count, status, text, out))
         return True
+
+    def each_write(self, call: Call, way: str) -> None:
+        """Every rename (or wait) of a command that does not go on, in one run of it; some of what is left is called to its end."""
+        out, left = self.place / call.name / f"full-{way}", self.place / call.name / f"left-{way}"
+        for folder in (out, left):
+            shutil.rmtree(folder, ignore_errors=True)
+        left.mkdir()
+        status, text = self.run(call, out, each_write(way, out, left))
+        self.counts.expect(status == 0, f"{call.name}, copied at each {way}: {text[-400:]}")
+        self.same(call, out, f"copied at each {way}")
+        found = list(refusals(left))
+        for one in found:
+            self.refused(call, way, one)
+            self.counts.expect(not (of := mixed(one.folder)), f"{call.name}, full at {way} {one.number}: {of}")
+        found = [one for one in found if one.folder.exists()]
+        for one in found[:: max(1, len(found) // ENDED)]:
+            self.whole(call, one.folder, f"after a full disk at {way} {one.number}")
+        shutil.rmtree(left)
+
+    def refused(self, call: Call, way: str, found: Refused) -> None:
+        """A full disk was said, with status 2."""
+        good = found.status == 2 and any("disk is full" in line for line in found.said.splitlines())
+        self.counts.expect(good, f"{call.name}, full at {way} {found.number}: {found.status} {found.said[-400:]}")
+        self.counts.expect("Traceback" not in found.said, f"{call.name}: a stack: {found.said[-600:]}")
+        self.counts.add(call.name, f"full at a {way}")
 
     def twice(self, call: Call) -> None:
         """Two processes in one folder: one is refused, or comes after the other; the tables are the same."""
@@ -330,6 +360,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--no-disk", action="store_true", help="Leave out disks that fill up.")
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--aim", default="", help="Phases, with commas, as counts.json has them.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--less", default="")
@@ -345,7 +376,7 @@ def main() -> int:
         (guard / "sitecustomize.py").write_text(GUARD.format(notes=str(place / "connections")) + watched)
         (place / "prepared").write_text("")
     os.environ["PYTHONPATH"] = f"{guard}:{os.environ.get('PYTHONPATH', '')}"  # of workers, which note connections too
-    campaign, end = Campaign(place, wanted.seed), time.monotonic() + 60 * wanted.minutes
+    campaign, end = Campaign(place, wanted.seed, wanted.aim.split(",")), time.monotonic() + 60 * wanted.minutes
     only, less = (set(filter(None, text.split(","))) for text in (wanted.only, wanted.less))
     chosen = [call for call in calls(place) if (not only or call.name in only) and call.name not in less]
     for call in chosen:

@@ -5,7 +5,7 @@ import random
 import string
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -57,6 +57,13 @@ def hurt(rng: random.Random, text: str) -> bytes:
             return made
 
 
+def hurt_one(rng: random.Random, files: Mapping[Path, str]) -> None:
+    """Write texts, one of which, drawn by chance, has things done to it: what lies behind the readers of the others is reached."""
+    drawn = rng.choice(list(files))
+    for path, text in files.items():
+        path.write_bytes(hurt(rng, text) if path == drawn else text.encode("utf-8", "surrogatepass"))
+
+
 def words(rng: random.Random, least: int = 1, most: int = 9) -> list[str]:
     """Some words, a few of them odd."""
     plain = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(1, 7))) for _ in range(rng.randint(least, most))]
@@ -65,6 +72,7 @@ def words(rng: random.Random, least: int = 1, most: int = 9) -> list[str]:
 
 def conllu(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A treebank's folder."""
+    files = {}
     for split in ("train", "dev"):
         lines = []
         for _ in range(rng.randint(1, 6)):
@@ -85,33 +93,39 @@ def conllu(rng: random.Random, place: Path, model: Path) -> list[str]:
                 ]
                 lines.append("\t".join(cells))
             lines.append("")
-        (place / f"{split}.conllu").write_bytes(hurt(rng, "\n".join(lines) + "\n"))
+        files[place / f"{split}.conllu"] = "\n".join(lines) + "\n"
+    hurt_one(rng, files)
     return ["corpus", "show", str(place)]
 
 
 def wikitext(rng: random.Random, place: Path, _: Path) -> list[str]:
     """WikiText's files."""
+    files = {}
     for split in ("train", "valid"):
         lines = [" = Title = ", *(f" {' '.join(words(rng))} @-@ <unk> . " for _ in range(rng.randint(1, 8)))]
-        (place / f"wiki.{split}.tokens").write_bytes(hurt(rng, "\n".join(lines)))
+        files[place / f"wiki.{split}.tokens"] = "\n".join(lines)
+    hurt_one(rng, files)
     return ["corpus", "show", str(place), *(["--reader", "wikitext"] if rng.random() < 0.5 else [])]
 
 
-def plain(rng: random.Random, place: Path, _: Path) -> list[str]:
-    """Text files, planned as a study."""
+def plain(rng: random.Random, place: Path, model: Path) -> list[str]:
+    """Text files, shown, planned as a study, or read by a model."""
+    files = {}
     for split in ("train", "valid"):
         text = "\n".join(" ".join(words(rng, 5, 30)) for _ in range(rng.randint(100, 300)))
-        (place / f"{split}.txt").write_bytes(hurt(rng, text))
-    return rng.choice([["plan", "quick", "--corpus", str(place)], ["corpus", "show", str(place)]])
+        files[place / f"{split}.txt"] = text
+    hurt_one(rng, files)
+    corpus, out = ["--corpus", str(place)], ["--out", str(place / "out")]
+    norms = ["norms", str(model / "gpt2"), *corpus, "--limit", "2", "--split", "valid", *out]
+    return rng.choice([["plan", "quick", *corpus, "--only", "rewind,freeze"], ["corpus", "show", str(place)], norms])
 
 
 def pharaoh(rng: random.Random, place: Path, model: Path) -> list[str]:
     """Sentence pairs with links, aligned by a model."""
     count = rng.randint(1, 4)
     sides = [[[f"w{rng.randint(1, 30)}" for _ in range(rng.randint(1, 5))] for _ in range(count)] for _ in range(2)]
-    links = []
+    links, base = [], rng.randint(0, 1)
     for s, t in zip(*sides, strict=True):
-        base = rng.randint(0, 1)
         links.append(
             " ".join(f"{rng.randrange(len(s)) + base}{rng.choice('-p')}{rng.randrange(len(t)) + base}" for _ in s)
         )
@@ -124,8 +138,8 @@ def pharaoh(rng: random.Random, place: Path, model: Path) -> list[str]:
     gold = place / "g"
     if rng.random() < 0.4:
         gold = gold.rename(place / "g.talp")
-    base = rng.choice([[], ["--base", "0"], ["--base", "1"], ["--base", "7"]])
-    return ["align", str(model / "bart"), "--source", str(place / "s"), "--target", str(place / "t"), "--gold", str(gold), *base,
+    said = rng.choice([["--base", str(base)], ["--base", str(base)], [], ["--base", rng.choice(["0", "1", "7"])]])
+    return ["align", str(model / "bart"), "--source", str(place / "s"), "--target", str(place / "t"), "--gold", str(gold), *said,
             "--out", str(place / "out")]  # fmt: skip
 
 
@@ -215,11 +229,13 @@ def safetensors(rng: random.Random, place: Path, model: Path) -> list[str]:
 
 def sites(rng: random.Random, place: Path, model: Path) -> list[str]:
     """Sites of an ablation."""
-    text = f"{rng.choice(['q', 'q+k', 'v', 'cross.v', 'pre.k', 'w'])}@{rng.choice(['1', '2', 'all', '1-2', '2-1', '0', '9'])}"
-    text += rng.choice(["", ".h1", ".h9", ".h0", ".hx", ".h1-2"])
-    if rng.random() < 0.6:
+    odd = rng.random() < 0.6
+    component = rng.choice(["q", "q+k", "v", "k", *["cross.v", "pre.k", "w"] * odd])
+    text = f"{component}@{rng.choice(['1', '2', 'all', '1-2', *['2-1', '0', '9'] * odd])}"
+    text += rng.choice(["", "", ".h1", ".h2", ".h1-2", *[".h9", ".h0", ".hx"] * odd])
+    if odd and rng.random() < 0.6:
         text = hurt(rng, text).decode("utf-8", "replace")
-    how = rng.choice(["zero", "mean", "resample", "nothing"])
+    how = rng.choice(["zero", "zero", "mean", "mean", *["resample", "nothing"] * odd])
     return [
         "ablate",
         str(model / "gpt2"),

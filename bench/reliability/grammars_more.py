@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from grammars import KINDS, NASTY, VALUES, as_json, copied, hurt, replaced, words
+from grammars import KINDS, NASTY, VALUES, as_json, copied, hurt, hurt_one, replaced, words
 from prepared import RECALL, TRANSLATION, some
 
 from trisect.core.files import write_json
@@ -19,15 +19,14 @@ STATE = "!state"  # not a command: a request that the served page reads
 
 def bitext(rng: random.Random, place: Path, _: Path) -> list[str]:
     """A folder of translations, trained on."""
-    count = rng.randint(20, 40)
+    count, files = rng.randint(20, 40), {}
     for name in ("train", "valid", "test"):
         rows = [[f"w{rng.randint(1, 30)}" for _ in range(rng.randint(1, 5))] for _ in range(count)]
         sides = {"en": rows, "fr": [[f"v{word[1:]}" for word in row] for row in rows]}
         lines = {end: "\n".join(" ".join(row) for row in side) + "\n" for end, side in sides.items()}
         lines["talp"] = "\n".join(" ".join(f"{i}-{i}" for i in range(len(row))) for row in rows) + "\n"
-        hurt_one = rng.choice(list(lines))
-        for end, text in lines.items():
-            (place / f"{name}.{end}").write_bytes(hurt(rng, text) if end == hurt_one else text.encode())
+        files |= {place / f"{name}.{end}": text for end, text in lines.items()}
+    hurt_one(rng, files)
     return ["translate-train", "--data", str(place), *ONE_SEED, *some(TRANSLATION), "--out", str(place / "out")]
 
 
@@ -39,10 +38,18 @@ def birth_places(rng: random.Random, place: Path, _: Path) -> list[str]:
     for name, mine in (("birth_places_train.tsv", people), ("birth_dev.tsv", people[:4])):
         files[name] = "\n".join(f"Where was {who} born?\t{town}" for who, town in mine)
     files["birth_test_inputs.tsv"] = "\n".join(f"Where was {who} born?" for who, _ in people[:3])
-    hurt_one = rng.choice(list(files))
-    for name, text in files.items():
-        (place / name).write_bytes(hurt(rng, text) if name == hurt_one else text.encode())
-    return ["recall", "--data", str(place), *ONE_SEED, *some(RECALL), "--out", str(place / "out")]
+    hurt_one(rng, {place / name: text for name, text in files.items()})
+    return [
+        "recall",
+        "--data",
+        str(place),
+        *ONE_SEED,
+        *some(RECALL),
+        "--set",
+        "left_out=0",
+        "--out",
+        str(place / "out"),
+    ]
 
 
 def recipe(rng: random.Random, place: Path, _: Path) -> list[str]:
@@ -50,6 +57,18 @@ def recipe(rng: random.Random, place: Path, _: Path) -> list[str]:
     name, small = rng.choice([("translate-train", TRANSLATION), ("recall", RECALL)])
     value = rng.choice([*NASTY, *(str(v) for v in VALUES if v not in (1, True))])
     which = rng.choice([*small, "rate", "dropout", "seed", "nosuch", ""])
+    if rng.random() < 0.4:
+        which, value = rng.choice(
+            [
+                ("layers", "2"),
+                ("width", "24"),
+                ("heads", "1"),
+                ("heads", "4"),
+                ("inner", "1"),
+                ("rate", "0.1"),
+                ("dropout", "0.5"),
+            ]
+        )
     return [name, *ONE_SEED, *some(small), "--set", f"{which}={value}", "--out", str(place / "out")]
 
 
@@ -70,7 +89,9 @@ def run(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A finished run of which one file was changed, with a right checksum where it has one."""
     folder = Path(shutil.copytree(model / "run", place / "out", dirs_exist_ok=True))
     file = rng.choice(sorted(p for p in folder.rglob("*") if p.is_file() and p.name != ".lock"))
-    if file.suffix == ".json":
+    if rng.random() < 0.2:
+        pass  # it is left whole
+    elif file.suffix == ".json":
         body = replaced(rng, json.loads(file.read_text())["body"])
         try:
             write_json(file, body)
@@ -84,8 +105,8 @@ def run(rng: random.Random, place: Path, model: Path) -> list[str]:
 def annotation(rng: random.Random, place: Path, model: Path) -> list[str]:
     """An annotation that was stopped, or is finished, of which one file was changed."""
     (place / "text").mkdir()
-    for split in ("train", "valid"):
-        (place / "text" / f"{split}.txt").write_bytes(hurt(rng, "\n".join(" ".join(words(rng)) for _ in range(9))))
+    texts = {split: "\n".join(" ".join(["the cat", *words(rng)]) for _ in range(9)) for split in ("train", "valid")}
+    hurt_one(rng, {place / "text" / f"{split}.txt": text for split, text in texts.items()})
     if rng.random() < 0.6:
         folder = Path(shutil.copytree(model / rng.choice(["annotated", "stopped"]), place / "out", dirs_exist_ok=True))
         shutil.copytree(model / "texts", place / "text", dirs_exist_ok=True)
@@ -100,10 +121,12 @@ def annotation(rng: random.Random, place: Path, model: Path) -> list[str]:
 
 def request(rng: random.Random, place: Path, _: Path) -> list[str]:
     """What a served page sends."""
-    sites, kinds = ["q@1", "v@all", "k@2.h1", *NASTY], ["zero", "mean", *NASTY]
-    switches = [[rng.choice(sites), rng.choice(kinds)] for _ in range(rng.randint(0, 3))]
-    state = {"text": ["w1 w2"], "second": [], "switches": switches, "place": rng.choice([None, 0, 10**9])}
-    body = replaced(rng, {"client": "a", "sequence": 1, "has": "", "state": state})
+    odd = rng.random() < 0.7
+    sites = rng.sample(["q@1", "v@all", "k@2.h1", *NASTY * odd], rng.randint(0, 3))
+    switches = [[site, rng.choice(["zero", "mean", *NASTY * odd])] for site in sites]
+    state = {"text": ["w1 w2"], "second": [], "switches": switches, "place": rng.choice([None, 0, 10**9 if odd else 1])}
+    body = {"client": "a", "sequence": 1, "has": "", "state": state}
+    body = replaced(rng, body) if odd else body
     (place / "body").write_bytes(as_json(rng, body))
     return [STATE, str(place / "body")]
 

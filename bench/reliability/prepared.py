@@ -24,7 +24,7 @@ class Call(NamedTuple):
     do: Callable[[Path], object]
     resumes: bool = False
     workers: bool = False
-    ending: float = 0.5
+    ending: float = 0.3
 
 
 def _line(words: list[str], out: Path) -> None:
@@ -114,7 +114,7 @@ def others(place: Path) -> list[Call]:
         "plan": ["plan", "quick"],
         "claims": ["claims"],
         "corpus show": ["corpus", "show", str(place / "texts")],
-        "explore": ["explore", gpt2, "w1 w2", "--out", str(place / "page.html")],
+        "explore": ["explore", gpt2, "w1 w2", "--out", str(place / "explored" / "page.html")],
         "report": ["report", str(place / "study" / "peace")],
         "ask": [
             "ask",

@@ -33,6 +33,7 @@ LEAST_READ = 320 // EVERY
 TRUE = (
     "makes no softmax",
     "in two ways",
+    "answers with what are no numbers",
     "in pieces",
     "without a softmax",
     "two kinds of attention",

@@ -269,7 +269,7 @@ def load_shape():
         ({"limit": 0}, SpecError, "limit is 0."),
         ({"tokens": 1}, SpecError, "tokens is 1."),
         ({"sites": ["q@9"]}, SiteError, "The site 'q@9' lies outside the model"),
-        ({"split": "dev"}, CorpusError, "embedded has no dev split."),
+        ({"split": "dev"}, SpecError, "split is 'dev'."),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, given, error, says):

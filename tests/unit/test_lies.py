@@ -175,6 +175,16 @@ def test_weights_that_are_no_numbers_are_called_that(model, value, word):
         trisect.load(module)
 
 
+def test_weights_so_large_that_the_answer_is_none_are_called_that_and_not_random(model):
+    weights = load_file(model / WEIGHTS)
+    weights["transformer.ln_f.weight"][:] = 3e38
+    save_file(weights, model / WEIGHTS, {"format": "pt"})
+    error = refused(model)
+    assert error.given == "GPT2LMHeadModel answers with what are no numbers."
+    assert "numbers of its answer are NaN" in error.known
+    assert "float64" in error.todo
+
+
 def test_large_finite_weights_are_numbers():
     module = torch.nn.Linear(2, 2)
     with torch.no_grad():

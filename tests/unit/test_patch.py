@@ -8,7 +8,7 @@ from tests import interchanged, tinyhf
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
-from trisect.experiments.patch.positions import read_positions
+from trisect.experiments.patch.named_positions import read_positions
 from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.rows import COMPLEMENT
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save

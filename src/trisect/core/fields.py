@@ -6,7 +6,7 @@ The command line, the Python API and their reference are made from these declara
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -34,7 +34,7 @@ class Setting:
     model, or a tuple of several.
     A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
     `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. One that
-    is `placed` may be given by place in Python.
+    is `placed` may be given by place in Python. `grammar` reads a text, and raises TrisectError for one that is of another form.
     """
 
     help: str
@@ -52,6 +52,7 @@ class Setting:
     unset: str | None = None
     known: str | None = None
     placed: bool = False
+    grammar: Callable[[str], object] | None = None
 
 
 class Declared(NamedTuple):
@@ -238,6 +239,8 @@ def _one(one: Declared, value: Any) -> Any:
         raise SpecError(f"{one.name} is {shortened(value)}.", f"It is {nouns}.", f"Give {one.name} as that.")
     if isinstance(value, str | Path):
         _check_text(one, str(value))
+    if setting.grammar is not None and isinstance(value, str):
+        setting.grammar(value)
     if setting.choices and value not in setting.choices:
         there = f"There is {_listed(setting.choices)}."
         raise SpecError(

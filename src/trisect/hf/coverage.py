@@ -52,6 +52,7 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
         followed = first_tensor(model(**inputs))
     # a second pass that differs may be the hook's doing or the model's
     if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
+        _refuse_nan(model, own)
         given = f"{type(model).__name__} answers the same inputs in two ways."
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
     with opened():
@@ -79,6 +80,16 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     apart = _apart(plain if by_tape else open_own, own)
     answer = taped if by_tape else followed
     return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
+
+
+def _refuse_nan(model: nn.Module, answer: Tensor) -> None:
+    """Raise ModelError for an answer with NaN, which is equal to nothing, itself included."""
+    if count := int(answer.isnan().sum()):
+        known = (
+            f"{count:,} of {answer.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
+        )
+        todo = "Look at its weights, or read it in a wider precision, such as float64."
+        raise ModelError(f"{type(model).__name__} answers with what are no numbers.", known, todo)
 
 
 def _eagerly(model: nn.Module, inputs: ModelInputs) -> Tensor:

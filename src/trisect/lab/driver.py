@@ -59,6 +59,7 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
             check_page(_page_at(experiment, Path(out)), experiment.name)
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
+    experiment.check(settings)
     (subjects, texts), machine, began = _inputs(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)

@@ -143,6 +143,10 @@ class Bench:
 class Measures(Protocol[S_in, F]):
     """The module `run` of an experiment."""
 
+    def check(self, settings: S_in) -> None:
+        """Raise TrisectError for what is wrong with settings whatever the model is; of one that `checks`."""
+        ...
+
     def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
         """Do the work; raises TrisectError."""
         ...
@@ -215,7 +219,8 @@ class Experiment(Generic[S, F]):
     that is not `paged` leaves no page. What a run returns is the class `result` of its module result, where it has one of its
     own; `makes` says in one word what its paths are where
     the terminal shows them, such as models. `by_layer` is what a page of several models draws layer by layer.
-    `of` are experiments that it runs: whoever lists all of them says which, since none knows another.
+    `of` are experiments that it runs: whoever lists all of them says which, since none knows another. One that `checks` has
+    `check` in its module run, for what its settings name besides models and texts that all experiments share.
     """
 
     name: str
@@ -234,6 +239,7 @@ class Experiment(Generic[S, F]):
     result: str = ""
     by_layer: tuple[LayerMeasure, ...] = ()
     of: tuple[Experiment[Any, Any], ...] = ()
+    checks: bool = False
 
     @property
     def leaves(self) -> str:
@@ -258,6 +264,11 @@ class Experiment(Generic[S, F]):
         """What a run returns."""
         found: Any = getattr(import_module(f"{self.home}.result"), self.result) if self.result else Result
         return found
+
+    def check(self, settings: S) -> None:
+        """Raise TrisectError for settings that are wrong whatever their models are; opens no model."""
+        if self.checks:
+            self.measures().check(settings)
 
     def measures(self) -> Measures[S, F]:
         """The module that measures."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,9 @@ from trisect.core.machine import PRECISIONS
 from trisect.core.methods import FITTED, ON_TRAIN
 from trisect.core.read_spec import read_run
 from trisect.core.study_data import LedgerData
+
+STATEMENT = 1_000_000  # bytes of a statement at most; a ledger may be longer
+BODY = b'"body"'
 
 
 @dataclass(frozen=True)
@@ -215,8 +219,23 @@ def check_place(out: str | Path, file: bool = False) -> None:
 
 
 def is_study(place: Path) -> bool:
-    """Whether a folder is a study's: its ledger, or the ledger's copy, is there."""
-    return Folder(place).ledger.exists() or Folder(place).copy.exists()
+    """Whether a folder is a study's: its ledger, or the ledger's copy, is there.
+
+    A statement of an experiment that a user has called study.json is no ledger; what is damaged is one until it is seen to be none.
+    """
+    folder = Folder(place)
+    return folder.copy.exists() or (folder.ledger.exists() and not _is_statement(folder.ledger))
+
+
+def _is_statement(path: Path) -> bool:
+    """Whether a file is an object of JSON that was never written with a checksum."""
+    try:
+        with path.open("rb") as file:
+            begins = file.read(STATEMENT + 1)
+        body = json.loads(begins) if len(begins) <= STATEMENT and BODY not in begins else None
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(body, dict) and len(body) > 0 and not {"body", "checksum"} & body.keys()
 
 
 def _ledger(path: Path, todo: str) -> LedgerData:

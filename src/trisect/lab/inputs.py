@@ -37,6 +37,7 @@ Sites = Annotated[
         many="words",
         metavar="SITE",
         unset="q, k and v of every layer",
+        grammar=Site.parse,
     ),
 ]
 Per = Annotated[str, Setting("What is edited at a time: layer or head.", choices=("layer", "head"), metavar="PER")]

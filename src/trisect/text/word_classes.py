@@ -73,16 +73,26 @@ def labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int | No
     for one in islice(texts.texts(), limit):
         counts.update(one.text[a:b].lower() for a, b in one.spans)
         headed = headed or bool(one.heads)
-    known = (*OWN, *texts.columns)
-    if PART in texts.columns:
-        known = (*known, *(o for o in OTHERS if o != "head" or headed))
+    known = _known(texts, headed)
     chosen = tuple(dict.fromkeys(labels if labels is not None else (label for label in USUAL if label in known)))
-    for label in chosen:
+    check_labels(texts, chosen, headed)
+    return WordLabeller(chosen, counts)
+
+
+def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = True) -> None:
+    """Raise CorpusError for a label that the texts do not have; without a look at them their words may have heads."""
+    known = _known(texts, headed)
+    for label in labels:
         which, _, column = label.partition(".")
         if label not in known and not (which in OTHERS and column in texts.columns and (which != "head" or headed)):
             there = f"There is {', '.join(known)}; previous, next and head may name a column, as in previous.dep."
             raise CorpusError(f"{texts.name} has no label '{label}'.", there, "Use labels that there are.")
-    return WordLabeller(chosen, counts)
+
+
+def _known(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
+    """The labels that every word of the texts can have."""
+    others = tuple(o for o in OTHERS if o != "head" or headed) if PART in texts.columns else ()
+    return (*OWN, *texts.columns, *others)
 
 
 def unread(word: str) -> bool:

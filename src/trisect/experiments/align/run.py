@@ -39,6 +39,12 @@ LINKS = {
 }
 
 
+def check(settings: AlignSettings) -> None:
+    """Raise CorpusError where the sentence pairs that are named cannot be read, or do not fit together."""
+    if settings.bitext is None:
+        _pairs(settings)
+
+
 def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
     """Word alignment from cross-attention (science C5).
 

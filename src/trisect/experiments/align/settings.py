@@ -110,4 +110,5 @@ ALIGN = Experiment(
     "trisect.experiments.align",
     source="alignment",
     record="align.json",
+    checks=True,
 )

@@ -18,6 +18,17 @@ from trisect.lab.word_labels import WordLabels
 from trisect.text.labelled import LabelledTexts, open_labelled
 
 
+def check(settings: EraseSettings) -> None:
+    """Raise TrisectError where a label, the package that erases, the corpus or its splits are missing."""
+    if not settings.labels:
+        raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
+    need_extra("concept_erasure", "erase", "Erasing a label")
+    for split in ("train", settings.split):
+        texts = open_labelled(settings.corpus, split, settings.reader)
+        for label in settings.labels if split == "train" else ():
+            _check_column(texts, label)
+
+
 def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     """Erase each label column at each site, one pass each.
 
@@ -29,9 +40,6 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     marked). Raises
     TrisectError.
     """
-    if not settings.labels:
-        raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
-    need_extra("concept_erasure", "erase", "Erasing a label")
     subject, tokens, batch = bench.subject, settings.tokens, settings.batch
     whose = settings.whose or ("next" if subject.objective == "causal" else "own")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
@@ -87,15 +95,19 @@ def _said(whose: str) -> tuple[str, ...]:
 
 def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
     """The classes of a column that occur in train; raises CorpusError without at least two."""
-    if label not in texts.columns:
-        known = f"It has {', '.join(sorted(texts.columns))}."
-        raise CorpusError(f"{texts.name} has no label column '{label}'.", known, "Use a column that there is.")
     found = sorted({name for one in texts.texts() for name in one.labels[label] if name is not None})
     if len(found) < 2:
         known = f"Its words carry {found[0]!r} alone." if found else "None of its words carries one."
         todo = "Use a column with at least two classes: there is nothing to distinguish."
         raise CorpusError(f"The label column '{label}' of {texts.name} has fewer than two classes.", known, todo)
     return {name: i for i, name in enumerate(found)}
+
+
+def _check_column(texts: LabelledTexts, label: str) -> None:
+    """Raise CorpusError for a label that the texts have no column of."""
+    if label not in texts.columns:
+        known = f"It has {', '.join(sorted(texts.columns))}."
+        raise CorpusError(f"{texts.name} has no label column '{label}'.", known, "Use a column that there is.")
 
 
 def refuse_two_sides(edits: Sequence[EditedPass]) -> None:

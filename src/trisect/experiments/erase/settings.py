@@ -12,6 +12,7 @@ from trisect.core.fields import Setting
 from trisect.core.finding import Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
+from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
 
 WHOSE = ("own", "next")
@@ -28,7 +29,9 @@ class EraseSettings:
         Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
     ]
     labels: Annotated[tuple[str, ...], Setting("A label column (repeatable).", option="label")] = ("pos",)
-    split: Annotated[str, Setting("What the loss is measured on: train, valid or test.", metavar="SPLIT")] = "test"
+    split: Annotated[
+        str, Setting("What the loss is measured on: train, valid or test.", choices=SPLITS, metavar="SPLIT")
+    ] = "test"
     reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
     limit: Annotated[int, Setting("Read at most this many texts of the split.", low=1)] | None = None
     sites: Sites | None = None
@@ -89,6 +92,7 @@ ERASE = Experiment(
     "trisect.experiments.erase",
     out="erase-{model}",
     record="erasure.json",
+    checks=True,
     by_layer=(
         LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats"),
         LayerMeasure("erase_excess_share", "change beyond random subspaces", "share"),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, SpecError
+from trisect.core.errors import CorpusError
 from trisect.core.subject import Batch
 from trisect.core.trace import Side
-
-WORDS = ("all", "last", "differ")
-KNOWN = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
 
 
 class PatchedSides(NamedTuple):
@@ -30,20 +26,6 @@ class PatchedSides(NamedTuple):
     def keys(self, stack: str) -> Bool[Tensor, "B S"]:
         """Those of a stack's keys and values."""
         return self.target if self.target is not None and stack == "dec" else self.source
-
-
-def read_positions(text: str) -> tuple[int, ...] | str:
-    """One of WORDS, or numbers; raises SpecError for what is neither."""
-    if text in WORDS:
-        return text
-    numbers: set[int] = set()
-    for piece in text.split(","):
-        span = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", piece)
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
-        if first < 1 or last < first:
-            raise SpecError(f"positions is {text!r}.", KNOWN, "Give one of these.")
-        numbers |= set(range(first, last + 1))
-    return tuple(sorted(numbers))
 
 
 def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:

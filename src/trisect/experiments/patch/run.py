@@ -14,7 +14,8 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.subject import AnsweringSubject, Batch, EditedPasses, Parts, Subject, Writer
 from trisect.core.trace import Address
-from trisect.experiments.patch.positions import PatchedSides, answer_places, patched_sides, read_positions
+from trisect.experiments.patch.named_positions import read_positions
+from trisect.experiments.patch.positions import PatchedSides, answer_places, patched_sides
 from trisect.experiments.patch.preparation import PreparedPairs, prepare_pairs
 from trisect.experiments.patch.rows import Interchanged, PairReading, PatchedRuns, tables
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings
@@ -23,7 +24,7 @@ from trisect.lab.passes import EditedPass, edited_passes, plan_edits
 from trisect.measure.ablation import relative_change
 from trisect.measure.interchange import UNKNOWN
 from trisect.measure.patching import hold_later, put_at, record
-from trisect.text.pairs import TextPair
+from trisect.text.pairs import TextPair, given_pairs, read_pairs
 
 ROLES = {
     "denoise": ("base", "donor"),
@@ -56,6 +57,16 @@ class _Found:
     own: dict[str, list[Tensor]] = field(default_factory=dict)
     differences: dict[str, list[Tensor]] = field(default_factory=dict)
     readings: list[PairReading] = field(default_factory=list)
+
+
+def check(settings: PatchSettings) -> None:
+    """Raise CorpusError where the pairs that are named or given cannot be read, whatever the model is."""
+    if settings.base is not None:
+        given_pairs([{"base": settings.base, "donor": settings.donor}])
+    if settings.pairs is not None:
+        read_pairs(settings.pairs)
+    if isinstance(settings.given, list | tuple):
+        given_pairs(settings.given)
 
 
 def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:

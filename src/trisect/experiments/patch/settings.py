@@ -10,6 +10,7 @@ from trisect.core.bounds import RESAMPLES
 from trisect.core.errors import SpecError
 from trisect.core.fields import Setting
 from trisect.core.site import Site
+from trisect.experiments.patch.named_positions import read_positions
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Units
 
@@ -41,6 +42,7 @@ class PatchSettings:
                 metavar="SITE",
                 unset="q, k and v of every layer",
                 placed=True,
+                grammar=Site.parse,
             ),
         ]
         | None
@@ -74,6 +76,7 @@ class PatchSettings:
         Setting(
             "Positions that are patched: all, last, differ (where the texts do), or numbers such as 3,5-7.",
             metavar="WHERE",
+            grammar=read_positions,
         ),
     ] = "all"
     path: Annotated[
@@ -170,6 +173,7 @@ PATCH = Experiment(
     "trisect.experiments.patch",
     out="patch-{model}",
     record="patch.json",
+    checks=True,
     result="Patched",
     by_layer=(
         LayerMeasure("own", "its own answer", "share of pairs", signed=False),

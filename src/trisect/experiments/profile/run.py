@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 
 from trisect.claims.heads import judge_heads
+from trisect.core.errors import SpecError
 from trisect.core.finding import About
 from trisect.core.subject import Subject
 from trisect.core.tables import NewRow, frame
@@ -29,7 +30,7 @@ from trisect.experiments.profile.reading import (
     weights_of,
 )
 from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
-from trisect.experiments.profile.stages import EPOCHS, EpochWeights, Stage, epochs_of, revisions_of, stage_rows
+from trisect.experiments.profile.stages import EPOCHS, EpochWeights, Stage, epochs_of, places_of, stage_rows
 from trisect.experiments.profile.statistics import (
     LayerScores,
     MeanTest,
@@ -46,7 +47,16 @@ from trisect.papers import profile
 from trisect.stats.correct import holm
 from trisect.stats.tested import ALPHA, finite
 from trisect.text.labelled import LabelledTexts, open_labelled
-from trisect.text.word_classes import WordLabeller, labeller
+from trisect.text.word_classes import WordLabeller, check_labels, labeller
+
+
+def check(settings: ProfileSettings) -> None:
+    """Raise TrisectError where the corpus, its split or a label is missing."""
+    check_labels(open_labelled(settings.corpus, settings.split, settings.reader, bare=True), settings.labels or ())
+    if settings.labels is not None and not settings.labels:
+        raise SpecError(
+            "No label was given.", "A profile is of labels.", "Name labels such as pos, or leave --labels out."
+        )
 
 
 def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
@@ -58,6 +68,7 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     subject = bench.subject
     own = isinstance(subject, OwnModel)
     epochs = epochs_of(settings.source, subject, settings.checkpoints)
+    revisions = () if own else places_of(settings.source, settings.checkpoints)
     texts = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
     label = labeller(texts, settings.labels, settings.limit)
     read, scores, checked = _profile(subject, texts, label, settings, bench, epochs, settings.mlp)
@@ -65,8 +76,8 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     if settings.causal is not None:
         twin = erase_labels(settings, label, read.labels, read.layers, bench)
     stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
-    for name, revision in () if own else revisions_of(settings.source, settings.checkpoints):
-        stages.append(Stage(name, _profile(revision, texts, label, settings, bench)[1]))
+    for one in revisions:
+        stages.append(Stage(one.name, _profile(one.source.open(), texts, label, settings, bench)[1]))
     moved = None
     if subject.objective != "seq2seq":
         with bench.progress("another text's parts"):

@@ -10,6 +10,7 @@ from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
+from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
 
 FEWEST = 200  # random maps of a layer's input
@@ -38,7 +39,9 @@ class ProfileSettings:
         ]
         | None
     ) = None
-    split: Annotated[str, Setting("The words that are read: train, valid or test.", metavar="SPLIT")] = "train"
+    split: Annotated[
+        str, Setting("The words that are read: train, valid or test.", choices=SPLITS, metavar="SPLIT")
+    ] = "train"
     reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
     limit: Annotated[int, Setting("Read at most this many texts.", low=1)] | None = None
     words: Annotated[int, Setting("Read at most about this many words.", low=100)] = WORDS
@@ -131,6 +134,7 @@ PROFILE = Experiment(
     source="profile",
     out="profile-{model}",
     record="profile.json",
+    checks=True,
     result="Profile",
     by_layer=(LayerMeasure("profile_gain", "more than random maps", "accuracy"),),
 )

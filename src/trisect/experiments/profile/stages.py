@@ -14,7 +14,7 @@ from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.statistics import LayerScores, mean_over_model, mean_over_random
 from trisect.hf.checkpoints import locate
 from trisect.lab.inputs import ModelSource
-from trisect.lab.subject import read_epochs
+from trisect.lab.subject import check_there, read_epochs
 from trisect.lm.reading import OwnModel
 from trisect.stats.tested import finite
 
@@ -56,19 +56,31 @@ def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> l
     return [EpochWeights(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen]
 
 
-def revisions_of(source: ModelSource, wanted: Sequence[str]) -> Iterator[tuple[str, Subject]]:
-    """The revisions of a published model, opened one after the other; of a folder, those beside it."""
+class Revision(NamedTuple):
+    """A checkpoint of a published model, and where it is opened from."""
+
+    name: str
+    source: ModelSource
+
+
+def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[Revision, ...]:
+    """Where the revisions of a published model are, of a folder those beside it; raises ModelError for one that is not there.
+
+    None is loaded yet: what is wrong is met before anything is computed.
+    """
     if not wanted:
-        return
+        return ()
     if not isinstance(source.model, (str, Path)):
         known = "Its revisions are not known."
         raise SpecError(
             "checkpoints of a loaded model were asked for.", known, "Give its name on a hub, or its folder."
         )
-    folder = Path(source.model)
+    folder, found = Path(source.model), []
     for name in wanted:
         place, revision = locate(folder.resolve().parent if folder.is_dir() else source.model, name)
-        yield name, replace(source, model=place, revision=revision).open()
+        found.append(Revision(name, replace(source, model=place, revision=revision)))
+        check_there(place, **found[-1].source.fetched())
+    return tuple(found)
 
 
 def stage_rows(stages: Sequence[Stage], labels: Sequence[str]) -> Iterator[NewRow]:

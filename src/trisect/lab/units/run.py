@@ -59,6 +59,11 @@ class OverModels(Experiment[Any, UnitsFacts]):
         """What a run returns."""
         return UnitsResult
 
+    def check(self, settings: Any) -> None:
+        """As the single model's own."""
+        assert self.one is not None
+        self.one.check(settings)
+
     def measures(self) -> UnitsMeasure:
         """What measures: the single model's own module, once a model."""
         assert self.one is not None
