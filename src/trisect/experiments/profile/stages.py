@@ -56,14 +56,14 @@ def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> l
     return [EpochWeights(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen]
 
 
-class Revision(NamedTuple):
+class PlacedRevision(NamedTuple):
     """A checkpoint of a published model, and where it is opened from."""
 
     name: str
     source: ModelSource
 
 
-def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[Revision, ...]:
+def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[PlacedRevision, ...]:
     """Where the revisions of a published model are, of a folder those beside it; raises ModelError for one that is not there.
 
     None is loaded yet: what is wrong is met before anything is computed.
@@ -78,7 +78,7 @@ def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[Revision, ...
     folder, found = Path(source.model), []
     for name in wanted:
         place, revision = locate(folder.resolve().parent if folder.is_dir() else source.model, name)
-        found.append(Revision(name, replace(source, model=place, revision=revision)))
+        found.append(PlacedRevision(name, replace(source, model=place, revision=revision)))
         check_there(place, **found[-1].source.fetched())
     return tuple(found)
 
