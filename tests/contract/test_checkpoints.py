@@ -163,12 +163,32 @@ def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_without_a_loss_is_refused(tmp_path):
-    bare = revisions.save(tmp_path / "bare", "bare", {"first": 0, "last": 1})
-    with pytest.raises(ModelError) as error:
-        rewind(bare, tmp_path / "out")
-    known = "Rewinding is measured in its loss. Give a model with its language-model head."
-    assert message(error) == f"{bare} has no loss of its own. {known}"
+def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path):
+    bare = revisions.save(tmp_path / "bare", "bare", {"first": 0, "mid": 1, "last": 2})
+    found = rewind(bare, tmp_path / "out", exact=True, stages=["mid"], epsilon=0.5)
+    rows = found.tables["sites"]
+    curve = rows.filter(pl.col("measure") == "rewind_output_change").sort("at")["value"].to_list()
+    assert not rows["measure"].str.contains("nats").any()
+    final, first = (trisect.load(bare / name) for name in ("last", "first"))
+    batch = next(iter(final.batches(LINES)))
+    y = final.outputs(batch).double()
+    with torch.no_grad():
+        state, own = final.model.state_dict(), first.model.state_dict()
+        for part in ("weight", "bias"):
+            name = f"encoder.layer.0.attention.self.value.{part}"
+            state[name].copy_(own[name])
+    off = (final.outputs(batch).double() - y).square().sum(-1) / y.square().sum(-1)
+    assert curve[-1] == 0
+    assert curve[0] == pytest.approx(float(off[batch.source.real].mean()), rel=1e-6)
+    scores = rows.filter(pl.col("measure") == "criticality")["value"]
+    assert scores[0] == next(a for a, v in zip((0, 0.25, 0.5, 0.75, 1), curve, strict=True) if v < 0.5)
+    text = found.report.read_text()
+    assert "how far the model&#39;s output moves" in text
+    assert "Change of the output along the line" in text
+    assert " nats" not in text.split("How it was made")[0].split("<main")[-1]
+    assert [f.measure for f in found.findings] == ["rewind_area", "midstage_area"]
+    assert {f.unit for f in found.findings} == {"share"}
+    assert any("The model has no loss of its own" in note for note in found.notes)
 
 
 def test_a_component_that_is_not_made_by_one_module_is_refused():

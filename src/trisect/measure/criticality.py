@@ -22,12 +22,14 @@ class Criticality(NamedTuple):
     area: float
 
 
-def criticality(alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"], epsilon: float) -> Criticality:
+def criticality(
+    alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"], epsilon: float, share: bool = True
+) -> Criticality:
     """Both readings of criticality, and the area, of one convex-rewinding curve.
 
     `alphas` rise from 0 (initial weights) to 1 (final weights); `losses` are in nats; `epsilon` is the share of the
-    final loss that counts as a drop. Source: Chatterji et al. 2019, as used in the paper's equation 1 with the
-    difference the right way round (science A5).
+    final loss that counts as a drop, or without `share` a number of its unit, where the final one is 0.
+    Source: Chatterji et al. 2019, as used in the paper's equation 1 with the difference the right way round (science A5).
     """
     if len(alphas) != len(losses) or len(alphas) < 2 or np.any(np.diff(alphas) <= 0):
         raise TrisectError(
@@ -37,7 +39,7 @@ def criticality(alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"]
         )
     difference = losses - losses[-1]
     # a loss that is not a number is not within anything, so it counts as a drop
-    within = difference < epsilon * losses[-1]
+    within = difference < epsilon * (losses[-1] if share else 1.0)
     within[-1] = True  # the final weights are themselves, also where their loss is 0
     outside = np.flatnonzero(~within)
     score = alphas[outside[-1] + 1] if len(outside) else alphas[0]

@@ -43,13 +43,15 @@ def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int)
     return GridCurves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
 
 
-def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float) -> GridCurves:
+def adaptive_curves(
+    evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float, share: bool = True
+) -> GridCurves:
     """Interpolate through 9, then 17, then 33 nested nodes until two agree within TOLERANCE; else evaluate every point.
 
     The first `smooth` channels are losses: their polynomial interpolants are compared. The other channels (accuracies,
     which move in steps) are interpolated linearly. The grid points on both sides of each crossing of a loss with
-    (1 + epsilon) times its value at the end of the grid are evaluated exactly, as are the ends. `grid` runs from 0
-    to 1. Source of the interpolation: Berrut & Trefethen 2004, equation 5.4.
+    (1 + epsilon) times its value at the end of the grid (without `share`: with that value and epsilon) are evaluated
+    exactly, as are the ends. `grid` runs from 0 to 1. Source of the interpolation: Berrut & Trefethen 2004, equation 5.4.
     """
     known: dict[float, np.ndarray] = {}
 
@@ -79,7 +81,7 @@ def adaptive_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: i
         points = np.flatnonzero(wanted & ~exact)
         found[:, points] = learn(grid[points].tolist())
         exact[points] = True
-        wanted = exact | _crossings(found[:smooth], epsilon)
+        wanted = exact | _crossings(found[:smooth], epsilon, share)
     order = list(known)
     mix = np.zeros((len(grid), len(order)))
     mix[:, [order.index(x) for x in nodes]] = inner
@@ -103,8 +105,9 @@ def _weights(nodes: list[float], at: Float[np.ndarray, " A"]) -> Float[np.ndarra
     return np.where(hits.any(1, keepdims=True), hits, terms / terms.sum(1, keepdims=True))
 
 
-def _crossings(losses: Float[np.ndarray, "C A"], epsilon: float) -> Bool[np.ndarray, " A"]:
-    """Grid points beside which a loss passes (1 + epsilon) times its last value."""
-    above = losses - (1 + epsilon) * losses[:, -1:] >= 0
+def _crossings(losses: Float[np.ndarray, "C A"], epsilon: float, share: bool) -> Bool[np.ndarray, " A"]:
+    """Grid points beside which a loss passes (1 + epsilon) times its last value, or that value and epsilon."""
+    last = losses[:, -1:]
+    above = losses - ((1 + epsilon) * last if share else last + epsilon) >= 0
     turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
     return np.concatenate([turns, [False]]) | np.concatenate([[False], turns])

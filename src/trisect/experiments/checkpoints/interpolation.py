@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from trisect.core.errors import CorpusError
 from trisect.core.site import Site
-from trisect.core.subject import Batch, Subject, Texts
+from trisect.core.subject import Batch, RowScores, Subject, Texts
 from trisect.measure.criticality import criticality, mean_difference
 from trisect.measure.curves import GridCurves, adaptive_curves, exact_curves
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trisect.hf.checkpoints import ParameterSlice, SliceValues
 
-Losses = Float[np.ndarray, " N"]  # summed over each text, in nats
+Losses = Float[np.ndarray, " N"]  # summed over each text, in nats; without a loss, of relative changes of the output
 InterpolationRow = dict[str, Any]
 
 
@@ -53,11 +53,15 @@ class Trials:
         self.subject, self.module = subject, module
         self.batches: tuple[Batch, ...] = tuple(subject.batches(texts.texts(), size, scored=True))
         self.tried = 0
+        self.moves = subject.objective == "output"  # no loss: how far the output moves from that of the final weights
+        self._clean: list[RowScores] = []
         self._tokens = np.zeros(1 + max((t for b in self.batches for t, _ in b.rows), default=-1))
         self.final = self._losses()
         if not self._tokens.sum():
             known = f"{len(self._tokens)} were read, and in none is a token predicted from others."
             raise CorpusError(f"The texts {texts.name!r} have no loss.", known, "Give texts of more than one token.")
+        self.curve = "output_change" if self.moves else "loss_nats"
+        self.ends = "" if self.moves else "_nats"
         self.kept = self._tokens > 0
         self.tokens = self._tokens[self.kept]
         self.final = self.final[self.kept]
@@ -73,8 +77,10 @@ class Trials:
         self._tokens[:] = 0
         found = np.zeros_like(self._tokens)
         with torch.no_grad():
-            for batch in self.batches:
-                scores = self.subject.score(batch)
+            for number, batch in enumerate(self.batches):
+                scores = self.subject.score(batch, clean=self._clean[number] if number < len(self._clean) else None)
+                if self.moves and number == len(self._clean):
+                    self._clean.append(scores)
                 texts = [text for text, _ in batch.rows]
                 np.add.at(found, texts, scores.total.double().cpu().numpy())
                 np.add.at(self._tokens, texts, scores.count.double().cpu().numpy())
@@ -132,19 +138,21 @@ def _convex(
 
     grid = how.grid
     curves: GridCurves = (
-        exact_curves(evaluate, grid, 1) if how.exact else adaptive_curves(evaluate, grid, 1, how.epsilon)
+        exact_curves(evaluate, grid, 1)
+        if how.exact
+        else adaptive_curves(evaluate, grid, 1, how.epsilon, not trials.moves)
     )
     losses = curves.values[0]
     rows, drawn = _curve(
         "rewind", spot, grid, losses, curves.mix @ np.stack([sums[x] for x in curves.points]), trials, how
     )
-    found = criticality(grid, losses, how.epsilon)
-    scores = np.array([[criticality(grid, curve, how.epsilon).score] for curve in drawn])
+    found = criticality(grid, losses, how.epsilon, not trials.moves)
+    scores = np.array([[criticality(grid, curve, how.epsilon, not trials.moves).score] for curve in drawn])
     ends = percentile_interval(scores, len(trials.tokens))
     named = {"criticality": found.score, "criticality_first": found.first}
     named |= {"criticality_low": ends.low[0], "criticality_high": ends.high[0]}
     named |= {
-        "rewind_check_nats": curves.checks[0],
+        f"rewind_check{trials.ends}": curves.checks[0],
         "rewind_evaluations": curves.evaluations,
         "rewind_nodes": curves.nodes,
     }
@@ -172,14 +180,15 @@ def _curve(
     rises = drawn - drawn[:, -1:]
     rise = percentile_interval(rises, len(trials.tokens))
     area = percentile_interval(rises.mean(1, keepdims=True), len(trials.tokens))
-    columns = {"loss_nats": losses, "rise_low_nats": rise.low, "rise_high_nats": rise.high}
+    ends = (f"rise_low{trials.ends}", f"rise_high{trials.ends}")
+    columns = {trials.curve: losses, ends[0]: rise.low, ends[1]: rise.high}
     rows = [
         _row(spot, trials, f"{kind}_{name}", value, float(x))
         for name, values in columns.items()
         for x, value in zip(at, values, strict=True)
     ]
-    ends = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
-    return rows + [_row(spot, trials, f"{kind}_{name}", value) for name, value in ends.items()], drawn
+    areas = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
+    return rows + [_row(spot, trials, f"{kind}_{name}", value) for name, value in areas.items()], drawn
 
 
 def _row(spot: RewoundSite, trials: Trials, measure: str, value: float, at: float | None = None) -> InterpolationRow:

@@ -23,7 +23,6 @@ from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, s
 if TYPE_CHECKING:
     from trisect.experiments.checkpoints.settings import RewindFacts
 
-UNIT = "nats per token"
 TALL, WIDE = 202, 246  # pixels of a heat map
 STEP = 12.0  # pixels that a label needs
 REFERENCES = (
@@ -32,6 +31,49 @@ REFERENCES = (
     "Chiyuan Zhang, Samy Bengio, Yoram Singer. Are All Layers Created Equal? JMLR 2022.",
     "Jean-Paul Berrut, Lloyd N. Trefethen. Barycentric Lagrange Interpolation. SIAM Review 46, 2004.",
 )
+
+
+class RewoundQuantity(NamedTuple):
+    """What a page is about: the loss, or of a model without one how far its output moves; in rows, in words, and its units.
+
+    `rise` is what an area is the mean of, `falls` the same in a caption, `within` what ε is a share of.
+    """
+
+    curve: str
+    check: str
+    words: str
+    rise: str
+    falls: str
+    within: str
+    unit: str
+    short: str
+
+
+LOSS = RewoundQuantity(
+    "loss_nats",
+    "rewind_check_nats",
+    "loss",
+    "rise over that loss",
+    "rise of the loss",
+    "of the final one",
+    "nats per token",
+    "nats",
+)
+OUTPUT = RewoundQuantity(
+    "output_change",
+    "rewind_check",
+    "change of the output",
+    "change of its output",
+    "change of the output",
+    "of the output's size",
+    "share",
+    "share",
+)
+
+
+def quantity(facts: RewindFacts) -> RewoundQuantity:
+    """Which of the two a run measured."""
+    return OUTPUT if facts.objective == "output" else LOSS
 
 
 class Ranged(NamedTuple):
@@ -56,16 +98,21 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     sites, facts = tables["sites"], about.facts
     lede = (
         f"Query, key and value weights of {words.called(facts.subject)} are set back towards revision {facts.initial}, one site at "
-        f"a time and all else final, and the model's own loss on {facts.corpus} is measured. No model is trained for it. "
+        f"a time and all else final, and {_asked(facts)} on {facts.corpus} is measured. No model is trained for it. "
         "This speaks of this one model and of these texts."
     )
-    final, area, *stages = map(str, findings(tables, about))
-    sections = [_convex(sites, f"{final} {area}", facts)]
+    found = findings(tables, about)
+    stages = [str(f) for f in found if f.measure == "midstage_area"]
+    sections = [_convex(sites, " ".join(str(f) for f in found if f.measure != "midstage_area"), facts)]
     sections += [_midstage(sites, said, facts) for said in stages]
     sections.append(_numbers(sites, about))
     title = f"How far back {words.called(facts.subject)} can go"
     own = provenance(about, *read_facts(facts, "final weights"), *_how(facts), timed=False)
     return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), own, REFERENCES)
+
+
+def _asked(facts: RewindFacts) -> str:
+    return "how far the model's output moves" if quantity(facts) is OUTPUT else "the model's own loss"
 
 
 def _ranged(sites: pl.DataFrame, measure: str) -> list[Ranged]:
@@ -97,12 +144,14 @@ def _bars(found: Sequence[Ranged], stack: str) -> list[Bar]:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
-    """The final loss, and the area at every site: along the line, and over revisions where there are stages."""
+    """The final loss, if it has one, and the area at every site: along the line, and over revisions where there are stages."""
     sites, facts = tables["sites"], about.facts
-    final = next(c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 1)
-    loss = Estimate("final", final, n=facts.texts)
-    said = f"With its final weights the model's loss is {words.number(final)} {UNIT}."
-    found = [Finding("final_loss", said, UNIT, (loss,)), _area(_ranged(sites, "rewind_area"), facts)]
+    found: list[Finding] = []
+    if quantity(facts) is LOSS:
+        final = next(c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 1)
+        said = f"With its final weights the model's loss is {words.number(final)} {LOSS.unit}."
+        found.append(Finding("final_loss", said, LOSS.unit, (Estimate("final", final, n=facts.texts),)))
+    found.append(_area(_ranged(sites, "rewind_area"), facts))
     if facts.stages:
         found.append(_stage_area(_ranged(sites, "midstage_area"), facts))
     return tuple(found)
@@ -110,23 +159,26 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
 
 def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
     most, least = max(area, key=lambda r: r.value), min(area, key=lambda r: r.value)
+    own = quantity(facts)
+    tail = " nats" if own is LOSS else ""
     said = (
         f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
-        f"rise over that loss, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)} nats, and "
-        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)} nats."
+        f"{own.rise}, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)}{tail}, and "
+        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)}{tail}."
     )
     return Finding(
-        "rewind_area", said, "nats", _estimates(area, facts), f"most {most.site}, least {least.site}", per="text"
+        "rewind_area", said, own.short, _estimates(area, facts), f"most {most.site}, least {least.site}", per="text"
     )
 
 
 def _stage_area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
-    most = max(area, key=lambda r: r.value)
+    most, own = max(area, key=lambda r: r.value), quantity(facts)
+    rise, tail = ("rise", " nats") if own is LOSS else (own.rise, "")
     said = (
-        f"With a site's weights as they were at an earlier revision, the mean rise over all {len(facts.stages) + 2} "
-        f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)} nats."
+        f"With a site's weights as they were at an earlier revision, the mean {rise} over all {len(facts.stages) + 2} "
+        f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)}{tail}."
     )
-    return Finding("midstage_area", said, "nats", _estimates(area, facts), f"most {most.site}", per="text")
+    return Finding("midstage_area", said, own.short, _estimates(area, facts), f"most {most.site}", per="text")
 
 
 def _estimates(area: Sequence[Ranged], facts: RewindFacts) -> tuple[Estimate, ...]:
@@ -135,9 +187,10 @@ def _estimates(area: Sequence[Ranged], facts: RewindFacts) -> tuple[Estimate, ..
 
 def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
     area, score, first = (_ranged(sites, m) for m in ("rewind_area", "criticality", "criticality_first"))
+    own = quantity(facts)
     said = [
         found,
-        f"Criticality is the smallest α from which on the loss stays within {100 * facts.epsilon:g} % of the final one; "
+        f"Criticality is the smallest α from which on the {own.words} stays within {100 * facts.epsilon:g} % {own.within}; "
         "the area needs no such line, and is what should be compared.",
     ]
     other = {r.site: r.value for r in first}
@@ -145,7 +198,7 @@ def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
     if differ:
         said.append(
             "The other reading of criticality, the smallest α that is within that line at all, differs at "
-            f"{words.listed(differ)}: there the loss does not fall steadily."
+            f"{words.listed(differ)}: there the {own.words} does not fall steadily."
         )
     floor = [r.site for r in score if r.value in (0.0, 1.0)]
     if 2 * len(floor) > len(score):
@@ -157,14 +210,25 @@ def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
 
 
 def _heat(sites: pl.DataFrame, facts: RewindFacts) -> Figure:
-    cells = _cells(sites, "rewind_loss_nats")
+    own = quantity(facts)
+    cells = _cells(sites, f"rewind_{own.curve}")
     heights = [f"{at:g}" for at in sorted({c.at for c in cells}, reverse=True)]
     named = {c: f"{c.at:g}" for c in cells}
     caption = (
-        f"The model's loss with one site's weights on the straight line between {facts.initial} (α = 0) and "
+        f"{_what(facts)} with one site's weights on the straight line between {facts.initial} (α = 0) and "
         f"{facts.final} (α = 1), all else final. The same colours in every panel. {_n(facts)}"
     )
-    return _map("checkpoints-convex", "Figure 1", "Loss along the line", caption, named, heights, "α")
+    return _map(
+        "checkpoints-convex", "Figure 1", f"{_title(own)} along the line", caption, named, heights, "α", own.unit
+    )
+
+
+def _what(facts: RewindFacts) -> str:
+    return "The model's loss" if quantity(facts) is LOSS else "How far the model's output moves"
+
+
+def _title(own: RewoundQuantity) -> str:
+    return own.words[0].upper() + own.words[1:]
 
 
 def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts) -> Figure:
@@ -172,15 +236,16 @@ def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts)
     unit = SharedAxis("α", -0.04, 1.04)
     panels: list[Panel] = []
     all_bars = [bar for stack in _stacks(names) for bar in _bars(area, stack)]
-    axis = frame_of(all_bars, "nats")
+    own = quantity(facts)
+    axis = frame_of(all_bars, own.short)
     for stack in _stacks(names):
         tail = f", {stack_words(stack)}" if stack else ""
         panels.append(layer_panel(f"Area{tail}", _bars(area, stack), axis))
         if mine := _bars(score, stack):
             panels.append(layer_panel(f"Criticality{tail}", mine, unit, zero=False))
     caption = (
-        "The area is the mean rise of the loss over α; criticality the smallest α from which on the loss is within "
-        f"{100 * facts.epsilon:g} % of the final one. Bars are 95 % intervals. {_n(facts)}{cut(all_bars, axis)}"
+        f"The area is the mean {own.falls} over α; criticality the smallest α from which on the "
+        f"{own.words} is within {100 * facts.epsilon:g} % {own.within}. Bars are 95 % intervals. {_n(facts)}{cut(all_bars, axis)}"
     )
     key = component_key(all_bars)
     return Figure("checkpoints-criticality", "Figure 2", "Area and criticality", caption, tuple(panels), key)
@@ -189,17 +254,19 @@ def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts)
 def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
     revisions = [facts.initial, *facts.stages, facts.final]
     names = [f"{name} ({i})" if revisions.count(name) > 1 else name for i, name in enumerate(revisions)]
-    named = {c: names[round(c.at)] for c in _cells(sites, "midstage_loss_nats")}
+    own = quantity(facts)
+    named = {c: names[round(c.at)] for c in _cells(sites, f"midstage_{own.curve}")}
     area = _ranged(sites, "midstage_area")
-    caption = f"The model's loss with one site's weights as they were at each revision, the last on top. {_n(facts)}"
-    heat = _map("checkpoints-stages", "Figure 3", "Loss by revision", caption, named, names[::-1], "revision")
+    caption = f"{_what(facts)} with one site's weights as they were at each revision, the last on top. {_n(facts)}"
+    title = f"{_title(own)} by revision"
+    heat = _map("checkpoints-stages", "Figure 3", title, caption, named, names[::-1], "revision", own.unit)
     bars = [bar for stack in _stacks(r.site for r in area) for bar in _bars(area, stack)]
-    axis = frame_of(bars, "nats")
+    axis = frame_of(bars, own.short)
     panels = tuple(
         layer_panel(f"Mid-stage area{', ' + stack_words(s) if s else ''}", _bars(area, s), axis)
         for s in _stacks(r.site for r in area)
     )
-    caption = f"The mean rise of the loss over all revisions. Bars are 95 % intervals. {_n(facts)}{cut(bars, axis)}"
+    caption = f"The mean {own.falls} over all revisions. Bars are 95 % intervals. {_n(facts)}{cut(bars, axis)}"
     second = Figure("checkpoints-stages-area", "Figure 4", "Mid-stage area", caption, panels, component_key(bars))
     return Section("Mid-stage rewinding", (said,), (heat, second))
 
@@ -212,6 +279,7 @@ def _map(
     cells: Mapping[Cell, str],
     heights: Sequence[str],
     down: str,
+    unit: str,
 ) -> Figure:
     """Heat maps with a panel per component and stack: layers to the right, `heights` downwards."""
     values = [c.value for c in cells]
@@ -223,13 +291,14 @@ def _map(
         for group in component_groups([Bar(place(c.site).group, "", 0.0) for c in mine]):
             here = {c: h for c, h in mine.items() if place(c.site).group == group}
             said = words.GROUP.get(group, group) + (f", {stack_words(stack)}" if stack else "")
-            panels.append(_panel(said, here, heights, (low, high), down))
-    return Figure(name, number, title, caption, tuple(panels), (), (low, high, UNIT))
+            panels.append(_panel(said, here, heights, (low, high), (down, unit)))
+    return Figure(name, number, title, caption, tuple(panels), (), (low, high, unit))
 
 
 def _panel(
-    title: str, cells: Mapping[Cell, str], heights: Sequence[str], ends: tuple[float, float], down: str
+    title: str, cells: Mapping[Cell, str], heights: Sequence[str], ends: tuple[float, float], named: tuple[str, str]
 ) -> Panel:
+    down, unit = named
     layers = list(dict.fromkeys(place(c.site).layers for c in cells))
     rows = [{"layer": place(c.site).layers, "at": h, "value": c.value} for c, h in cells.items()]
     step = next((s for s in (1, 2, 5, 10, 20, 50) if s * TALL >= STEP * len(heights)), 100)
@@ -237,23 +306,23 @@ def _panel(
     side = alt.Axis(values=list(heights[::step]), tickCount=len(heights), ticks=False, labelOverlap=False)
     y = alt.Y("at:O", scale=alt.Scale(domain=list(heights)), title=down, axis=side)
     colours = alt.Scale(domain=list(ends), range=list(palette.VIRIDIS), interpolate="rgb", clamp=True)
-    drawn = chart_of("cells", rows).mark_rect().encode(x, y, alt.Color("value:Q", scale=colours, title=UNIT))
+    drawn = chart_of("cells", rows).mark_rect().encode(x, y, alt.Color("value:Q", scale=colours, title=unit))
     chart = lay(title, drawn, width=max(WIDE, STEP * len(layers)), height=TALL)
     most = max(cells, key=lambda c: c.value)
-    words_for = f"{title}: heat map over {down} and layer, in {UNIT}. Highest {most.value:.3g} at {most.site}, {down} {cells[most]}."
+    words_for = f"{title}: heat map over {down} and layer, in {unit}. Highest {most.value:.3g} at {most.site}, {down} {cells[most]}."
     return Panel(title, chart, words_for, (), {})
 
 
 def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
-    facts = about.facts
+    facts, own = about.facts, quantity(about.facts)
     kinds = [
-        ("rewind_area", "area, nats"),
+        ("rewind_area", f"area, {own.short}"),
         ("criticality", "criticality, α"),
-        ("midstage_area", "mid-stage area, nats"),
+        ("midstage_area", f"mid-stage area, {own.short}"),
     ]
     found = {title: {r.site: r for r in _ranged(sites, name)} for name, title in kinds}
     found = {title: of for title, of in found.items() if of}
-    starts = {c.site: c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 0}
+    starts = {c.site: c.value for c in _cells(sites, f"rewind_{own.curve}") if c.at == 0}
     names = sorted({site for of in found.values() for site in of}, key=_order)
     rows = []
     for site in names:
@@ -266,13 +335,13 @@ def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
     ]
     if facts.texts < FEW_TEXTS:
         said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
-    checks = [c.value for c in (Ranged(s, v, None, None) for s, v in _plain(sites, "rewind_check_nats"))]
+    checks = [c.value for c in (Ranged(s, v, None, None) for s, v in _plain(sites, own.check))]
     if not facts.exact and checks:
         said.append(
             f"Of the {facts.points} α of a curve some are tried and the others interpolated; the last two interpolants "
-            f"differ by at most {words.number(max(checks))} nats."
+            f"differ by at most {words.number(max(checks))}{' nats' if own is LOSS else ''}."
         )
-    columns = ("site", "loss at α = 0, nats", *found)
+    columns = ("site", f"{own.words} at α = 0, {own.short}", *found)
     return Section("Numbers", (*said, *about.notes), (), (Table(columns, tuple(rows), "Every site"),))
 
 
@@ -281,7 +350,8 @@ def _plain(sites: pl.DataFrame, measure: str) -> list[tuple[str, float]]:
 
 
 def _n(facts: RewindFacts) -> str:
-    return f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}, {words.count(facts.tokens)} predicted tokens."
+    tokens = "tokens" if quantity(facts) is OUTPUT else "predicted tokens"
+    return f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}, {words.count(facts.tokens)} {tokens}."
 
 
 def _how(facts: RewindFacts) -> tuple[tuple[str, str], ...]:

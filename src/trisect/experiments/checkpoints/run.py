@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trisect.core.errors import ModelError, SiteError
+from trisect.core.errors import SiteError
 from trisect.core.site import Site
 from trisect.core.subject import Shape, SiteTarget, Texts
 from trisect.core.tables import frame
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 
+NO_LOSS = "The model has no loss of its own: numbers say how far its output moves, |y − y_final|² / |y_final|², averaged over tokens."
+
+
 def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     """Rewind sites of revision `final` of a model towards `initial` (A5) and to each of `stages` (A6).
 
@@ -28,7 +31,8 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     rewound together; null is q, k and v of every layer, one at a time. `points` α are on the grid; unless `exact` they
     are interpolated between nodes that check themselves. `epsilon` is the share of the final loss that counts as a drop.
     The table `sites` has the measures of a study's rewinding, with `n` the predicted tokens; intervals are 95 % of a
-    bootstrap over texts, drawn with `seed`. Raises TrisectError.
+    bootstrap over texts, drawn with `seed`. A model without a loss is measured by how far its output moves, as `ablate`
+    measures it, and `epsilon` is then a share of that output's size. Raises TrisectError.
     """
     from trisect.hf.checkpoints import read_cuts
     from trisect.hf.fetch import Options
@@ -36,11 +40,9 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     model, texts = settings.model, bench.texts
     subject = _load(settings)
     spots, notes = plan_places(subject.shape, subject.projections(), settings.sites)
-    if subject.objective == "output":
-        known = "Rewinding is measured in its loss."
-        raise ModelError(f"{model} has no loss of its own.", known, "Give a model with its language-model head.")
     trials = Trials(subject, subject.model, texts, settings.batch)
     untrained = above_chance(float(trials.final.sum() / trials.tokens.sum()), _vocabulary(subject))
+    untrained += (NO_LOSS,) if trials.moves else ()
     how = How(settings.points, settings.epsilon, settings.exact, settings.seed)
     options = Options(None, settings.dtype, "cpu", None, settings.pickle, settings.remote_code)
 
