@@ -58,3 +58,16 @@ def tidy_root() -> Iterator[None]:
 def one_thread():
     """Tests share two cores; sums in one thread also come out the same on every machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def undrawn(request, monkeypatch):
+    """Pages whose figures are built and never rendered, which takes most of a small run's time.
+
+    For tests of what is measured or written. What a module's own fixture made before is drawn, and so is what a test makes that
+    is marked `drawn`; test_report, test_dissect and the browser's tests look at drawings.
+    """
+    if request.node.get_closest_marker("drawn"):
+        return
+    monkeypatch.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
+    monkeypatch.setattr("trisect.report.render.png", lambda text: b"")

@@ -14,7 +14,9 @@ class Copy:
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        shutil.copytree(Path(trisect.__file__).parent, base / "trisect", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            Path(trisect.__file__).parent, base / "trisect"
+        )  # with what is compiled: the same times, the same code
         self._before = self._files()
 
     def _files(self) -> dict[str, str]:

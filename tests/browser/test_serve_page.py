@@ -78,7 +78,7 @@ def data(tab: Page) -> dict:
 
 def settled(tab: Page, **wanted) -> dict:
     """The page's state once it shows an answer to a state with these values."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         state = json.loads(data(tab).get("state", "{}"))
         if state and all(state[name] == value for name, value in wanted.items()):

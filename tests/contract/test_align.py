@@ -22,6 +22,8 @@ from trisect.lab.inputs import ModelsSource
 from trisect.measure.alignment import aer
 from trisect.text.bitext import Bitext, SentencePair, read_pairs
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 NASTY = "<b>w3</b>"
 DRAWS = 300
 
@@ -96,6 +98,7 @@ def test_it_writes_tables_links_figures_and_a_page(done):
     assert any("test.talp counts words from 1" in note for note in done.notes)
 
 
+@pytest.mark.drawn
 def test_words_stand_on_the_page_as_text(barts, tmp_path):
     words = (NASTY, "&amp;", "a'b\"c\\", "w4")
     pair = SentencePair(words, words, frozenset({(0, 0)}), frozenset({(0, 0), (1, 2)}))
@@ -238,6 +241,7 @@ def test_findings_are_both_rates_and_the_verdict(done):
     assert [one.claim for one in done.findings if one.claim is not None] == ["C-5"]
 
 
+@pytest.mark.drawn
 def test_the_page_is_made_again_from_what_lies_in_the_folder(done):
     before = done.report.read_bytes()
     again = render(ALIGN, done.folder)

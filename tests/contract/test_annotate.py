@@ -30,6 +30,7 @@ from trisect.text.tagger import Shard, tag
 
 spacy = pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
 
+HERE = Machine(engine="here")  # in this process: spaCy is imported once
 WORDS = {"The": "ADV", "the": "DET", "Unk": "PROPN", "Other": "X", "cat": "NOUN", "sees": "VERB", ".": "PUNCT"}
 LINE = ' The cat sees the <unk> ; " nothing " . \n'
 TINY = {
@@ -156,7 +157,7 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
         return {run.edit.column for run in make_plan(asked).runs if run.edit}
 
     assert planned(whole[2], "pos", "tag", "dep", "ent") == {"pos", "tag", "dep", "ent"}
-    bare = annotate(source, pipeline(tmp_path / "bare"), tmp_path / "out", workers=1).save(tmp_path / "copy")
+    bare = annotate(source, pipeline(tmp_path / "bare"), tmp_path / "out", machine=HERE).save(tmp_path / "copy")
     assert planned(bare, "pos", "dep") == {"pos", "dep"}
     with pytest.raises(CorpusError, match=r"has no label column 'tag'.\n  It has dep, pos.\n  Use a column"):
         planned(bare, "tag")
@@ -164,7 +165,7 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
 
 def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(source, tmp_path):
     bare = pipeline(tmp_path / "bare")
-    made = annotate(source, bare, tmp_path / "out", workers=1)
+    made = annotate(source, bare, tmp_path / "out", machine=HERE)
     assert set(made.labels) == {"pos", "dep"}
     parts = "Its parts are parser, attribute_ruler;"
     assert made.notes[2:4] == (
@@ -173,7 +174,7 @@ def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(so
         "(or an entity_ruler).",
     )
     with pytest.raises(CorpusError) as caught:
-        annotate(source, bare, tmp_path / "other", workers=1, columns=("dep", "ent"))
+        annotate(source, bare, tmp_path / "other", machine=HERE, columns=("dep", "ent"))
     assert caught.value.given.endswith("sets no entity type, so there can be no column 'ent'.")
     assert caught.value.known == f"{parts} 'ent' needs a named entity recogniser (or an entity_ruler)."
     assert caught.value.todo == "Use another pipeline, or ask for dep alone."
@@ -230,16 +231,26 @@ room.annotate(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), workers=1, prog
 """
 
 
-def killed(source, tagger, out):
+@pytest.fixture(scope="module")
+def broken_off(source, tagger, tmp_path_factory):
+    """What a run that was killed left, labelled in part."""
+    out = tmp_path_factory.mktemp("killed") / "out"
     done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(tagger), str(out)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not (out / "corpus.json").exists()
+    return out
+
+
+@pytest.fixture
+def killed(broken_off, tmp_path):
+    """A copy of it as `tmp_path / "out"`: its shards, and when each was written."""
+    out = shutil.copytree(broken_off, tmp_path / "out")
     return {path: path.stat().st_mtime_ns for path in sorted((out / ".shards").glob("t*.json"))}
 
 
-def test_a_killed_run_goes_on_and_gives_the_same(whole, source, tagger, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_and_gives_the_same(whole, killed, source, tagger, tmp_path, monkeypatch):
     corpus, _, _ = whole
-    before = killed(source, tagger, tmp_path / "out")
+    before = killed
     assert len(before) >= 3
     monkeypatch.setattr(room, "SHARD", 40)
     steps, kept = [], []
@@ -259,21 +270,20 @@ def test_a_killed_run_goes_on_and_gives_the_same(whole, source, tagger, tmp_path
 
 
 def test_a_shard_with_a_right_checksum_and_other_content_is_labelled_again(
-    whole, source, tagger, tmp_path, monkeypatch
+    whole, killed, source, tagger, tmp_path, monkeypatch
 ):
-    before = list(killed(source, tagger, tmp_path / "out"))
+    before = list(killed)
     changes = ({"ids": {}}, {"classes": {"pos": 5}}, {"ids": {"pos": [["NOUN"]] * 40}})
     for path, change in zip(before, changes, strict=False):
         write_json(path, read_json(path) | change)
     monkeypatch.setattr(room, "SHARD", 40)
-    assert annotate(source, tagger, tmp_path / "out", workers=1).fingerprint == whole[0].fingerprint
+    assert annotate(source, tagger, tmp_path / "out", machine=HERE).fingerprint == whole[0].fingerprint
 
 
-def test_shards_of_another_statement_are_not_used(source, tagger, tmp_path, monkeypatch):
-    killed(source, tagger, tmp_path / "out")
+def test_shards_of_another_statement_are_not_used(killed, source, tagger, tmp_path, monkeypatch):
     monkeypatch.setattr(room, "SHARD", 40)
-    other = annotate(source, tagger, tmp_path / "out", placeholder="cat", workers=1)
-    fresh = annotate(source, tagger, tmp_path / "fresh", placeholder="cat", workers=1)
+    other = annotate(source, tagger, tmp_path / "out", placeholder="cat", machine=HERE)
+    fresh = annotate(source, tagger, tmp_path / "fresh", placeholder="cat", machine=HERE)
     assert other.fingerprint == fresh.fingerprint
     assert "'cat'" in other.notes[3]
 
@@ -283,14 +293,14 @@ def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, 
     out = shutil.copytree(made, tmp_path / "out")
     monkeypatch.setattr(room, "SHARD", 40)
     steps = []
-    again = annotate(source, tagger, out, workers=1, progress=lambda *now: steps.append(now))
+    again = annotate(source, tagger, out, machine=HERE, progress=lambda *now: steps.append(now))
     assert (again.fingerprint, steps) == (corpus.fingerprint, [])
     with pytest.raises(CorpusError, match=r"already holds another corpus.\n  It differs in placeholder.\n  Choose"):
-        annotate(source, tagger, out, placeholder="Other", workers=1)
+        annotate(source, tagger, out, placeholder="Other", machine=HERE)
     for name in ("annotation.json", "manifest.json"):
         (out / name).unlink()
     with pytest.raises(CorpusError, match="It was not made by annotating"):
-        annotate(source, tagger, out, workers=1)
+        annotate(source, tagger, out, machine=HERE)
     assert Corpus.load(out).fingerprint == corpus.fingerprint
 
 
@@ -341,7 +351,7 @@ def test_a_folder_called_spacy_is_not_the_package(source, tmp_path, monkeypatch)
 
 def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
     with pytest.raises(CorpusError) as caught:
-        annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)
+        annotate(source, "no_such_pipeline", tmp_path / "out", machine=HERE)
     assert caught.value.given == "The spaCy pipeline 'no_such_pipeline' cannot be loaded."
     assert "Can't find model 'no_such_pipeline'" in caught.value.known
     assert "python -m spacy download" in caught.value.todo
@@ -351,17 +361,17 @@ def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
 def test_a_pipeline_without_a_parser_has_no_dep_but_may_have_pos(source, tmp_path):
     bare = pipeline(tmp_path / "bare", parser=False)
     with pytest.raises(CorpusError) as caught:
-        annotate(source, bare, tmp_path / "out", workers=1)
+        annotate(source, bare, tmp_path / "out", machine=HERE)
     assert caught.value.given.endswith("sets no dependency relation, so there can be no column 'dep'.")
     assert caught.value.known == "Its parts are attribute_ruler; 'dep' needs a parser."
     assert caught.value.todo == "Use another pipeline, or ask for pos alone."
-    assert set(annotate(source, bare, tmp_path / "out", workers=1, columns=("pos",)).labels) == {"pos"}
+    assert set(annotate(source, bare, tmp_path / "out", machine=HERE, columns=("pos",)).labels) == {"pos"}
 
 
 def test_a_pipeline_that_labels_nothing(source, tmp_path):
     mute = pipeline(tmp_path / "mute", parser=False, rules={"absent": "X"})
     with pytest.raises(CorpusError, match=r"no token a part of speech.\n.*'pos' would be empty.\n  Use another"):
-        annotate(source, mute, tmp_path / "out", workers=1, columns=("pos",))
+        annotate(source, mute, tmp_path / "out", machine=HERE, columns=("pos",))
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
@@ -399,7 +409,7 @@ def test_settings_that_make_no_sense(source, tmp_path, given, message):
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(source, tagger, tmp_path):
     with Folder(tmp_path / "out").locked(), pytest.raises(StudyError, match=r"out is in use.\n  Another.*\n  Wait"):
-        annotate(source, tagger, tmp_path / "out", workers=1)
+        annotate(source, tagger, tmp_path / "out", machine=HERE)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
@@ -463,9 +473,9 @@ def test_a_corpus_that_broke_off_while_landing_lands_by_the_next_call(whole, sou
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space"):
-            annotate(source, tagger, out, workers=1)
+            annotate(source, tagger, out, machine=HERE)
     assert not (out / "corpus.json").exists()
-    again = annotate(source, tagger, out, workers=1, progress=lambda *_: pytest.fail("labelled again"))
+    again = annotate(source, tagger, out, machine=HERE, progress=lambda *_: pytest.fail("labelled again"))
     assert again.fingerprint == whole[0].fingerprint
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole[2].iterdir())
 

@@ -20,6 +20,8 @@ from trisect.measure.ablation import put, zeros
 from trisect.measure.criticality import criticality
 from trisect.measure.curves import TOLERANCE
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 KINDS = ("fused", "grouped", "masked", "shared", "paired")
 LINES = [line for line in revisions.lines(9) if len(line.split()) <= 14]  # one window each
 SAME = 2e-7  # of mean losses of order 4: each token's is rounded to float32

@@ -20,6 +20,8 @@ from trisect.experiments.checkpoints.settings import REWIND
 from trisect.hf.checkpoints import cuts_of, locate
 from trisect.lab.driver import render
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 LINES = [*revisions.lines(3), " ".join(revisions.WORDS)]
 
 
@@ -63,6 +65,7 @@ def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
     )
 
 
+@pytest.mark.drawn
 def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes(result, tmp_path):
     text = result.report.read_text()
     assert "<script" not in foreign(text)

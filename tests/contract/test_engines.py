@@ -217,7 +217,8 @@ def test_workers_end_with_the_driver(name, home, tmp_path, marks):
         f"    drive([Walking(Walk('w', 3, {str(marks)!r}, ends='never'), Path({str(home)!r}))], engine)\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    wait_until(lambda: driver.poll() is not None or (home / "steps/w-3.txt").exists())
+    landed = [home / "steps/w-3.txt", home / "state/w.json"]  # steps first
+    wait_until(lambda: driver.poll() is not None or all(path.exists() for path in landed))
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     [[worker, _]] = begun(marks, "w")

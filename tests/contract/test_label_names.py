@@ -16,6 +16,8 @@ from trisect.core.spec import Text, plain
 from trisect.experiments.study import tasks
 from trisect.lab.folder import Folder
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 WILD = "/../../../../../PWN"
 LABELS = ("pos", f"morph.{WILD}", "morph.../../x")
 SITE = (Site(("k",), (1,)),)

@@ -9,6 +9,8 @@ import trisect
 from trisect.core.methods import Ablate, Freeze, Rewind
 from trisect.core.site import Site
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SITES = tuple(Site.parse(s) for s in ("q@1", "v@1", "v@2", "v@all"))
 BEFORE = replace(tiny.EXPERIMENT, attack=None, seeds=(1,), rewind=Rewind(SITES, points=3, midstage=False), freeze=None)
 AFTER = replace(BEFORE, freeze=Freeze(SITES), ablate=Ablate(SITES))

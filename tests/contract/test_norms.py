@@ -38,6 +38,8 @@ from trisect.report.sheet import write_sheet
 from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
 from trisect.text.raw import first_texts, open_texts
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 NASTY = "<script>alert(1)</script>"
 
 
@@ -135,6 +137,7 @@ def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
     assert (known["low"].drop_nulls() != known["low_b"].drop_nulls()).any()
 
 
+@pytest.mark.drawn
 def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
     again = {name: read_table(done.folder / "tables", name) for name in ("measures", "claims")}
     sheet = page.page(again, read_about(NORMS, done.folder))

@@ -41,6 +41,8 @@ from trisect.measure.profile import MapScores, WordClasses
 from trisect.text.labelled import Labelled, open_labelled
 from trisect.text.word_classes import USUAL, common, frequency_bin, labeller, position_bin
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 LABELS = ("position", "pos", "dep")
 
 
@@ -146,6 +148,7 @@ def test_the_command_prints_it(bank, tmp_path):
     }
 
 
+@pytest.mark.drawn
 def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(found, tmp_path):
     text = found.report.read_text()
     assert all(str(escape(finding.words)) in text for finding in found.findings if finding.measure == "profile")

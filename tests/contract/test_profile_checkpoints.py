@@ -21,6 +21,8 @@ from trisect.lab.subject import load, read_epochs
 from trisect.lm.reading import OwnModel
 from trisect.report.sheet import Sheet
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 DESIGN = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None)
 
 
@@ -44,6 +46,7 @@ def test_epochs_hold_what_training_made_from_its_start_to_its_end(study):
     assert all(torch.equal(e.parameters["decoder.weight"], final.parameters["decoder.weight"]) for e in epochs)
 
 
+@pytest.mark.drawn
 def test_a_profile_over_all_epochs_ends_with_the_model_itself(study, tmp_path):
     words = ["profile", str(study), "--corpus", "embedded", "--labels", "position,pos", "--words", "800"]
     done = CliRunner().invoke(main, [*words, "--checkpoints", "all", "--out", str(tmp_path / "out"), "--json"])

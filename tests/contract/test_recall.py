@@ -26,6 +26,8 @@ from trisect.hf.small.gpt import make_tokenizer
 from trisect.text.birth_places import open_people
 from trisect.text.corruption import CutSpan
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TINY = {
     "layers": 1,
     "heads": 2,

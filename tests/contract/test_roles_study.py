@@ -13,6 +13,8 @@ from trisect.core.site import Site
 from trisect.core.spec import Design, Text, plain
 from trisect.experiments.study.planted_presets import INDUCTION, ROLES
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 EVERY = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
 
 

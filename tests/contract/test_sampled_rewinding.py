@@ -18,6 +18,8 @@ from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.study.presets import PRESETS
 from trisect.lab.folder import Folder
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SITES = tuple(Site.parse(s) for s in ("q@1", "v@2"))
 WHOLE = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None, rewind=Rewind(SITES, points=11))
 SAMPLED = replace(WHOLE, rewind=Rewind(SITES, points=11, sample_tokens=150, sample_seed=5))

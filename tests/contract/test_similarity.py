@@ -37,6 +37,8 @@ from trisect.lab.subject import load
 from trisect.measure import similarity
 from trisect.report import format as words
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 DRAWS = 20_000
 
 
@@ -304,6 +306,7 @@ def test_tied_heads_refute_that_matrices_differ(tmp_path, pageless):
     assert found["effect"][1] == pytest.approx(1 - 3 / 12, abs=0.01)
 
 
+@pytest.mark.drawn
 def test_the_same_call_writes_the_same_bytes_and_another_seed_does_not(tmp_path, whole):
     texts = texts_of("abcdef", "abc", "a", "abcde" * 3)
     again = run(Made(), tmp_path / "again", texts)

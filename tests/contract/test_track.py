@@ -27,6 +27,8 @@ from trisect.lab.live import live
 from trisect.lm import train
 from trisect.report.sheet import Sheet
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
 MORE = replace(SMALL, seeds=(1, 2))
 
@@ -147,7 +149,7 @@ def test_standard_output_outlives_a_tracker_at_work_while_a_live_line_comes_and_
     def slow(record):
         print("not for standard output")
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         raise OSError("the server is gone")
 
     monkeypatch.setitem(track.TRACKERS, "wandb", slow)
@@ -158,7 +160,9 @@ def test_standard_output_outlives_a_tracker_at_work_while_a_live_line_comes_and_
             note(0, task, 0.5, "epoch 1")
             assert not isinstance(sys.stdout, FileProxy)
             go_on.set()
+            end = time.monotonic() + 120
             while sys.stdout is not before[0]:
+                assert time.monotonic() < end
                 time.sleep(0.001)
     assert (sys.stdout, sys.stderr) == before
     print("what was found")

@@ -36,6 +36,8 @@ from trisect.lab.units.pool import ModelFindings, findings_table, over_models, p
 from trisect.papers import matrices, norms_revised
 from trisect.stats.paired import summary, t_interval
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 PAIRS = [f"overlap_excess_{pair}" for pair in ("q-k", "k-v", "q-v")]
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(6)]
 
@@ -72,6 +74,7 @@ def asked(*models: Any, **named: Any) -> AblateSettings:
     return AblateSettings(ModelSource(models if rest else first), TextSource(TEXTS), **named)
 
 
+@pytest.mark.drawn
 def test_every_model_is_measured_as_if_it_were_alone(three, whole, tmp_path):
     alone = trisect.ablate(three[1], TEXTS, sites="v@1", out=tmp_path / "alone", quiet=True)
     mine = whole.tables["measures"].filter(pl.col("model") == "step10")

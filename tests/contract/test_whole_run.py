@@ -20,6 +20,8 @@ from trisect.experiments.norms.settings import NORMS
 from trisect.lab import driver, whole_run
 from trisect.lab.whole_run import MANIFEST, check_run, read_manifest
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 WORDS = ["w1 w2 w3 , w4 .", "w5 w6 w7 ."]
 
 

@@ -101,15 +101,18 @@ def test_series_share_the_room_in_which_their_pairs_wait():
     assert ranks._edges is not None
 
 
-def test_rank_correlations_of_draws_are_those_of_the_drawn_texts():
+@pytest.mark.parametrize(("values", "pairs"), [(6, 60), (16, 400)])  # joint counts: most of the 256 empty, and few
+def test_rank_correlations_of_draws_are_those_of_the_drawn_texts(values, pairs):
     draw = np.random.default_rng(0)
-    x, y = draw.integers(9, size=(2, 3, 60)).astype(float)
-    group = torch.arange(60) % 6
+    x, y = draw.integers(values, size=(2, 3, pairs)).astype(float)
+    group = torch.arange(pairs) % 6
     ranks = Ranks(series=3, groups=6, bins=16)
-    for some in torch.arange(60).split(7):
+    for some in torch.arange(pairs).split(7):
         ranks.add(torch.from_numpy(x)[:, some], torch.from_numpy(y)[:, some], group[some])
     times = draw_times(np.random.default_rng(3), 6, 8)
     found = ranks.estimate(times)
+    filled = (ranks.counts.reshape(3, 6, -1).sum(1) > 0).double().mean(1)
+    assert (filled < 0.5).all() if values == 6 else (filled > 0.5).all()
     assert found.draws.shape == (8, 3)
     for row, line in zip(times.astype(int), found.draws, strict=True):
         taken = np.concatenate([np.flatnonzero(group.numpy() == g) for g in range(6) for _ in range(row[g])])

@@ -9,6 +9,7 @@ import click
 
 from trisect.cli.group import main
 from trisect.cli.terminal import open_page, say, say_json, say_step
+from trisect.core.door import door
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def claims(as_json: bool) -> None:
     \b
     trisect claims
     """
-    from trisect import calls
+    from trisect.claims import listing
 
-    rows = calls.list_claims()
+    rows = listing()
     say_json(rows, 1) if as_json else say("\n".join(_claim_lines(rows)))
 
 
@@ -67,12 +68,12 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
     \b
     trisect corpus show embedded
     """
-    from trisect import calls
     from trisect.lab.live import screen
     from trisect.text.overview import describe
+    from trisect.text.sources import open_corpus
 
-    with screen("trisect corpus show", quiet, say_step):
-        facts = describe(calls.corpus(folder, reader))
+    with screen("trisect corpus show", quiet, say_step), door():
+        facts = describe(open_corpus(folder, reader))
     say_json(facts, 1) if as_json else say("\n".join(_corpus_lines(facts)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -27,7 +28,7 @@ def settle(statement: Any) -> None:
 
 def settled(statement: type[object], values: Mapping[str, object], name: str) -> dict[str, object]:
     """Values of a dataclass's fields brought to their annotated types, as `settle` does; `name` stands in the error."""
-    hints, found = get_type_hints(statement), {}
+    hints, found = _hints(statement), {}
     for key, value in values.items():
         try:
             found[key] = _fitted(value, hints[key])
@@ -43,8 +44,14 @@ def filled(statement: type[S], values: Mapping[str, object]) -> S:
     try:
         return made(**values)
     except TypeError as error:
-        known = ", ".join(get_type_hints(statement))
+        known = ", ".join(_hints(statement))
         raise SpecError(f"{shortened(dict(values))} was given.", str(error), f"Give {known}.") from error
+
+
+@cache
+def _hints(statement: type[object]) -> dict[str, Any]:
+    """The annotations of a class, read once: a design is checked with each of its hundreds of edits."""
+    return get_type_hints(statement)
 
 
 def _fitted(value: Any, kind: Any) -> Any:

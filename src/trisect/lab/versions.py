@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
 
 PARTS = ("trisect", "torch", "numpy", "scipy", "polars")
+
+
+version = cache(metadata.version)  # a package that is loaded does not change; every run of a study asks
 
 
 def versions(*more: str) -> dict[str, str]:
@@ -14,6 +18,6 @@ def versions(*more: str) -> dict[str, str]:
     for part in (*PARTS, *more):
         try:
             found[part] = version(part)
-        except PackageNotFoundError:
+        except metadata.PackageNotFoundError:
             found[part] = "not installed as a package"
     return found

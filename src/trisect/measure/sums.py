@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.stats.bootstrap import DrawnEstimate
-from trisect.stats.describe import spearman_of_counts
+from trisect.stats.describe import spearman_of_cells, spearman_of_counts
 
 ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins are fixed
 
@@ -93,12 +93,25 @@ class Ranks:
         value = self._correlate(counts[:, :used].sum(1, dtype=float))
         if times is None:
             return DrawnEstimate(value, np.empty((0, self.series)))
-        # A block of draws at a time: all of them together would need a gigabyte.
-        blocks = [
-            np.stack([self._correlate(some @ one[: times.shape[1]].astype(float)) for one in counts], -1)
-            for some in np.array_split(times, max(1, len(times) // 500))
-        ]
-        return DrawnEstimate(value, np.concatenate(blocks))
+        drawn = [self._drawn(times, one[: times.shape[1]]) for one in counts]
+        return DrawnEstimate(value, np.stack(drawn, -1))
+
+    def _drawn(self, times: Float[np.ndarray, "R G"], counts: Int[np.ndarray, "G C"]) -> Float[np.ndarray, " R"]:
+        """ρ of one series in every draw, a block of draws at a time: all of them together would need a gigabyte.
+
+        Of few pairs most cells of the joint counts are empty in every group, and are left out: whole numbers, so the same ρ.
+        """
+        filled = np.flatnonzero(counts.any(0))
+        across, down = np.divmod(filled, self.bins)
+        whole, cells = counts.reshape(-1, self.bins, self.bins), counts[:, filled].astype(float)
+        x, y = (whole.sum(axis, dtype=float) for axis in (2, 1))
+        blocks = np.array_split(times, max(1, len(times) // 500))
+        if 2 * len(filled) > counts.shape[1]:
+            every = counts.astype(float)
+            return np.concatenate([self._correlate(some @ every) for some in blocks])
+        return np.concatenate(
+            [spearman_of_cells(some @ cells, (across, down), (some @ x, some @ y)) for some in blocks]
+        )
 
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))

@@ -19,6 +19,13 @@ GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
 
 FEW, NOTHING = 3, 1e-12
 _RUN = re.compile(r"(.+)-s([0-9]+)-[0-9a-f]{8}")  # the id of a study's run
+TRAINED = {
+    "plain": " without pretraining",
+    "pretrained": " with pretraining",
+    "left-out": " pretrained with names left out",
+    "seed": "",
+}
+_OWN = re.compile(rf"({'|'.join(TRAINED)})-([0-9]+)")  # the folder of a model that recall or translate trained
 
 
 def number(value: float | None, signed: bool = False, places: int | None = None) -> str:
@@ -56,9 +63,24 @@ def several(n: int, one: str, many: str | None = None) -> str:
 
 
 def called(name: str) -> str:
-    """A model by a name for people: of a study's run its edit and seed, as in `baseline, seed 1`, without the hash of its id."""
-    run = _RUN.fullmatch(name)
-    return f"{run[1].replace('-', ' ')}, seed {run[2]}" if run else name
+    """A model by a name for people: of one that a study, recall or translate trained what it is and its seed, as in `baseline, seed 1`.
+
+    Several of one kind, as in `seed-1, seed-2`, are one name: `models of seeds 1 and 2`. Any other name stays.
+    """
+    if run := _RUN.fullmatch(name):
+        return f"{run[1].replace('-', ' ')}, seed {run[2]}"
+    own = [_OWN.fullmatch(one) for one in name.split(", ")]
+    found = [one for one in own if one is not None]
+    if len(found) < len(own) or len({one[1] for one in found}) > 1:
+        return name
+    of, seeds = TRAINED[found[0][1]], listed([one[2] for one in found])
+    return f"model{of}, seed {seeds}" if len(found) == 1 else f"models{of}, seeds {seeds}"
+
+
+def called_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Several models by names for people, or all by their own where two would be called the same."""
+    found = tuple(map(called, names))
+    return found if len(set(found)) == len(found) else tuple(names)
 
 
 def listed(names: Sequence[str]) -> str:

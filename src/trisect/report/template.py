@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,31 @@ def fill(
     Everything is escaped but what is Markup, and control characters are shown as
     their signs; a name that the template asks for and nobody gave is an error.
     """
+    page = (
+        _environment(template.parent, tuple(filters.items()))
+        .get_template(template.name)
+        .render(
+            style=Markup(style),
+            script=Markup(script),
+            script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            **values,
+        )
+    )
+    return safe(page)
+
+
+@cache
+def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
+    """Kept, with the templates that it has compiled: a study writes many pages."""
     environment = Environment(
-        loader=FileSystemLoader(template.parent),
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(filters)
-    page = environment.get_template(template.name).render(
-        style=Markup(style),
-        script=Markup(script),
-        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        **values,
-    )
-    return safe(page)
+    return environment
 
 
 def closed(*paths: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
 
@@ -34,9 +34,29 @@ def spearman_of_counts(table: Float[np.ndarray, "N X Y"]) -> Float[np.ndarray, "
 
     NaN where x or y is in one bin only.
     """
-    x, y = (_centred_ranks(table.sum(axis)) for axis in (2, 1))
-    across = np.einsum("nxy,nx,ny->n", table, x, y, optimize=True)
-    spread = (table.sum(2) * x**2).sum(1) * (table.sum(1) * y**2).sum(1)
+    margins = (table.sum(2), table.sum(1))
+    x, y = (_centred_ranks(counts) for counts in margins)
+    return _over_spread(np.einsum("nxy,nx,ny->n", table, x, y, optimize=True), margins, (x, y))
+
+
+def spearman_of_cells(
+    cells: Float[np.ndarray, "N C"],
+    at: tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"]],
+    margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
+) -> Float[np.ndarray, " N"]:
+    """As spearman_of_counts, of joint counts where most cells are empty: those that are not, their bins of x and y, and the margins."""
+    x, y = (_centred_ranks(counts) for counts in margins)
+    return _over_spread(np.einsum("nc,nc->n", cells, x[:, at[0]] * y[:, at[1]]), margins, (x, y))
+
+
+def _over_spread(
+    across: Float[np.ndarray, " N"],
+    margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
+    ranks: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
+) -> Float[np.ndarray, " N"]:
+    """ρ from the sum of products of ranks; NaN without spread."""
+    x, y = ((counts * mid**2).sum(1) for counts, mid in zip(margins, ranks, strict=True))
+    spread = x * y
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(spread > 0, across / np.sqrt(spread), np.nan)
 

@@ -28,7 +28,7 @@ DifferenceRows = list[dict[str, Any]]
 def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
     """The page from the table differences."""
     facts = about.facts
-    first, second = facts.models
+    first, second = words.called_apart(facts.models)
     lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} less {first}. {_pairing(facts)}"
     found = findings(tables, about)
     sections = (
@@ -109,7 +109,7 @@ def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts)
     ]
     tables = [_table(title, unit, found, facts) for title, unit, found in _drawn(part, rows)]
     link = Markup('<a href="{}">{}</a>: {}').format
-    said = zip(part.pages, facts.models, part.findings, strict=True)
+    said = zip(part.pages, words.called_apart(facts.models), part.findings, strict=True)
     own = Bullets(tuple(link(page, name, " ".join(found)) for page, name, found in said), "Each by itself")
     return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own,))
 
@@ -139,7 +139,7 @@ def _figure(
     """Three panels: the first model, the second, and their difference with its interval."""
     panels = {
         name: [Bar(row["component"], _place(row, rows), row[key]) for row in rows]
-        for key, name in (("first", facts.models[0]), ("second", facts.models[1]))
+        for key, name in zip(("first", "second"), words.called_apart(facts.models), strict=True)
     }
     differences = [Bar(row["component"], _place(row, rows), row["value"], row["low"], row["high"]) for row in rows]
     axis = frame_of([bar for of in panels.values() for bar in of], unit)
@@ -172,4 +172,9 @@ def _table(title: str, unit: str, rows: DifferenceRows, facts: CompareFacts) -> 
         )
         for row in rows
     )
-    return Table(("where", *facts.models, "difference", "95 %"), cells, f"{title.capitalize()}, {unit}", wrap=False)
+    return Table(
+        ("where", *words.called_apart(facts.models), "difference", "95 %"),
+        cells,
+        f"{title.capitalize()}, {unit}",
+        wrap=False,
+    )

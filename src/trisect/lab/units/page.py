@@ -51,11 +51,15 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     return Sheet(
         f"{facts.what.capitalize()} over {count}",
         f"trisect · {facts.what} over {facts.units}",
-        f"{', '.join(facts.names)}. {units}",
+        f"{_joined(words.called_apart(facts.names))}. {units}",
         sections,
         provenance(about, *own, timed=False),
         REFERENCES if whole else (),
     )
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:

@@ -1,0 +1,30 @@
+"""Names of models as people read them: what it is and its seed, and never the hash of an id."""
+
+import pytest
+
+from trisect.report.format import called, called_apart
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("baseline-s1-30631197", "baseline, seed 1"),
+        ("pretrained-1", "model with pretraining, seed 1"),
+        ("plain-12", "model without pretraining, seed 12"),
+        ("seed-3", "model, seed 3"),
+        ("seed-1, seed-2, seed-3", "models, seeds 1, 2 and 3"),
+        ("pretrained-1, pretrained-2", "models with pretraining, seeds 1 and 2"),
+        ("pretrained-1, plain-1", "pretrained-1, plain-1"),
+        ("seed-1, my model", "seed-1, my model"),
+        ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2"),
+        ("my-pretrained-1", "my-pretrained-1"),
+    ],
+)
+def test_a_trained_model_is_called_by_what_it_is_and_its_seed(name, said):
+    assert called(name) == said
+
+
+def test_two_models_are_never_called_the_same():
+    assert called_apart(["baseline-s1-30631197", "baseline-s2-e4d3a164"]) == ("baseline, seed 1", "baseline, seed 2")
+    two = ("baseline-s1-30631197", "baseline-s1-e4d3a164")
+    assert called_apart(two) == two
