@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from trisect.core.finding import About, Comparison, Estimate, Finding
 from trisect.report import format as words
+from trisect.report.blocks import TextBlock
 from trisect.report.heatmaps import grid
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
@@ -36,6 +39,7 @@ HOW = {
     "resample": "replaced by those of another text, place by place",
 }
 NO_CHANGE = " 0 is no change."
+_SHORT = "Change of {} by component, each panel on an axis of its own; lines are 95 % intervals where there are such."
 REFERENCES = (
     "Paul Michel, Omer Levy, Graham Neubig. Are Sixteen Heads Really Better than One? NeurIPS 2019.",
     "Elena Voita et al. Analyzing Multi-Head Self-Attention. ACL 2019.",
@@ -96,7 +100,7 @@ def _changes(measures: pl.DataFrame) -> list[Change]:
 
 
 def _answer(found: Sequence[Finding], changes: Sequence[Change], facts: AblateFacts) -> Section:
-    said, known = [*map(str, found)], [c for c in changes if c.value is not None]
+    said, known = [], [c for c in changes if c.value is not None]
     if facts.hold:
         said.append(
             "Every layer's attention weights stay those of the unedited pass; where q or k is edited, those of the edited "
@@ -113,7 +117,38 @@ def _answer(found: Sequence[Finding], changes: Sequence[Change], facts: AblateFa
             "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
             "unless the model adds something to the products, such as a position's bias."
         )
-    return Section("What breaks", tuple(said), tuple(_figures(known, facts)))
+    drawn = small_multiples("ablation-short", "In short", _SHORT.format(_what(facts)), _by_component(found))
+    shown = (*((drawn,) if drawn else ()), *_figures(known, facts))
+    whole = sentences(found)
+    notes = tuple(TextBlock(one, "quiet") for one in said)
+    return Section("What breaks", _lead(found, facts), shown, (whole,) if whole else (), blocks=notes)
+
+
+def _lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
+    """What matters most, in a sentence; empty where no edit has a number."""
+    mean = next((one for one in found if one.measure == "mean_change"), None)
+    one = mean or next((one for one in found if one.measure == "largest_change"), None)
+    if one is None:
+        return ()
+    most = max(one.values, key=lambda e: e.mean or 0.0)
+    where = "Averaged over layers" if mean else "At one site"
+    size = f"{words.number(most.mean, facts.objective != 'output')}\u00a0{one.unit}"
+    said = f"{where}, {_what(facts)} changes most with {most.name}: {size}."
+    return (said if one.compared is None else f"{said} Compared text by text: {one.compared.words('text')}.",)
+
+
+def _by_component(found: Sequence[Finding]) -> list[Finding]:
+    """The findings whose numbers are one for each of q, k and v, with titles for their panels."""
+    titles = {"mean_change": "mean over layers", "largest_change": "where it is largest"}
+    return [
+        replace(one, title=titles[one.measure], values=tuple(e._replace(name=_component(e.name)) for e in one.values))
+        for one in found
+        if one.measure in titles and len({_component(e.name) for e in one.values}) == len(one.values)
+    ]
+
+
+def _component(site: str) -> str:
+    return site.partition("@")[0].rpartition(".")[2]
 
 
 def _largest(known: Sequence[Change], facts: AblateFacts) -> Finding:

@@ -24,6 +24,7 @@ from trisect.report import format as words
 from trisect.report.heatmaps import grid
 from trisect.report.label_maps import LabelCell, label_grid
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
@@ -45,6 +46,10 @@ SAID = {
     "head": "its head's part of speech (head)",
 }
 UNIT = "accuracy"
+SHORT = (
+    "Accuracy from a head's own queries, keys or values minus that from random maps of the same input, mean over all heads with its 95 % "
+    "interval: right of 0 a label is kept, left of it dropped. Each panel has an axis of its own."
+)
 REFERENCES = (
     "John Hewitt, Percy Liang. Designing and Interpreting Probes with Control Tasks. EMNLP 2019.",
     "Yilun Xu et al. A Theory of Usable Information under Computational Constraints. ICLR 2020.",
@@ -63,9 +68,16 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         "random maps of the same input "
         "to as many numbers. This speaks of this one model on these texts."
     )
-    found = (*_answer(numbers), *(_label(numbers, label) for label in numbers.labels))
+    each = [_label(numbers, label) for label in numbers.labels]
+    drawn = small_multiples("profile-short", "Label by label", SHORT, each)
+    told = sentences(each, "Label by label, in words")
     sections = (
-        Section("What is kept, what is dropped", tuple(map(str, found)), (_picture(numbers, facts),)),
+        Section(
+            "What is kept, what is dropped",
+            tuple(one.words for one in _answer(numbers)),
+            (*((drawn,) if drawn else ()), _picture(numbers, facts)),
+            (told,) if told else (),
+        ),
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
         Section("Layer by layer", _how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
         _heads(numbers, facts),

@@ -30,6 +30,7 @@ from trisect.report.blocks import (
     TextBlock,
     Verdicts,
 )
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.points import Mean
 from trisect.report.sheet import Section, Sheet
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
 
 TITLE = "What do query, key and value each do?"
+SHORT = (
+    "Each component's mean over layers, with its 95 % interval over seeds where there are several; each panel has an axis of its own, in "
+    "its method's unit, and 0 is no change."
+)
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
@@ -103,13 +108,16 @@ def _answer(rows: StudyRows, figure: Figure | None) -> Section:
     blocks: list[PageBlock] = [TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
         lead = study_words.lead(rows)
-        said = (Markup("<strong>{}</strong>: {}").format(one.title, one.words) for one in found(rows))
+        each = found(rows)
+        drawn = small_multiples("in-short-by-method", "Method by method", SHORT, each)
+        told = sentences(each, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
         blocks = [Picture(figure, titled=bool(figure.number)), *([TextBlock(lead)] if lead else [])]
-        blocks += [Bullets(tuple(said), look="findings"), TextBlock(rule, "quiet"), _numbers(rows)]
+        blocks += [Picture(drawn)] if drawn is not None else []
+        blocks += [*([told, TextBlock(rule, "quiet")] if told is not None else []), _numbers(rows)]
     return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
 
 

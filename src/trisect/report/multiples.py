@@ -1,0 +1,74 @@
+"""Small multiples: what several findings say of q, k and v as a row of small panels, and their sentences as a folded table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from trisect.core.finding import Estimate, Finding
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.axes import around
+from trisect.report.blocks import Table
+from trisect.report.layers import AIR, Bar, component_groups, component_key
+from trisect.report.panels import Figure, Panel, chart_of, lay
+
+WIDTH, ROW = 190, 22  # pixels of a panel, and of each component in it
+TICKS = 4
+
+
+def small_multiples(name: str, title: str, caption: str, findings: Sequence[Finding]) -> Figure | None:
+    """A panel for each finding that has numbers of components, on an axis of its own; null where none has."""
+    drawn = [(one, found) for one in findings if (found := _components(one))]
+    if not drawn:
+        return None
+    bars = [Bar(e.name, "", e.mean or 0.0) for _, found in drawn for e in found]
+    panels = tuple(_panel(one, found) for one, found in drawn)
+    return Figure(name, "", title, caption, panels, component_key(bars, "0"))
+
+
+def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
+    """What each finding says, as a folded table; null where there is nothing."""
+    cells = tuple((one.title or one.what or one.measure, one.words) for one in findings)
+    return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
+
+
+def _components(one: Finding) -> list[Estimate]:
+    """The numbers of a finding that are of components alone, in the order of their signs; empty for fewer than two."""
+    found = {e.name: e for e in one.values if e.mean is not None and e.name in palette.GROUPS}
+    groups = component_groups([Bar(name, "", 0.0) for name in found])
+    return [found[name] for name in groups] if len(found) > 1 else []
+
+
+def _panel(one: Finding, found: Sequence[Estimate]) -> Panel:
+    """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
+    unit = one.unit or "number"
+    names, title = [e.name for e in found], one.title or one.what or one.measure
+    marks = [palette.mark(name) for name in names]
+    means = [e.mean for e in found if e.mean is not None]
+    room = AIR * (max(*means, 0.0) - min(*means, 0.0))
+    ends = [end for e in found for end in (e.low, e.high) if end is not None]
+    kept = [end for end in ends if abs(end) <= max(map(abs, means)) + room]
+    frame = around([*means, *kept], unit, zero=True)
+    scale = alt.Scale(domain=[frame.low, frame.high], nice=False, zero=False, clamp=True)
+    axis = alt.Axis(tickCount=TICKS, format="~g")
+
+    def along(field: str) -> alt.X:
+        return alt.X(f"{field}:Q", scale=scale, title=unit, axis=axis)
+
+    y = alt.Y("group:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False))
+    colour = alt.Color("group:N", scale=alt.Scale(domain=names, range=[m.colour for m in marks]), title=None)
+    shape = alt.Shape("group:N", scale=alt.Scale(domain=names, range=[m.shape for m in marks]), title=None)
+    rows = [{"group": e.name, "value": e.mean, "low": e.low, "high": e.high} for e in found]
+    line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
+    layers = [line.encode(along("level"))]
+    if ranged := [row for row in rows if row["low"] is not None and row["high"] is not None]:
+        layers.append(
+            chart_of("bars", ranged).mark_rule(strokeWidth=1.6).encode(along("low"), alt.X2("high"), y, colour)
+        )
+    heads = chart_of("main", rows).mark_point(size=52, filled=True, opacity=1)
+    layers.append(heads.encode(along("value"), y, colour, shape))
+    said = ", ".join(f"{e.name} {words.number(e.mean, one.signed)}" for e in found)
+    shown = lay(title, *layers, width=WIDTH, height=ROW * len(names))
+    return Panel(title, shown, f"{title}, in {unit}: {said}.", (), {})

@@ -1,0 +1,45 @@
+"""Small multiples: a panel for each finding with numbers of components, and every sentence in the table below."""
+
+from trisect.core.finding import Estimate, Finding
+from trisect.report.chart_rows import read_out
+from trisect.report.multiples import sentences, small_multiples
+
+FREEZING = Finding(
+    "freezing",
+    "highest at v@1.",
+    "nats",
+    (Estimate("v", 0.3, 0.1, 0.5, 3), Estimate("q", -0.1), Estimate("k", 0.2, 0.19, 0.21, 3)),
+    title="Freezing",
+)
+SITES = Finding("largest", "at v@6.", "nats", (Estimate("v@6", 0.3), Estimate("k@2", 0.1)), title="Sites")
+ALONE = Finding("one", "of v alone.", "nats", (Estimate("v", 0.3), Estimate("q", None)), what="alone")
+
+
+def test_a_panel_for_each_finding_of_components_with_its_numbers():
+    drawn = small_multiples("short", "Method by method", "n = 3.", (FREEZING, SITES, ALONE))
+    assert drawn is not None
+    assert [panel.title for panel in drawn.panels] == ["Freezing"]
+    assert [entry.name for entry in drawn.key] == ["q", "k", "v", "0"]
+    assert drawn.panels[0].alt == "Freezing, in nats: q −0.100, k +0.200, v +0.300."
+    (panel,) = read_out(drawn).panels
+    values = {one.site: (one.values, one.low, one.high) for one in panel.series}
+    assert values == {
+        "q": ((-0.1,), (None,), (None,)), "k": ((0.2,), (0.19,), (0.21,)), "v": ((0.3,), (0.1,), (0.5,))
+    }  # fmt: skip
+    assert small_multiples("short", "t", "c", (SITES, ALONE)) is None
+
+
+def test_the_axis_holds_zero_and_the_intervals_that_do_not_dwarf_the_numbers():
+    wide = Finding("f", "w", "nats", (Estimate("q", 0.03, 0.02, 0.05), Estimate("k", 0.032, -9.0, 9.0)), title="t")
+    drawn = small_multiples("short", "t", "c", (wide,))
+    assert drawn is not None
+    (low, high) = drawn.panels[0].chart.to_dict(validate=False)["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert -0.1 < low < 0 < 0.05 < high < 0.1
+
+
+def test_every_sentence_stands_in_a_folded_table():
+    table = sentences((FREEZING, SITES, ALONE))
+    assert table is not None
+    assert table.closed
+    assert table.rows == (("Freezing", "highest at v@1."), ("Sites", "at v@6."), ("alone", "of v alone."))
+    assert sentences(()) is None
