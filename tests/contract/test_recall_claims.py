@@ -108,7 +108,8 @@ def row_of(rows: list[dict[str, Any]], measure: str, **fixed: Any) -> dict[str, 
     ids=["retrieves", "plain knows", "learns nothing", "no confidence", "strings tell", "guesses freely", "too few"],
 )
 def test_planted_answers_give_their_verdicts(world, want):
-    found = verdicts(judge(answers(world)))
+    draws = 4000 if world.pretrained < 0.1 else 1000  # to refute, p has to come below what fewer can reach
+    found = verdicts(judge(answers(world), draws=draws))
     for claim, verdict in zip(("B-1", "B-2", "B-3", "B-4"), want, strict=True):
         assert verdict is None or found[claim] == verdict, (claim, found)
     if world.follows == 0:
