@@ -1,7 +1,10 @@
 """Theory's page in a browser: moved sliders give the numbers that trisect.theory gives for the same inputs."""
 
+import csv
 import math
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +47,7 @@ def shared(browser, address) -> Iterator[Page]:
 @pytest.fixture
 def tab(shared) -> Page:
     """The shared tab with every slider where it starts."""
-    shared.evaluate("document.querySelectorAll('.lab button').forEach(button => button.click())")
+    shared.evaluate("document.querySelectorAll('.lab .controls button').forEach(button => button.click())")
     return shared
 
 
@@ -481,3 +484,35 @@ def test_the_printed_page_has_drawings_and_numbers_but_no_sliders(opened):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_barrier(opened, scheme):
     assert barriers(opened(scheme=scheme), scheme) == []
+
+
+def saved(tab: Page, name: str, end: str) -> bytes:
+    with tab.expect_download() as download:
+        lab(tab, name).get_by_role("button", name=f"Save {end}").click()
+    return Path(download.value.path()).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["copying", "stretched_key_two_heads", "key_query_value"])
+def test_drawings_and_their_numbers_can_be_saved_as_they_are_now(tab, name):
+    shown = move(tab, name, {"beta": 1.5})
+    rows = list(csv.DictReader(saved(tab, name, "CSV").decode().splitlines()))
+    inputs = {row["name"]: row["value"] for row in rows if row["kind"] == "slider"}
+    assert float(inputs["beta"]) == 1.5
+    read = {row["name"]: float(row["value"]) for row in rows if row["kind"] == "reading"}
+    assert read == {key: shown[key] for key in read}
+    assert len(read) > 5
+    drawing = ElementTree.fromstring(saved(tab, name, "SVG"))
+    panels = [one for one in drawing if one.tag.endswith("svg")]
+    assert len(panels) == lab(tab, name).locator(".panel").count()
+    assert not drawing.findall(".//*[@class]")  # it stands without the page's style sheet
+    assert "var(" not in ElementTree.tostring(drawing, "unicode")
+    assert saved(tab, name, "PNG").startswith(b"\x89PNG")
+    table = saved(tab, name, "LaTeX").decode()
+    body = [line for line in table.splitlines() if line.endswith(r"\\")]
+    assert len(body) == 1 + sum(row["kind"] != "sample" for row in rows)
+    assert {line.replace(r"\&", "").count("&") for line in body} == {4}
+
+
+def test_nothing_can_be_saved_of_what_is_refused(tab):
+    move(tab, "copying", {"keys": 8, "dim": 2})
+    assert not lab(tab, "copying").get_by_role("button", name="Save CSV").is_visible()

@@ -64,7 +64,7 @@ def test_the_page_has_both_models_and_their_difference(compared):
     assert all(v.low < v.mean < v.high for v in found.values)
     assert compared.about.facts.paired
     page = compared.report.read_text(encoding="utf-8")
-    assert "seed-1 and seed-2" in page
+    assert "model, seed 1 and model, seed 2" in page
     assert all(
         (compared.folder / name).exists() and f'href="{name}"' in page for name in compared.about.facts.parts[0].pages
     )

@@ -20,6 +20,7 @@ class Lab {
     const [beta, ...others] = this.fields.map(({ element }) => element);
     root.querySelector(".lab-body").replaceChildren(
       beta, make("div", { class: "controls" }, ...others, back), this.said,
+      savers(this, () => rows(this, this.inputs, this.state)),
       make("div", { class: "panels" }, ...this.panels.map(({ element }) => element), make("div", { class: `numbers after-${this.panels.length}` }, make("h3", {}, "The numbers"), this.readings)),
     );
     this.update();
@@ -64,6 +65,7 @@ class Lab {
     for (const { show } of this.fields) show();
     const refused = this.spec.least && inputs.dim < this.spec.least(inputs);
     this.root.classList.toggle("refused", Boolean(refused));
+    this.root.querySelector(".tools").hidden = Boolean(refused);
     if (refused) {
       const count = this.spec.least(inputs);
       for (const { sheet } of [...this.panels, { sheet: this.readings }]) sheet.replaceChildren();
@@ -71,6 +73,7 @@ class Lab {
       return;
     }
     const state = this.spec.state(inputs);
+    Object.assign(this, { inputs, state });
     for (const { view, sheet } of this.panels) sheet.replaceChildren(VIEWS[view](state));
     this.readings.replaceChildren(...state.readings.map(([name, words, value]) =>
       make("div", {}, make("dt", {}, ...rich(words)), make("dd", {}, make("span", { class: "reading", "data-name": name, "data-value": value }, number(value, 4)))),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trisect.experiments.theory.settings import TheoryFacts
 
 HERE = Path(__file__).parent
-ROOMS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "page.js")
+ROOMS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "save.js", "page.js")
 SAMPLES, SHOWN, KEYS = 2000, 300, 8  # samples in the page, those drawn as dots, and the most keys of its sliders
 RELATIONS = {"equals": "=", "at most": "≤", "near": "≈"}
 ROUNDING = 1e-14  # a number whose digits would be those of float64's rounding
