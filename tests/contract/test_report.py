@@ -144,7 +144,10 @@ def test_the_page_is_one_whole_file(study, written):
     seen = outline(path)
     assert seen.open == []
     assert seen.outside == []
-    assert seen.scripts == {None: 1, "application/json": len(figures.draw(*study)) + 2}  # with the first screen and the row by method
+    assert seen.scripts == {
+        None: 1,
+        "application/json": len(figures.draw(*study)) + 2,
+    }  # with the first screen and the row by method
     assert len(seen.ids) == len(set(seen.ids))
     assert set(seen.links) <= set(seen.ids)
     assert seen.unnamed == 0
