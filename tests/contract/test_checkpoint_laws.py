@@ -183,6 +183,37 @@ def test_summaries_are_those_of_the_curve_and_lie_within_their_intervals(folders
         assert single[site, "rewind_evaluations"] == 11
 
 
+def test_texts_of_one_article_are_resampled_together(folders, tmp_path):
+    """Each text stands four times, as an article of its own, so that texts as units would say far too much."""
+    many = [line for line in LINES for _ in range(4)]
+    found = {
+        name: trisect.rewind(
+            folders["fused"],
+            "step0",
+            "step2",
+            Texts(name, lambda: iter(many), articles=marks and (lambda: (i // 4 for i in range(len(many))))),
+            sites=["v@1"],
+            points=3,
+            exact=True,
+            out=tmp_path / name,
+            quiet=True,
+        )
+        for name, marks in (("apart", None), ("together", True))
+    }
+    ends = {
+        name: {
+            r["measure"]: r["value"] for r in one.tables["sites"].filter(pl.col("at").is_null()).iter_rows(named=True)
+        }
+        for name, one in found.items()
+    }
+    assert ends["together"]["rewind_area"] == pytest.approx(ends["apart"]["rewind_area"], abs=1e-12)
+    apart, together = (of["rewind_area_high"] - of["rewind_area_low"] for of in ends.values())
+    assert together > 1.5 * apart
+    facts = found["together"].about.facts
+    assert (facts.texts, facts.articles) == (len(many), len(LINES))
+    assert f"bootstrap over {len(LINES)} articles ({len(many)} texts)" in found["together"].report.read_text()
+
+
 def test_interpolated_curves_stay_within_their_tolerance_of_exact_ones(folders, tmp_path):
     exact, quick = (
         rewound(folders["fused"], tmp_path / str(e), exact=e, sites=["v@1"], points=61) for e in (True, False)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.subject import Batch, RowScores, Subject, Texts
+from trisect.lab.articles import find_articles
 from trisect.measure.criticality import criticality, mean_difference
 from trisect.measure.curves import GridCurves, adaptive_curves, exact_curves
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from trisect.hf.checkpoints import ParameterSlice, SliceValues
 
-Losses = Float[np.ndarray, " N"]  # summed over each text, in nats; without a loss, of relative changes of the output
+Losses = Float[
+    np.ndarray, " N"
+]  # summed over each text or article, in nats; without a loss, of relative changes of the output
 InterpolationRow = dict[str, Any]
 
 
@@ -62,16 +65,19 @@ class Trials:
             raise CorpusError(f"The texts {texts.name!r} have no loss.", known, "Give texts of more than one token.")
         self.curve = "output_change" if self.moves else "loss_nats"
         self.ends = "" if self.moves else "_nats"
-        self.kept = self._tokens > 0
-        self.tokens = self._tokens[self.kept]
-        self.final = self.final[self.kept]
+        self.kept = np.flatnonzero(self._tokens > 0)
+        self.articles = find_articles(texts, len(self._tokens))
+        self.tokens, self.final = self._by_unit(self._tokens), self._by_unit(self.final)
 
     def losses(self, cuts: Sequence[ParameterSlice], values: SliceValues) -> Losses:
-        """Of each text that has a loss, with those values in the model."""
+        """Of each article, or text where none is marked, that has a loss, with those values in the model."""
         from trisect.hf.checkpoints import replaced
 
         with replaced(self.module, cuts, values):
-            return self._losses()[self.kept]
+            return self._by_unit(self._losses())
+
+    def _by_unit(self, numbers: Losses) -> Losses:
+        return self.articles.sums(numbers[self.kept, None], self.kept)[:, 0]
 
     def _losses(self) -> Losses:
         self._tokens[:] = 0
@@ -175,7 +181,7 @@ def _curve(
     trials: Trials,
     how: How,
 ) -> tuple[list[InterpolationRow], Float[np.ndarray, "R A"]]:
-    """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts."""
+    """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts or articles."""
     drawn = drawn_ratios(sums.T, trials.tokens, how.seed)
     rises = drawn - drawn[:, -1:]
     rise = percentile_interval(rises, len(trials.tokens))

@@ -18,7 +18,7 @@ from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.report.points import order, place
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, read_facts, spoken, stack_order, stack_words
+from trisect.report.subject import read_facts, resampled_words, spoken, stack_order, stack_words, too_few
 
 if TYPE_CHECKING:
     from trisect.experiments.checkpoints.settings import RewindFacts
@@ -150,7 +150,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
     if quantity(facts) is LOSS:
         final = next(c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 1)
         said = f"With its final weights the model's loss is {words.number(final)} {LOSS.unit}."
-        found.append(Finding("final_loss", said, LOSS.unit, (Estimate("final", final, n=facts.texts),)))
+        found.append(Finding("final_loss", said, LOSS.unit, (Estimate("final", final, n=facts.units),)))
     found.append(_area(_ranged(sites, "rewind_area"), facts))
     if facts.stages:
         found.append(_stage_area(_ranged(sites, "midstage_area"), facts))
@@ -167,7 +167,7 @@ def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
         f"smallest at {least.site}, {spoken(least.value, least.low, least.high)}{tail}."
     )
     return Finding(
-        "rewind_area", said, own.short, _estimates(area, facts), f"most {most.site}, least {least.site}", per="text"
+        "rewind_area", said, own.short, _estimates(area, facts), f"most {most.site}, least {least.site}", per=facts.unit
     )
 
 
@@ -178,11 +178,11 @@ def _stage_area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
         f"With a site's weights as they were at an earlier revision, the mean {rise} over all {len(facts.stages) + 2} "
         f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)}{tail}."
     )
-    return Finding("midstage_area", said, own.short, _estimates(area, facts), f"most {most.site}", per="text")
+    return Finding("midstage_area", said, own.short, _estimates(area, facts), f"most {most.site}", per=facts.unit)
 
 
 def _estimates(area: Sequence[Ranged], facts: RewindFacts) -> tuple[Estimate, ...]:
-    return tuple(Estimate(*r, facts.texts) for r in area)
+    return tuple(Estimate(*r, facts.units) for r in area)
 
 
 def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
@@ -330,11 +330,10 @@ def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
         cells = [spoken(r.value, r.low, r.high, False) if r else "–" for r in numbers]
         rows.append((site, words.number(starts.get(site)), *cells))
     said = [
-        f"Intervals are 95 % of a bootstrap over {words.several(facts.texts, 'text')}; every set of weights is tried on the "
+        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}; every set of weights is tried on the "
         "same texts. They are not corrected for how many there are."
     ]
-    if facts.texts < FEW_TEXTS:
-        said.append(f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on.")
+    said += too_few(facts)
     checks = [c.value for c in (Ranged(s, v, None, None) for s, v in _plain(sites, own.check))]
     if not facts.exact and checks:
         said.append(
@@ -351,7 +350,7 @@ def _plain(sites: pl.DataFrame, measure: str) -> list[tuple[str, float]]:
 
 def _n(facts: RewindFacts) -> str:
     tokens = "tokens" if quantity(facts) is OUTPUT else "predicted tokens"
-    return f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}, {words.count(facts.tokens)} {tokens}."
+    return f"n\u00a0=\u00a0{resampled_words(facts)}, {words.count(facts.tokens)} {tokens}."
 
 
 def _how(facts: RewindFacts) -> tuple[tuple[str, str], ...]:

@@ -31,8 +31,9 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     rewound together; null is q, k and v of every layer, one at a time. `points` α are on the grid; unless `exact` they
     are interpolated between nodes that check themselves. `epsilon` is the share of the final loss that counts as a drop.
     The table `sites` has the measures of a study's rewinding, with `n` the predicted tokens; intervals are 95 % of a
-    bootstrap over texts, drawn with `seed`. A model without a loss is measured by how far its output moves, as `ablate`
-    measures it, and `epsilon` is then a share of that output's size. Raises TrisectError.
+    bootstrap over articles (texts where none is marked), drawn with `seed`. A model without a loss is measured by how
+    far its output moves, as `ablate` measures it, and `epsilon` is then a share of that output's size. Raises
+    TrisectError.
     """
     from trisect.hf.checkpoints import read_cuts
     from trisect.hf.fetch import Options
@@ -56,7 +57,11 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     facts = _facts(settings, trials, texts)
     table = frame("sites", [row | {"subject": facts.subject} for row in rows])
     cut = [note for batch in trials.batches for note in batch.notes]
-    return Measured({"sites": table}, facts, tuple(dict.fromkeys((*texts.notes, *untrained, *notes, *said, *cut))))
+    return Measured(
+        {"sites": table},
+        facts,
+        tuple(dict.fromkeys((*texts.notes, *trials.articles.notes, *untrained, *notes, *said, *cut))),
+    )
 
 
 def _vocabulary(subject: Pretrained) -> int | None:
@@ -95,7 +100,7 @@ def _facts(settings: RewindSettings, trials: Trials, texts: Texts) -> RewindFact
         trials.subject.objective,
         texts.name,
         texts.fingerprint,
-        len(trials.tokens),
+        len(trials.kept),
         int(trials.tokens.sum()),
         trials.tried,
         settings.points,
@@ -105,6 +110,7 @@ def _facts(settings: RewindSettings, trials: Trials, texts: Texts) -> RewindFact
         settings.initial,
         settings.stages,
         settings.final,
+        articles=None if trials.articles.numbers is None else len(trials.tokens),
     )
 
 
