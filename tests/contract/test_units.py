@@ -31,9 +31,10 @@ from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
-from trisect.lab.units.page import layer_values
+from trisect.lab.units.page_layers import layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
 from trisect.papers import matrices, norms_revised
+from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -142,6 +143,45 @@ def test_a_change_has_a_sign_over_models_and_a_share_has_none(whole):
         assert ("+" in mean.words) is signed
 
 
+def test_components_are_compared_by_each_models_own_difference(whole):
+    per = {"q": (1.0, 1.1, 1.3), "k": (0.1, 0.3, 0.4), "v": (0.11, 0.29, 0.41)}
+    rows = [
+        {
+            "subject": "m",
+            "stack": "plain",
+            "layer": layer,
+            "component": c,
+            "measure": "loss_change_nats",
+            "value": v + layer,
+        }
+        for layer in (1, 2)
+        for c, values in per.items()
+        for v in values
+    ]
+    names = [name for _ in (1, 2) for _ in per for name in whole.about.facts.names]
+    measures = frame("measures", rows).select(pl.Series("model", names), pl.all())
+    tables = {**whole.tables, "measures": measures}
+    drawn = LayerMeasure("loss_change_nats", "change", "nats", margin=0.05)
+    about = replace(whole.about, facts=replace(whole.about.facts, by_layer=(drawn,)))
+    (found,) = (one for one in units_page.findings(tables, about) if one.measure == "mean_loss_change_nats")
+    expected = compare({name: np.array(v) + 1.5 for name, v in per.items()}, 0.05)
+    assert found.compared is not None
+    for mine, theirs in zip(found.compared.pairs, expected.pairs, strict=True):
+        assert mine[:2] + mine[6:] == theirs[:2] + theirs[6:]
+        assert mine[2:6] == pytest.approx(theirs[2:6])
+    assert found.words.endswith("Paired by model (n = 3; t tests, Holm over the pairs, margin 0.05): q most.")
+    said = units_page.page(tables, about).sections[0]
+    (table,) = said.tables
+    assert table.columns == ("of", "difference", "mean", "95 %", "p, Holm", "reading")
+    assert [row[1::4] for row in table.rows] == [
+        ("q less v", "q above v"),
+        ("q less k", "q above k"),
+        ("v less k", "alike"),
+    ]
+    unranked = replace(about, facts=replace(about.facts, by_layer=(drawn._replace(margin=None),)))
+    assert all(one.compared is None for one in units_page.findings(tables, unranked))
+
+
 def test_the_folder_is_whole_and_its_json_names_every_model(whole):
     assert trisect.check(whole.folder) == []
     said = json.loads(json.dumps(whole.data()))
@@ -185,6 +225,13 @@ def test_revisions_are_no_sample_and_have_no_verdict_over_them(folder, tmp_path)
     assert facts.units == "revisions"
     assert set(done.tables["claims_by_model"]["model"]) == set(facts.names)
     assert not {"claims", "over_models"} & set(done.tables)
+    about: Any = done.about
+    layers = next(s for s in units_page.page(done.tables, about).sections if s.title == "Layer by layer")
+    named = {figure.title: [panel.title for panel in figure.panels] for figure in layers.figures}
+    assert named["Variation over tokens, layer by layer"] == ["layer 1", "layer 2"]
+    assert named["Mixing ratio, layer by layer"] == [
+        f"{kind}, layer {n}" for kind in ("norm", "weight") for n in (1, 2)
+    ]
 
 
 def test_revisions_and_models_are_told_apart(folder):

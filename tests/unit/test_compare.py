@@ -1,6 +1,7 @@
 """Two models side by side: differences are of their own numbers, paired by text where both split the texts alike."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from trisect.core.machine import Machine
 from trisect.experiments.ablate.run import measure as ablate
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.compare.run import _difference
+from trisect.experiments.compare.settings import CompareSettings
 from trisect.hf.load import load
 from trisect.lab.experiment import Bench, Replicates
-from trisect.lab.inputs import ModelSource, TextSource, open_any
+from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
 from trisect.stats.bootstrap import percentile_interval
 
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(7)]
@@ -92,6 +94,51 @@ def test_two_models_and_known_parts_alone(two):
     with pytest.raises(SpecError) as caught:
         trisect.compare((*two, model(3)), TEXTS)
     assert (caught.value.given, caught.value.known) == ("3 models were given.", "Two are compared.")
-    with pytest.raises(SpecError, match="'profile' cannot be compared") as caught:
-        trisect.compare(two, TEXTS, what=("norms", "profile"))
-    assert caught.value.known == "There is norms, similarity, ablate."
+    with pytest.raises(SpecError, match="'rewind' cannot be compared") as caught:
+        trisect.compare(two, TEXTS, what=("norms", "rewind"))
+    assert caught.value.known == "There is norms, similarity, ablate, profile, patch."
+
+
+def asked(two, texts: Any = TEXTS, **named: Any) -> CompareSettings:
+    return CompareSettings(ModelsSource(tuple(two)), TextSource(texts), **named)
+
+
+def test_what_both_can_be_asked_is_what_is_compared(two):
+    always = ("norms", "similarity", "ablate")
+    assert asked(two).parts == always
+    assert asked(two, "one text with spaces").parts == always
+    assert asked(two, "embedded").parts == (*always, "profile")
+    assert asked(two, task="bindings").parts == (*always, "patch")
+    assert asked(two, Path("there"), pairs=Path("pairs")).parts == (*always, "profile", "patch")
+    assert asked(two, "embedded", what=("ablate", "norms")).parts == ("norms", "ablate")
+
+
+@pytest.mark.parametrize(
+    ("named", "given", "known"),
+    [
+        (
+            {"what": ("profile",)},
+            "--what profile was given.",
+            "A profile is of the words of a corpus, and texts were given one by one.",
+        ),
+        (
+            {"what": ("patch",)},
+            "--what patch was given.",
+            "Interchange is over pairs of texts, and none are named.",
+        ),
+        (
+            {"pairs": Path("x"), "task": "bindings"},
+            "--pairs and --task were both given.",
+            "Pairs come from one place.",
+        ),
+        (
+            {"what": ("norms",), "task": "bindings"},
+            "--task was given with --what norms.",
+            "Pairs are for patch.",
+        ),
+    ],
+)
+def test_a_part_without_what_it_is_of_is_refused(two, named, given, known):
+    with pytest.raises(SpecError) as caught:
+        asked(two, **named)
+    assert (caught.value.given, caught.value.known) == (given, known)

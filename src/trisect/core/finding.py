@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from trisect.core.json_text import Json
 
 F = TypeVar("F")
+ALIKE = 0.02  # nats a token, or of the output's share: components that differ by less are alike
 MOST_UNITS = 1000  # with more of them than that, no number is said that would tell
 
 

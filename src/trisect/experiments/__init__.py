@@ -25,7 +25,9 @@ from trisect.lab.experiment import Experiment, Utility
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
-    replace(COMPARE, of=(NORMS, SIMILARITY, ABLATE)),  # none knows another: who lists all says what it is made of
+    replace(
+        COMPARE, of=(NORMS, SIMILARITY, ABLATE, PROFILE, PATCH)
+    ),  # none knows another: who lists all says what it is made of
     DISSECT,
     ERASE,
     EXPLORE,

@@ -196,7 +196,8 @@ class Shows(Protocol[F]):
 class LayerMeasure(NamedTuple):
     """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
 
-    `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference.
+    `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference. Where q, k and v are to be
+    ranked by it over models, `margin` is what they are alike within.
     """
 
     measure: str
@@ -204,6 +205,7 @@ class LayerMeasure(NamedTuple):
     unit: str
     component: str = ""
     signed: bool = True
+    margin: float | None = None
 
 
 @dataclass(frozen=True)

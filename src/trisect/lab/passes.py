@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from trisect.core.errors import CorpusError, SiteError
-from trisect.core.finding import Json
+from trisect.core.finding import ALIKE, Json
 from trisect.core.site import Site
 from trisect.core.subject import (
     AnsweringSubject,
@@ -29,8 +29,6 @@ from trisect.core.trace import Address
 from trisect.lab.articles import Articles, find_articles
 from trisect.stats.compare import compare
 from trisect.text.labelled import LabelledTexts
-
-MARGIN = 0.02  # nats a token, or of the output's share: components that differ by less are alike
 
 
 class WholePasses(NamedTuple):
@@ -129,7 +127,7 @@ def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "
         return None
     with np.errstate(invalid="ignore"):  # an edited loss may be infinite; such texts are left out
         values = {name: changes[:, sorted(of[a] for a in shared)].mean(1) for name, of in whole.items()}
-    return compare(values, MARGIN).data()
+    return compare(values, ALIKE).data()
 
 
 def what_was_read(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from trisect.core.fields import Setting
-from trisect.core.finding import Json, ReadFacts
+from trisect.core.finding import ALIKE, Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, TextSource, Units
 
@@ -73,7 +73,7 @@ ABLATE = Experiment(
     out="ablate-{model}",
     record="ablation.json",
     by_layer=(
-        LayerMeasure("loss_change_nats", "change of the loss", "nats"),
-        LayerMeasure("output_change", "change of the output", "share", signed=False),
+        LayerMeasure("loss_change_nats", "change of the loss", "nats", margin=ALIKE),
+        LayerMeasure("output_change", "change of the output", "share", signed=False, margin=ALIKE),
     ),
 )

@@ -21,7 +21,13 @@ from trisect.report.subject import FEW_TEXTS, spoken, stack_words
 if TYPE_CHECKING:
     from trisect.experiments.compare.settings import ComparedPart, CompareFacts
 
-TITLES = {"norms": "Where information comes from", "similarity": "How alike matrices are", "ablate": "What breaks"}
+TITLES = {
+    "norms": "Where information comes from",
+    "similarity": "How alike matrices are",
+    "ablate": "What breaks",
+    "profile": "What is kept",
+    "patch": "What another text's parts change",
+}
 DifferenceRows = list[dict[str, Any]]
 
 
@@ -54,23 +60,29 @@ def _part_findings(part: ComparedPart, differences: pl.DataFrame) -> Iterator[Fi
     for title, unit in dict.fromkeys((one.title, one.unit) for one in part.by_layer):
         names = [f"mean_{one.measure}" for one in part.by_layer if (one.title, one.unit) == (title, unit)]
         rows = differences.filter(pl.col("part") == part.name, pl.col("measure").is_in(names)).to_dicts()
-        if not rows:
-            continue
-        rows.sort(key=lambda row: _order(row["component"]))
-        values = tuple(Estimate(_named(row, rows), row["value"], row["low"], row["high"], row["n"]) for row in rows)
-        said = ", ".join(
-            f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, "
-            f"difference {spoken(value.mean, value.low, value.high)}"
-            for value, row in zip(values, rows, strict=True)
-        )
-        label = f"{title}, mean over layers, {unit}"
-        yield Finding(f"difference_{part.name}", f"{said}.", unit, values, title=label, per="text")
+        groups = sorted({str(row["group"] or "") for row in rows})
+        for group in groups:
+            own = [row for row in rows if (row["group"] or "") == group]
+            called = f"{title}, {group}" if len(groups) > 1 else title
+            yield _finding(part, f"{called}, mean over layers, {unit}", unit, own)
+
+
+def _finding(part: ComparedPart, label: str, unit: str, rows: DifferenceRows) -> Finding:
+    """Every component's mean over layers in both models, and the difference."""
+    rows = sorted(rows, key=lambda row: _order(row["component"]))
+    values = tuple(Estimate(_named(row, rows), row["value"], row["low"], row["high"], row["n"]) for row in rows)
+    said = ", ".join(
+        f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, "
+        f"difference {spoken(value.mean, value.low, value.high)}"
+        for value, row in zip(values, rows, strict=True)
+    )
+    return Finding(f"difference_{part.name}", f"{said.strip()}.", unit, values, title=label, per="text")
 
 
 def _named(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """A component, with its stack where there are several."""
     several = len({one["stack"] for one in rows}) > 1
-    return f"{row['stack']} {row['component']}" if several else str(row["component"])
+    return " ".join(filter(None, (row["stack"] if several else "", row["component"])))
 
 
 def _order(component: str) -> tuple[int, str]:
@@ -92,7 +104,8 @@ def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
     if facts.paired:
         yield (
             "Intervals are 95 % of a bootstrap over texts in which both models meet the same draws. They speak of these two models, "
-            "not of how they were made, and are not corrected for how many there are. What is of the weights alone has none."
+            "not of how they were made, and are not corrected for how many there are. What is of the weights alone has none, nor have "
+            "profiles and interchange: heads of two models are no pairs, and pairs have intervals on each model's own page."
         )
         n = differences["n"].max()
         if isinstance(n, int) and n < FEW_TEXTS:
@@ -115,7 +128,7 @@ def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts)
 
 
 def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, DifferenceRows]]:
-    """What is drawn by layer: title, unit, and a row for each layer and component; heads as their layer's mean."""
+    """What is drawn by layer, by what it is of: title, unit, and a row for each layer and component; heads as their layer's mean."""
     for title, unit in dict.fromkeys((one.title, one.unit) for one in part.by_layer):
         named = {one.measure: one.component for one in part.by_layer if (one.title, one.unit) == (title, unit)}
         mine = rows.filter(pl.col("measure").is_in(list(named)), pl.col("layer").is_not_null())
@@ -128,9 +141,12 @@ def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, D
             means = mine.group_by(keys, maintain_order=True).agg(pl.col("first", "second", "value").mean())
             found = [row | {"low": None, "high": None} for row in means.to_dicts()]
         for row in found:
-            row["component"] = named[str(row["measure"])] or row["component"] or ""
-        if found:
-            yield title, unit, sorted(found, key=lambda r: (r["stack"], r["layer"], _order(r["component"])))
+            row["component"] = named[str(row["measure"])] or row["component"] or "number"
+        groups = list(dict.fromkeys(row["group"] for row in found))
+        for group in groups:
+            own = [row for row in found if row["group"] == group]
+            called = f"{title}, {group}" if len(groups) > 1 else title
+            yield called, unit, sorted(own, key=lambda r: (r["stack"], r["layer"], _order(r["component"])))
 
 
 def _figure(
@@ -148,11 +164,13 @@ def _figure(
         *(layer_panel(name, of, axis) for name, of in panels.items()),
         layer_panel("difference", differences, beside),
     )
-    caption = f"{title.capitalize()} by layer in both models, and the second less the first with its 95 % interval where there is one."
+    caption = f"{_begun(title)} by layer in both models, and the second less the first with its 95 % interval where there is one."
     name = f"compare-{part.name}-{number}"
-    return Figure(
-        name, "", title.capitalize(), caption + cut(differences, beside), drawn, component_key(differences, "0")
-    )
+    return Figure(name, "", _begun(title), caption + cut(differences, beside), drawn, component_key(differences, "0"))
+
+
+def _begun(title: str) -> str:
+    return title[:1].upper() + title[1:]
 
 
 def _place(row: Mapping[str, Any], rows: DifferenceRows) -> str:
@@ -175,6 +193,6 @@ def _table(title: str, unit: str, rows: DifferenceRows, facts: CompareFacts) -> 
     return Table(
         ("where", *words.called_apart(facts.models), "difference", "95 %"),
         cells,
-        f"{title.capitalize()}, {unit}",
+        f"{_begun(title)}, {unit}",
         wrap=False,
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from trisect.core.errors import SpecError
+from trisect.core.errors import CorpusError, SpecError
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import NewRow
 from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
@@ -59,12 +59,19 @@ def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
     first, second = bench.subjects
     read = [_tokens(subject, bench.texts, settings.batch) for subject in (first, second)]
     paired = read[0] == read[1]
-    parts = [one for name in PARTS for one in bench.of if one.name == name and name in settings.what]
+    parts = [one for name in settings.parts for one in bench.of if one.name == name]
     if not parts:
         raise SpecError("Nothing is to be compared.", f"There is {', '.join(PARTS)}.", "Name some of them.")
-    done: dict[str, tuple[UnitMeasured, UnitMeasured]] = {}
-    for part in parts:
-        one, other = (_measured(part, settings, bench, i, subject) for i, subject in enumerate((first, second), 1))
+    done, left_out = dict[str, tuple[UnitMeasured, UnitMeasured]](), list[str]()
+    for part in parts.copy():
+        try:
+            one, other = (_measured(part, settings, bench, i, subject) for i, subject in enumerate((first, second), 1))
+        except CorpusError as error:
+            if settings.what is not None or part.name != "profile":
+                raise
+            parts.remove(part)
+            left_out.append(f"Profiles are left out. {error.given} {error.known}")
+            continue
         done[part.name] = one, other
     rows = [row for part in parts for row in _differences(part, *done[part.name], paired)]
     table = pl.DataFrame([{c: row.get(c) for c in DIFFERENCES} for row in rows], schema=DIFFERENCES, orient="row").sort(
@@ -77,7 +84,7 @@ def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
     }
     compared = tuple(_part(part, *done[part.name]) for part in parts)
     notes = dict.fromkeys(note for both in done.values() for one in both for note in one.notes)
-    notes |= {} if paired else {SIDE_BY_SIDE: None}
+    notes |= dict.fromkeys(left_out) | ({} if paired else {SIDE_BY_SIDE: None})
     facts = CompareFacts(
         (first.name, second.name),
         (first.fingerprint, second.fingerprint),
@@ -110,6 +117,8 @@ def _measured(
     """One model by one part, with its own page; the part's other settings are its own defaults."""
     known = {one.name for one in fields(part.settings)}
     shared = {"source": ModelSource(subject), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
+    shared |= {"corpus": settings.corpus, "split": settings.read.split, "reader": settings.read.reader}
+    shared |= {"limit": settings.read.limit, "pairs": settings.pairs, "task": settings.task}
     own = part.settings(**{name: value for name, value in shared.items() if name in known})
     return measure_unit(part, own, bench, f"{part.name}/{number:02d}", subject)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from trisect.core.errors import SpecError
@@ -11,7 +12,8 @@ from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed, TextSource
 
-PARTS = ("norms", "similarity", "ablate")  # in this order on the page
+PARTS = ("norms", "similarity", "ablate", "profile", "patch")  # in this order on the page
+TASKS = ("bindings",)
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,24 @@ class CompareSettings:
 
     source: ModelsSource
     read: TextSource
-    what: Annotated[
-        tuple[str, ...],
-        Setting("What is compared, with commas: norms, similarity, ablate.", many="commas", metavar="PARTS"),
-    ] = PARTS
+    what: (
+        Annotated[
+            tuple[str, ...],
+            Setting(
+                "What is compared, with commas: norms, similarity, ablate, profile, patch.",
+                many="commas",
+                metavar="PARTS",
+                unset="all; profile where --corpus names the texts, patch with --pairs or --task",
+            ),
+        ]
+        | None
+    ) = None
+    pairs: (
+        Annotated[Path, Setting("For patch: a file of pairs, as 'trisect patch' takes it.", metavar="FILE")] | None
+    ) = None
+    task: (
+        Annotated[str, Setting("For patch: pairs that are made (bindings).", choices=TASKS, metavar="TASK")] | None
+    ) = None
     batch: BatchSize = 8
     seed: Seed = 0
 
@@ -32,9 +48,44 @@ class CompareSettings:
             count = len(self.source.models)
             given = "1 model was given." if count == 1 else f"{count} models were given."
             raise SpecError(given, "Two are compared.", "For several give them to trisect norms, ablate, ….")
-        if wrong := [name for name in self.what if name not in PARTS]:
+        if wrong := [name for name in self.what or () if name not in PARTS]:
             there = f"There is {', '.join(PARTS)}."
             raise SpecError(f"{wrong[0]!r} cannot be compared.", there, "Use some of them.")
+        self._check_parts()
+
+    @property
+    def corpus(self) -> str | Path | None:
+        """The text that profiles are of; null where texts were given one by one."""
+        given = self.read.texts
+        named = isinstance(given, Path) or (
+            isinstance(given, str) and (len(given.split()) == 1 or Path(given[:200]).exists())
+        )
+        return given if named else None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What is compared, in the order of the page."""
+        if self.what is not None:
+            return tuple(name for name in PARTS if name in self.what)
+        cannot = {"profile": self.corpus is None, "patch": self.pairs is None and self.task is None}
+        return tuple(name for name in PARTS if not cannot.get(name))
+
+    def _check_parts(self) -> None:
+        """Raise SpecError where a part is asked for without what it is of, or pairs come from two places."""
+        named = ", ".join(self.what or ())
+        if "profile" in (self.what or ()) and self.corpus is None:
+            known = "A profile is of the words of a corpus, and texts were given one by one."
+            raise SpecError(f"--what {named} was given.", known, "Name a corpus, or leave profile out.")
+        if "patch" in (self.what or ()) and self.pairs is None and self.task is None:
+            known = "Interchange is over pairs of texts, and none are named."
+            raise SpecError(f"--what {named} was given.", known, "Add --pairs FILE or --task, or leave patch out.")
+        if self.pairs is not None and self.task is not None:
+            raise SpecError(
+                "--pairs and --task were both given.", "Pairs come from one place.", "Leave one of them out."
+            )
+        if self.what is not None and "patch" not in self.what and (self.pairs is not None or self.task is not None):
+            given = f"--{'pairs' if self.pairs is not None else 'task'} was given with --what {named}."
+            raise SpecError(given, "Pairs are for patch.", "Add patch, or leave that out.")
 
 
 @dataclass(frozen=True)
@@ -78,7 +129,7 @@ class CompareFacts:
 
 COMPARE = Experiment(
     "compare",
-    """Put two models side by side: norms, similarity and ablation, with differences paired by text.
+    """Put two models side by side: norms, similarity, ablation, profiles, interchange, with differences paired by text.
 
     \b
     trisect compare MODEL OTHER --corpus wikitext-2

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from trisect.core.bounds import RESAMPLES
 from trisect.core.fields import Setting
-from trisect.core.finding import Json, ReadFacts
+from trisect.core.finding import ALIKE, Json, ReadFacts
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
 from trisect.text.names import SPLITS
@@ -94,7 +94,7 @@ ERASE = Experiment(
     record="erasure.json",
     checks=True,
     by_layer=(
-        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats"),
-        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share"),
+        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats", margin=ALIKE),
+        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share", margin=ALIKE),
     ),
 )

@@ -67,5 +67,7 @@ NORMS = Experiment(
     by_layer=(
         LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False),
         LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False),
+        LayerMeasure("mean_f", "length of what is weighed", "norm of f(x)", "v", signed=False),
+        LayerMeasure("mixing_ratio", "mixing ratio", "share", signed=False),
     ),
 )

@@ -17,6 +17,7 @@ from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Units
 TASKS = ("bindings", "recall", "translation")
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
+SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ PATCH = Experiment(
     checks=True,
     result="Patched",
     by_layer=(
-        LayerMeasure("own", "its own answer", "share of pairs", signed=False),
+        LayerMeasure("own", "its own answer", "share of pairs", signed=False, margin=SAME_PAIRS),
         LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
         LayerMeasure("output_change", "change of the output", "share", signed=False),
     ),

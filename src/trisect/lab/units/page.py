@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.finding import About, Estimate, Finding
-from trisect.lab.experiment import LayerMeasure
+from trisect.core.finding import About, Estimate, Finding, PairedDifference
 from trisect.lab.units.names import MODELS
+from trisect.lab.units.page_layers import ends_said, group_of_name, last_name, layer_sections, layer_values, small_signs
 from trisect.lab.units.pool import PooledFinding, PooledNumber, mean_of, pooled
 from trisect.lab.units.settings import UnitsFacts
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.blocks import Bullets, Table
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
-from trisect.report.panels import Figure, Panel
+from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet
-from trisect.report.subject import spoken, stack_words
+from trisect.report.subject import paired_words, spoken
 
 FEW_MODELS = 5
 REFERENCES = (
@@ -40,10 +41,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     )
     sections = (
         Section(
-            "Over models" if whole else "Over revisions", tuple(_said(tables, about)), tuple(_numbers(tables, facts))
+            "Over models" if whole else "Over revisions",
+            tuple(_said(tables, about)),
+            tuple(_numbers(tables, facts)),
+            tuple(_pairs(tables, facts)) if whole else (),
         ),
         *_claims(tables, facts),
-        *_layers(tables, facts),
+        *layer_sections(tables, facts),
         _own(tables, facts),
         *((Section("Notes", tuple(about.notes)),) if about.notes else ()),
     )
@@ -72,14 +76,20 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tu
 
 def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
     """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
-    found = pooled(tables["findings"], facts.names)
-    said = {tuple(round(e.mean or 0.0, 9) for e in n.each) for one in found for n in one.numbers}
-    fresh = [
-        one
-        for one in _averages(tables["measures"], facts)
-        if not said >= {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
-    ]
-    return (*found, *fresh)
+    averages = list(_averages(tables["measures"], facts))
+    found = [one._replace(margin=_margin(one, averages)) for one in pooled(tables["findings"], facts.names)]
+    said = set().union(*map(_digits, found))
+    return (*found, *(one for one in averages if not said >= _digits(one)))
+
+
+def _digits(one: PooledFinding) -> set[tuple[float, ...]]:
+    """Every model's numbers, by which the same means are known in another finding."""
+    return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
+
+
+def _margin(one: PooledFinding, averages: Sequence[PooledFinding]) -> float | None:
+    """The margin of what is drawn by layer, where a finding has just its means over layers."""
+    return next((of.margin for of in averages if of.numbers and _digits(one) >= _digits(of)), None)
 
 
 def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFinding]:
@@ -96,17 +106,20 @@ def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFindi
                 means = {model: sum(v) / len(v) for model, v in components[name].items()}
                 each = tuple(Estimate(model, means[model]) for model in facts.names)
                 numbers.append(PooledNumber(name, each, mean_of(name, [means[model] for model in facts.names])))
-            label = f"{', '.join(filter(None, (panel, title)))}, mean over layers"
+            label = f"{', '.join(filter(None, (title, panel)))}, mean over layers"
             if numbers:
-                yield PooledFinding(
-                    f"mean_{asked[0].measure}", label, unit, "", (), "layer", asked[0].signed, tuple(numbers)
-                )
+                first = asked[0]
+                named = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
+                yield PooledFinding(*named, tuple(numbers), first.margin)
 
 
 def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
     parts = ", ".join(f"{n.name} {spoken(n.mean.mean, n.mean.low, n.mean.high, one.signed)}" for n in one.numbers)
     said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}."
-    return _finding(one, said, tuple(n.mean for n in one.numbers), "model")
+    compared = one.compared
+    side = paired_words(None if compared is None else compared.data(), "model")
+    found = _finding(one, f"{said}{side}", tuple(n.mean for n in one.numbers), "model")
+    return replace(found, comparison=side.strip(), compared=compared)
 
 
 def _over_revisions(one: PooledFinding, names: Sequence[str]) -> Finding:
@@ -139,6 +152,11 @@ def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Itera
     if facts.units != MODELS:
         yield "Intervals are each revision's own, over its texts or heads."
         return
+    if any(one.compared is not None for one in found):
+        yield (
+            "Queries, keys and values are compared by each model's own difference: t over models, Holm over the pairs of a measure, "
+            "and two one-sided tests for being alike. What comes of it speaks of the recipe."
+        )
     yield (
         "Intervals are 95 % of Student's t over models, and hold what differs between models of the recipe on these texts. "
         "They are not corrected for how many there are. All models have read the same texts, so that what other texts would "
@@ -161,7 +179,7 @@ def _numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
         drawn = tuple(
             layer_panel(title, bars, axis, True, "" if whole else "revision", units) for title, bars, units in panels
         )
-        caption = f"{_small(facts)}." if whole else "Every revision in its order, with its own 95 % interval."
+        caption = f"{small_signs(facts)}." if whole else "Every revision in its order, with its own 95 % interval."
         title = measure.replace("_", " ").capitalize()
         key = component_key(every, "0")
         yield Figure(
@@ -169,18 +187,40 @@ def _numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
         )
 
 
-def _small(facts: UnitsFacts) -> str:
-    """What signs are, where models are drawn beside their mean."""
-    n = words.several(len(facts.models), "model")
-    return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
+def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Table]:
+    """Paired differences of q, k and v over models, of what they are to be ranked by."""
+    rows = [
+        (
+            one.label,
+            f"{p.first} less {p.second}",
+            words.number(p.effect, True),
+            _between(p),
+            f"{p.p_holm:.2g}",
+            _side(p),
+        )
+        for one in _shared(tables, facts)
+        if one.compared is not None
+        for p in one.compared.pairs
+    ]
+    if rows:
+        columns = ("of", "difference", "mean", "95 %", "p, Holm", "reading")
+        yield Table(columns, tuple(rows), f"Paired by model, n = {len(facts.models)}", wrap=False)
+
+
+def _between(pair: PairedDifference) -> str:
+    return "–" if pair.low is None else f"{words.number(pair.low, True)} to {words.number(pair.high, True)}"
+
+
+def _side(pair: PairedDifference) -> str:
+    return "alike" if pair.alike else f"{pair.first} above {pair.second}" if pair.above else "not distinguished"
 
 
 PanelBars = tuple[str, list[Bar], list[Bar]]  # title, numbers, and what they are means of
 
 
 def _means(one: PooledFinding) -> list[PanelBars]:
-    bars = [Bar(_group(n.name), n.name, n.mean.mean or 0.0, n.mean.low, n.mean.high) for n in one.numbers]
-    return [(one.label, bars, [Bar(_group(n.name), n.name, e.mean or 0.0) for n in one.numbers for e in n.each])]
+    bars = [Bar(group_of_name(n.name), n.name, n.mean.mean or 0.0, n.mean.low, n.mean.high) for n in one.numbers]
+    return [(one.label, bars, [Bar(group_of_name(n.name), n.name, e.mean or 0.0) for n in one.numbers for e in n.each])]
 
 
 def _course(one: PooledFinding, facts: UnitsFacts) -> list[PanelBars]:
@@ -188,20 +228,10 @@ def _course(one: PooledFinding, facts: UnitsFacts) -> list[PanelBars]:
     panels: dict[str, list[Bar]] = {}
     for i, model in enumerate(facts.names):
         for n in one.numbers:
-            e, group = n.each[i], _group(n.name)
+            e, group = n.each[i], group_of_name(n.name)
             title = one.label if group == n.name else f"{one.label}, {n.name}"
-            panels.setdefault(title, []).append(Bar(group, _last(model), e.mean or 0.0, e.low, e.high))
+            panels.setdefault(title, []).append(Bar(group, last_name(model), e.mean or 0.0, e.low, e.high))
     return [(title, bars, []) for title, bars in panels.items()]
-
-
-def _group(name: str) -> str:
-    """What a number is drawn as: its component, or as what is none."""
-    return name if name in palette.GROUPS else "number"
-
-
-def _last(model: str) -> str:
-    """A revision's own name."""
-    return model.rpartition("@")[2]
 
 
 def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
@@ -233,110 +263,6 @@ def _verdict(row: Mapping[str, object] | None) -> str:
     return str(row["verdict"]) + (f" {words.number(effect, True)}" if isinstance(effect, float) else "")
 
 
-def _layers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
-    """Means over models at every layer; of revisions every layer's curve."""
-    figures, listed = [], []
-    titles = dict.fromkeys((one.title, one.unit) for one in facts.by_layer)
-    for title, unit in titles:
-        asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
-        spots = layer_values(tables["measures"], asked)
-        if not spots:
-            continue
-        figures.append(_layer_figure(spots, title, unit, facts, len(figures) + 1))
-        listed.append(_layer_table(spots, title, unit, facts))
-    if figures:
-        yield Section("Layer by layer", (), tuple(figures), tuple(listed))
-
-
-LayerSpots = dict[tuple[str, str, int], dict[str, float]]  # panel, component, layer -> value of each model
-
-
-def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure]) -> LayerSpots:
-    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean."""
-    found: LayerSpots = {}
-    for one in asked:
-        rows = measures.filter(
-            pl.col("measure") == one.measure, pl.col("layer").is_not_null(), pl.col("value").is_not_null()
-        )
-        if rows["at"].is_not_null().any():
-            rows = rows.filter(pl.col("at").is_null())
-        keys = ("model", "stack", "layer", "component", "group")
-        own = rows.filter(pl.col("head").is_null()).select(*keys, "value")
-        heads = rows.filter(pl.col("head").is_not_null()).group_by(keys).agg(pl.col("value").mean())
-        heads = heads.join(own, on=keys, how="anti", nulls_equal=True)
-        several = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
-        for row in pl.concat([own, heads]).sort(keys).iter_rows(named=True):
-            component = one.component or row["component"] or ""
-            parts = (
-                stack_words(row["stack"]) or row["stack"] if several["stack"] else "",
-                row["group"] if several["group"] else "",
-            )
-            plain = component in palette.GROUPS
-            panel = ", ".join(filter(None, (*parts, "" if plain else component)))
-            found.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
-    return found
-
-
-def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, number: int) -> Figure:
-    means, dots = _layer_bars(spots, facts)
-    every = [bar for of in means.values() for bar in of]
-    axis = frame_of([*every, *(bar for of in dots.values() for bar in of)], unit)
-    panels: tuple[Panel, ...] = tuple(
-        layer_panel(panel or "All layers", of, axis, True, "layer", dots.get(panel, ())) for panel, of in means.items()
-    )
-    caption = f"{title.capitalize()} by layer. "
-    caption += (
-        f"{_small(facts)} where all have the layer."
-        if facts.units == MODELS
-        else "A panel for each revision, in their order."
-    )
-    name = f"layers-{words.slug(title)}"
-    return Figure(
-        name,
-        f"Figure L{number}",
-        f"{title.capitalize()}, layer by layer",
-        caption + cut(every, axis),
-        panels,
-        component_key(every, "0"),
-    )
-
-
-def _layer_bars(spots: LayerSpots, facts: UnitsFacts) -> tuple[dict[str, list[Bar]], dict[str, list[Bar]]]:
-    """By panel the means over models and the models themselves; of revisions a panel each."""
-    means: dict[str, list[Bar]] = {}
-    dots: dict[str, list[Bar]] = {}
-    for (panel, component, layer), of in sorted(spots.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])):
-        if facts.units != MODELS:
-            for model in facts.names:
-                if model in of:
-                    named = ", ".join(filter(None, (_last(model), panel)))
-                    means.setdefault(named, []).append(Bar(component, str(layer), of[model]))
-            continue
-        mean = mean_of(component, list(of.values()))
-        means.setdefault(panel, []).append(Bar(component, str(layer), mean.mean or 0.0, mean.low, mean.high))
-        dots.setdefault(panel, []).extend(Bar(component, str(layer), value) for value in of.values())
-    order = {_last(model): i for i, model in enumerate(facts.names)}
-    return dict(sorted(means.items(), key=lambda item: order.get(item[0].partition(",")[0], 0))), dots
-
-
-def _layer_table(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts) -> Table:
-    rows = []
-    for (panel, component, layer), of in sorted(spots.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])):
-        place = ", ".join(filter(None, (panel, f"layer {layer}", component if component in palette.GROUPS else "")))
-        each = [words.number(of.get(model)) for model in facts.names]
-        if facts.units == MODELS:
-            mean = mean_of(component, list(of.values()))
-            each = [words.number(mean.mean), _ends(mean), *each]
-        rows.append((place, *each))
-    head = ("mean", "95 %") if facts.units == MODELS else ()
-    columns = ("where", *head, *(facts.names if facts.units == MODELS else map(_last, facts.names)))
-    return Table(columns, tuple(rows), f"{title.capitalize()}, {unit}", wrap=False)
-
-
-def _ends(one: Estimate) -> str:
-    return "–" if one.low is None else f"{words.number(one.low)} to {words.number(one.high)}"
-
-
 def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     """Each model's own numbers and a link to its own page."""
     link = Markup('<a href="{}">{}</a>: {}').format
@@ -352,7 +278,7 @@ def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     ]
     if facts.units == MODELS:
         rows.append(("mean", *(words.number(n.mean.mean, one.signed) for one, n in columns)))
-        rows.append(("95 %", *(_ends(n.mean) for _, n in columns)))
+        rows.append(("95 %", *(ends_said(n.mean) for _, n in columns)))
     names = ("model", *(f"{one.label}: {n.name}" for one, n in columns))
     turned = tuple(zip(names, *rows, strict=True))
     table = Table(tuple(turned[0]), tuple(turned[1:]), "Every model's numbers", wrap=False)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trisect.core.finding import Estimate, Finding
+from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.core.tables import NewRow
+from trisect.stats.compare import compare
 from trisect.stats.paired import Sample, summary, t_interval
 from trisect.stats.tested import finite
 
@@ -116,6 +117,13 @@ class PooledFinding(NamedTuple):
     per: str
     signed: bool
     numbers: tuple[PooledNumber, ...]
+    margin: float | None = None  # within which q, k and v are alike; null where they are not to be ranked
+
+    @property
+    def compared(self) -> Comparison | None:
+        """What models say of q, k and v by paired differences: t over models, Holm over the pairs."""
+        of = {n.name: [float(e.mean or 0.0) for e in n.each] for n in self.numbers if n.name in ("q", "k", "v")}
+        return compare(of, self.margin) if self.margin is not None and len(of) > 1 else None
 
 
 def pooled(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, ...]:

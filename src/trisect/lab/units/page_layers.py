@@ -1,0 +1,147 @@
+"""Of several models, layer by layer: means over models with their intervals, or every layer's course over revisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import polars as pl
+
+from trisect.core.finding import Estimate
+from trisect.lab.experiment import LayerMeasure
+from trisect.lab.units.names import MODELS
+from trisect.lab.units.pool import mean_of
+from trisect.lab.units.settings import UnitsFacts
+from trisect.report import format as words
+from trisect.report import palette
+from trisect.report.blocks import Table
+from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.panels import Figure, Panel
+from trisect.report.sheet import Section
+from trisect.report.subject import stack_words
+
+
+def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
+    """Means over models at every layer; of revisions every layer's curve."""
+    figures, listed = [], []
+    titles = dict.fromkeys((one.title, one.unit) for one in facts.by_layer)
+    for title, unit in titles:
+        asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
+        spots = layer_values(tables["measures"], asked)
+        if not spots:
+            continue
+        figures.append(_layer_figure(spots, title, unit, facts, len(figures) + 1))
+        listed.append(_layer_table(spots, title, unit, facts))
+    if figures:
+        yield Section("Layer by layer", (), tuple(figures), tuple(listed))
+
+
+LayerSpots = dict[tuple[str, str, int], dict[str, float]]  # panel, component, layer -> value of each model
+
+
+def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure]) -> LayerSpots:
+    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean."""
+    found: LayerSpots = {}
+    for one in asked:
+        rows = measures.filter(
+            pl.col("measure") == one.measure, pl.col("layer").is_not_null(), pl.col("value").is_not_null()
+        )
+        if rows["at"].is_not_null().any():
+            rows = rows.filter(pl.col("at").is_null())
+        keys = ("model", "stack", "layer", "component", "group")
+        own = rows.filter(pl.col("head").is_null()).select(*keys, "value")
+        heads = rows.filter(pl.col("head").is_not_null()).group_by(keys).agg(pl.col("value").mean())
+        heads = heads.join(own, on=keys, how="anti", nulls_equal=True)
+        several = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
+        for row in pl.concat([own, heads]).sort(keys).iter_rows(named=True):
+            component = one.component or row["component"] or ""
+            parts = (
+                stack_words(row["stack"]) or row["stack"] if several["stack"] else "",
+                row["group"] if several["group"] else "",
+            )
+            plain = component in palette.GROUPS
+            panel = ", ".join(filter(None, (*parts, "" if plain else component)))
+            found.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
+    return found
+
+
+def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, number: int) -> Figure:
+    whole, (means, dots) = facts.units == MODELS, _layer_bars(spots, facts)
+    every = [bar for of in means.values() for bar in of]
+    axis = frame_of([*every, *(bar for of in dots.values() for bar in of)], unit)
+    panels: tuple[Panel, ...] = tuple(
+        layer_panel(panel or "All layers", of, axis, True, "layer" if whole else "revision", dots.get(panel, ()))
+        for panel, of in means.items()
+    )
+    caption = f"{title.capitalize()} by layer. "
+    caption += f"{small_signs(facts)} where all have the layer." if whole else "Revisions in their order."
+    name = f"layers-{words.slug(title)}"
+    return Figure(
+        name,
+        f"Figure L{number}",
+        f"{title.capitalize()}, layer by layer",
+        caption + cut(every, axis),
+        panels,
+        component_key(every, "0"),
+    )
+
+
+def _layer_bars(spots: LayerSpots, facts: UnitsFacts) -> tuple[dict[str, list[Bar]], dict[str, list[Bar]]]:
+    """By panel the means over models and the models themselves; of revisions every layer's course."""
+    means: dict[str, list[Bar]] = {}
+    dots: dict[str, list[Bar]] = {}
+    for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
+        if facts.units != MODELS:
+            named = ", ".join(filter(None, (panel, f"layer {layer}")))
+            course = [
+                Bar(group_of_name(component), last_name(model), of[model]) for model in facts.names if model in of
+            ]
+            means.setdefault(named, []).extend(course)
+            continue
+        mean = mean_of(component, list(of.values()))
+        means.setdefault(panel, []).append(
+            Bar(group_of_name(component), str(layer), mean.mean or 0.0, mean.low, mean.high)
+        )
+        dots.setdefault(panel, []).extend(Bar(group_of_name(component), str(layer), value) for value in of.values())
+    return means, dots
+
+
+def _in_order(spot: tuple[tuple[str, str, int], Mapping[str, float]]) -> tuple[str, int, int]:
+    """Panels by name, then layers, then q, k and v."""
+    panel, component, layer = spot[0]
+    known = list(palette.GROUPS)
+    return panel, layer, known.index(component) if component in known else len(known)
+
+
+def _layer_table(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts) -> Table:
+    rows = []
+    for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
+        place = ", ".join(filter(None, (panel, f"layer {layer}", component if component in palette.GROUPS else "")))
+        each = [words.number(of.get(model)) for model in facts.names]
+        if facts.units == MODELS:
+            mean = mean_of(component, list(of.values()))
+            each = [words.number(mean.mean), ends_said(mean), *each]
+        rows.append((place, *each))
+    head = ("mean", "95 %") if facts.units == MODELS else ()
+    columns = ("where", *head, *(facts.names if facts.units == MODELS else map(last_name, facts.names)))
+    return Table(columns, tuple(rows), f"{title.capitalize()}, {unit}", wrap=False)
+
+
+def small_signs(facts: UnitsFacts) -> str:
+    """What signs are, where models are drawn beside their mean."""
+    n = words.several(len(facts.models), "model")
+    return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
+
+
+def group_of_name(name: str) -> str:
+    """What a number is drawn as: its component, or as what is none."""
+    return name if name in palette.GROUPS else "number"
+
+
+def last_name(model: str) -> str:
+    """A revision's own name."""
+    return model.rpartition("@")[2]
+
+
+def ends_said(one: Estimate) -> str:
+    """An interval in words."""
+    return "–" if one.low is None else f"{words.number(one.low)} to {words.number(one.high)}"
