@@ -83,6 +83,10 @@ class UnitsMeasure:
     one: Experiment[Any, Any]
     models: SeveralModels
 
+    def check(self, settings: Any) -> None:
+        """Raise TrisectError for settings that are wrong whatever the models are."""
+        self.one.check(settings)
+
     def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and over models means, intervals and claims.
 
