@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from typing import Any
 
 import polars as pl
 import pytest
@@ -172,7 +173,8 @@ def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path)
     rows = found.tables["sites"]
     curve = rows.filter(pl.col("measure") == "rewind_output_change").sort("at")["value"].to_list()
     assert not rows["measure"].str.contains("nats").any()
-    final, first = (trisect.load(bare / name) for name in ("last", "first"))
+    subjects: list[Any] = [trisect.load(bare / name) for name in ("last", "first")]
+    final, first = subjects
     batch = next(iter(final.batches(LINES)))
     y = final.outputs(batch).double()
     with torch.no_grad():

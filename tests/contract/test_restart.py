@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests import tinyhf, zoo
+from tests.contract.test_quantised import dynamic
 from torch import nn
 
 from trisect.core.subject import Batch, SharingSubject
@@ -18,7 +19,7 @@ from trisect.hf.interface_hook import record_interface
 from trisect.hf.load import Pretrained, load
 from trisect.hf.losses import row_scores
 from trisect.hf.restart import LEAST, Prefix, Restarts, mark_of_bits
-from trisect.hf.shared_passes import WHOLE, SharedPasses
+from trisect.hf.shared_passes import APART, WHOLE, SharedPasses
 from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
 from trisect.measure.ablation import put, zeros
 from trisect.measure.patching import hold_later, record
@@ -41,6 +42,55 @@ def shared(subject: Pretrained) -> SharedPasses:
 
 def writing(edit: EditedPass) -> Any:
     return {edit.address: put(edit.targets, zeros())}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "bare"])
+def test_several_edits_in_one_pass_are_those_of_one_at_a_time_to_rounding(name):
+    model = tinyhf.bert(head=False) if name == "bare" else getattr(tinyhf, name)()
+    subject = load(model, tinyhf.tokenizer(name != "gpt2"))
+    passes, single, ran = shared(subject), WholePasses(subject), []
+    assert passes.together == 1  # on a CPU
+    passes.together = 3
+    handle = model.register_forward_hook(lambda *_: ran.append(1))
+    texts = [(t, t) for t in TEXTS] if name == "bart" else TEXTS
+    for number, batch in enumerate(subject.batches(texts, 3, scored=True)):
+        clean, own = passes.score(batch), single.score(batch)
+        writers: list[Any] = []
+        for address in subject.addresses:
+            edits = [e for e in plan_edits(subject.shape, None, "head") if e.address == address]
+            writers = [put(e.targets, zeros()) for e in edits]
+            ran.clear()
+            made = passes.several(batch, writers, address, None, clean)
+            assert not number or len(ran) == -(-len(writers) // 3)
+            for writer, score in zip(writers, made, strict=True):
+                whole = single.score(batch, {address: writer}, None, own)
+                assert torch.allclose(score.total, whole.total, rtol=1e-4, atol=1e-5)
+                assert torch.equal(score.count, whole.count)
+                assert not torch.equal(score.total, clean.total)
+        kept: Any = {}
+        subject.each(batch, lambda trace, kept=kept: kept.update({trace.address: trace.weights}))
+        passes.begin(batch, kept)
+        held = passes.several(batch, writers, subject.addresses[-1], kept, clean)
+        alone = [single.score(batch, {subject.addresses[-1]: writer}, kept, own) for writer in writers]
+        assert all(torch.allclose(a.total, b.total, rtol=1e-4, atol=1e-5) for a, b in zip(held, alone, strict=True))
+    handle.remove()
+    assert passes.notes == ()
+
+
+def test_edits_are_made_one_at_a_time_where_rows_of_a_batch_are_not_independent():
+    """int8 maps that round by a whole call's range: another edit beside it moves an edit."""
+    subject = load(dynamic("llama"))
+    ids = torch.arange(6, 27).view(3, 7)
+    batch = subject.batch_of({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    passes, single = shared(subject), WholePasses(subject)
+    passes.together = 4
+    clean, address = passes.score(batch), subject.addresses[1]
+    writers = [put(e.targets, zeros()) for e in plan_edits(subject.shape, None, "head") if e.address == address]
+    for _ in range(2):
+        made = passes.several(batch, writers, address, None, clean)
+        whole = [single.score(batch, {address: writer}, None, clean) for writer in writers]
+        assert all(torch.equal(a.total, b.total) for a, b in zip(made, whole, strict=True))
+    assert passes.notes == (APART,)
 
 
 def spared(subject: Pretrained, passes: SharedPasses, batch: Any) -> list[int]:

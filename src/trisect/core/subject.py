@@ -269,6 +269,17 @@ class EditedPasses(Protocol):
         """As Subject's; one without edits also begins."""
         ...
 
+    def several(
+        self,
+        batch: Batch,
+        writers: Sequence[Writer],
+        address: Address,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        clean: RowScores | None = None,
+    ) -> list[RowScores]:
+        """The score under each of several edits of one call; those that share a pass are equal to single ones to rounding."""
+        ...
+
     def outputs(
         self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:

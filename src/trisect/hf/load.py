@@ -31,7 +31,7 @@ from trisect.hf.proof import Proof, evaluating, prove
 from trisect.hf.refusal import check_finite
 from trisect.hf.restart import Restarts
 from trisect.hf.rounding import check_weights, said_of_rounding
-from trisect.hf.shared_passes import SharedPasses
+from trisect.hf.shared_passes import TOGETHER, SharedPasses
 from trisect.hf.sides import find_sides, labelled
 from trisect.hf.sketches import CallLaws
 from trisect.hf.state import State, check_state, mark_of
@@ -242,7 +242,8 @@ class Pretrained:
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
-        return SharedPasses(self._proved, self.objective, self.restarts)
+        together = TOGETHER if self.desk.device.type == "cuda" else 1
+        return SharedPasses(self._proved, self.objective, self.restarts, together)
 
     @property
     def _proved(self) -> ProvedModel:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.core.subject import Batch, RowScores, Writer
+from trisect.core.subject import Batch, Parts, RowScores, Writer
 from trisect.core.trace import Address
 from trisect.hf.calls import Edits, edits_at
 from trisect.hf.forward import ProvedModel, run_forward
@@ -18,6 +19,11 @@ from trisect.hf.losses import first_tensor, output_at, row_scores
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
+APART = "Edits were made one at a time: several in one pass gave this model other numbers, since rows of its batch are not independent."
+# by how much of its size an answer may differ, for sums in another order
+ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+K = TypeVar("K")
+TOGETHER = 8  # edits of one call that share a pass on a GPU
 HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]]
 
 
@@ -27,11 +33,15 @@ class SharedPasses:
 
     Each place to begin from is compared with a whole pass once, bit for bit; where it differs, all passes are whole from then
     on. Models whose attention is followed by its products are always run as a whole.
+
+    Up to `together` edits of one call share a pass, in which the batch is there once for each: equal to one at a time to
+    rounding, which is looked at once for every call. That helps a GPU.
     """
 
     proved: ProvedModel
     objective: str
     restarts: Restarts
+    together: int = 1
     _batch: Batch | None = None
     _hold: HeldWeights | None = None
     _prefix: Prefix | None = None
@@ -39,7 +49,7 @@ class SharedPasses:
     @property
     def notes(self) -> tuple[str, ...]:
         """That passes were whole ones, where beginning later failed."""
-        return () if self.restarts.works else (WHOLE,)
+        return (*(() if self.restarts.works else (WHOLE,)), *(() if self.restarts.together else (APART,)))
 
     def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
         """One unedited pass, whose blocks' outputs are kept."""
@@ -55,6 +65,55 @@ class SharedPasses:
         """The model's own loss of one batch, row by row."""
         made = self._begun(batch, hold) if not write else self._edited(batch, write, hold)
         return row_scores(made, batch, self.objective, clean)
+
+    def several(
+        self,
+        batch: Batch,
+        writers: Sequence[Writer],
+        address: Address,
+        hold: HeldWeights | None = None,
+        clean: RowScores | None = None,
+    ) -> list[RowScores]:
+        """The score under each of several edits of one call."""
+        found: list[RowScores] = []
+        while len(found) < len(writers):
+            own = writers[len(found) : len(found) + max(1, self.together)]
+            made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
+            found += made or [self.score(batch, {address: writer}, hold, clean) for writer in own]
+        return found
+
+    def _together(
+        self,
+        batch: Batch,
+        writers: Sequence[Writer],
+        address: Address,
+        hold: HeldWeights | None,
+        clean: RowScores | None,
+    ) -> list[RowScores] | None:
+        """The scores from one pass over as many copies of the batch; null where it has to be one at a time."""
+        if not self.restarts.together or self.proved.proof.hook is not record_interface:
+            return None
+        count, rows = len(writers), len(batch.source.tokens)
+        edits = edits_at(self.proved.proof.addresses, {address: _each(writers)}, _copies(hold or {}, rows, count))
+        start = self._start(batch, edits_at(self.proved.proof.addresses, {address: writers[0]}, hold), hold)
+        if start is not None and start.last not in self.restarts.checked:
+            return None  # which a single one compares with a whole pass first
+        given = None if start is None else start._replace(given=_copies(start.given, rows, count))
+        try:
+            made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
+        except (RuntimeError, ValueError, IndexError, TypeError):  # inputs that are no rows of a batch
+            made = torch.empty(0)
+        if made.shape[0] != rows * count:
+            self.restarts.together = False
+            return None
+        order = self.proved.proof.addresses.index(address)
+        if order not in self.restarts.compared:
+            alone = first_tensor(self._edited(batch, {address: writers[-1]}, hold))
+            self.restarts.compared.add(order)
+            if not _near(made[-rows:], alone):
+                self.restarts.together = False
+                return None
+        return [row_scores(part, batch, self.objective, clean) for part in made.split(rows)]
 
     def outputs(
         self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
@@ -103,3 +162,39 @@ class SharedPasses:
         before, now = self._hold or {}, hold or {}
         changed = [order[a] for a in {*before, *now} if before.get(a) is not now.get(a)]
         return self._prefix.before(min([*edits.write, *changed]))
+
+
+def _each(writers: Sequence[Writer]) -> Writer:
+    """A writer for copies of a batch, the first to the first of them and so on."""
+
+    def write(parts: Parts) -> Parts:
+        split = zip(*(part.chunk(len(writers)) for part in parts), strict=True)
+        made = [writer(Parts(*own)) for writer, own in zip(writers, split, strict=True)]
+        return Parts(*(torch.cat(one) for one in zip(*made, strict=True)))
+
+    return write
+
+
+def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
+    """Whatever holds a batch's rows in its first axis, so many times one after the other."""
+    same: dict[int, Any] = {}  # one object stays one
+    for value in given.values():
+        if id(value) not in same:
+            same[id(value)] = _copied(value, rows, count)
+    return {name: same[id(value)] for name, value in given.items()}
+
+
+def _copied(value: Any, rows: int, count: int) -> Any:
+    if isinstance(value, Tensor):
+        return torch.cat([value] * count) if value.dim() and value.shape[0] == rows else value
+    return type(value)(_copied(one, rows, count) for one in value) if isinstance(value, (tuple, list)) else value
+
+
+def _near(made: Tensor, alone: Tensor) -> bool:
+    """Whether two answers are the same to rounding."""
+    if made.shape != alone.shape:
+        return False
+    kept = alone.isfinite() & made.isfinite()
+    size = float(alone[kept].abs().max()) if bool(kept.any()) else 0.0
+    same = bool((alone.isfinite() == made.isfinite()).all())
+    return same and bool(((made - alone)[kept].abs() <= ROUNDED[alone.dtype] * size).all())

@@ -50,6 +50,17 @@ class WholePasses(NamedTuple):
         """The subject's own."""
         return self.subject.score(batch, write, hold, clean)
 
+    def several(
+        self,
+        batch: Batch,
+        writers: Sequence[Writer],
+        address: Address,
+        hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None,
+        clean: RowScores | None = None,
+    ) -> list[RowScores]:
+        """One pass for each."""
+        return [self.score(batch, {address: writer}, hold, clean) for writer in writers]
+
     def outputs(
         self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[torch.Tensor, " B"] | None = None
     ) -> Float[torch.Tensor, "B T V"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,11 @@ def _passes(
         if kept is not None:
             subject.each(batch, lambda trace: kept.update({trace.address: trace.weights}))
             passes.begin(batch, kept)
-        edited = [
-            passes.score(batch, {e.address: put(e.targets, sources[e.address])}, _held(kept, e), clean) for e in edits
-        ]
+        edited: list[RowScores] = []
+        for (address, _), some in groupby(edits, lambda e: (e.address, e.routes)):
+            own = list(some)
+            writers = [put(e.targets, sources[address]) for e in own]
+            edited += passes.several(batch, writers, address, _held(kept, own[0]), clean)
     return clean, edited
 
 
