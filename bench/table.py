@@ -17,6 +17,7 @@ import checking
 import explorer
 import fleets
 import gpu
+import kernel
 import memory
 import norms
 import patching
@@ -35,6 +36,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 KEPT = PAGE.with_suffix(".json")  # every part's rows, with the day on which they were measured
 PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "step": step.rows,
+    "kernel": kernel.rows,
     "rewinding": rewinding.rows,
     "fleets": fleets.rows,
     "whole": whole.rows,
