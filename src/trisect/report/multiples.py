@@ -30,8 +30,12 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
     """What each finding says, as a folded table; null where there is nothing."""
-    cells = tuple((one.title or one.what or one.measure, one.words) for one in findings)
+    cells = tuple((_titled(one), one.words) for one in findings)
     return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
+
+
+def _titled(one: Finding) -> str:
+    return one.title or one.what or one.measure.replace("_", " ").capitalize()
 
 
 def _components(one: Finding) -> list[Estimate]:
@@ -44,7 +48,7 @@ def _components(one: Finding) -> list[Estimate]:
 def _panel(one: Finding, found: Sequence[Estimate]) -> Panel:
     """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
     unit = one.unit or "number"
-    names, title = [e.name for e in found], one.title or one.what or one.measure
+    names, title = [e.name for e in found], _titled(one)
     marks = [palette.mark(name) for name in names]
     means = [e.mean for e in found if e.mean is not None]
     room = AIR * (max(*means, 0.0) - min(*means, 0.0))

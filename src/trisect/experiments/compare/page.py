@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,6 +14,7 @@ from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.blocks import Bullets, Table
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet
@@ -38,7 +40,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} less {first}. {_pairing(facts)}"
     found = findings(tables, about)
     sections = (
-        Section("What differs", (*map(str, found), *_scope(tables["differences"], facts))),
+        _opening(found, tables["differences"], facts),
         *(_section(part, tables["differences"], facts) for part in facts.parts),
         *((Section("Notes", tuple(about.notes)),) if about.notes else ()),
     )
@@ -49,6 +51,16 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     texts = f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {_both(facts)}"
     ends = provenance(about, *own, ("Texts", texts), timed=False)
     return Sheet(f"{first} and {second}", "trisect · two models", lede, sections, ends)
+
+
+def _opening(found: Sequence[Finding], differences: pl.DataFrame, facts: CompareFacts) -> Section:
+    """Every difference of means over layers as a small panel, and the sentences in a folded table."""
+    first, second = words.called_apart(facts.models)
+    short = [replace(one, title=one.title.partition(",")[0].capitalize()) for one in found]
+    caption = f"{second} less {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals where there are such."
+    drawn, told = small_multiples("compare-short", "What differs", caption, short), sentences(found)
+    figures, tables = (drawn,) if drawn else (), (told,) if told else ()
+    return Section("What differs", tuple(_scope(differences, facts)), figures, tables)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:
@@ -121,10 +133,13 @@ def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts)
         figure for number, one in enumerate(_drawn(part, rows), 1) for figure in (_figure(part, *one, number, facts),)
     ]
     tables = [_table(title, unit, found, facts) for title, unit, found in _drawn(part, rows)]
-    link = Markup('<a href="{}">{}</a>: {}').format
-    said = zip(part.pages, words.called_apart(facts.models), part.findings, strict=True)
-    own = Bullets(tuple(link(page, name, " ".join(found)) for page, name, found in said), "Each by itself")
-    return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own,))
+    link = Markup('<a href="{}">{}</a>').format
+    said = list(zip(part.pages, words.called_apart(facts.models), part.findings, strict=True))
+    own = Bullets(tuple(link(page, name) for page, name, _ in said), "Each by itself")
+    found = tuple((name, one) for _, name, of in said for one in of)
+    caption = "What each page found"
+    told = Table(("model", "found"), found, caption, folded=True, label=f"{caption}: {part.name}", prose=True)
+    return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own, told))
 
 
 def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, DifferenceRows]]:

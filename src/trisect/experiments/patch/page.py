@@ -13,6 +13,8 @@ from trisect.experiments.patch.pictures import text_pair
 from trisect.experiments.patch.sites import SiteNumbers, best_sites, read_sites
 from trisect.experiments.patch.words import DOES, NUMBERS, RUNS, UNITS
 from trisect.report import format as words
+from trisect.report.blocks import TextBlock
+from trisect.report.multiples import sentences
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import FEW_TEXTS, spoken
@@ -41,7 +43,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         f"This speaks of this one model on these texts."
     )
     parts = (
-        Section("What came", tuple(_said(tables, about, sites)), tuple(draw(sites, facts))),
+        _opening(tables, about, sites),
         _pair_section(tables, sites),
         _numbers(sites, about),
     )
@@ -111,15 +113,29 @@ def _acting(sites: Sequence[SiteNumbers]) -> tuple[Finding, ...]:
     return (Finding("acts_as", said, "share", values, per="pair", signed=False),)
 
 
-def _said(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers]) -> Iterable[str]:
-    facts = about.facts
-    yield (
+def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers]) -> Section:
+    """What a pair is, what came in a sentence or one for each component, the drawings; numbers in words are folded."""
+    found, facts = findings(tables, about), about.facts
+    lead = [
         "A pair is a base and a donor text of as many tokens. The base is read with one part of the donor's in the place of its own, "
         "and the model goes on from there: what then changes is what that part says."
-    )
-    if facts.predicted and facts.how != "noise":
-        yield from _lessons([site for site in sites if site.how == "denoise"])
-    yield from map(str, findings(tables, about))
+    ]
+    predicted = facts.predicted and facts.how != "noise"
+    lead += _lessons([site for site in sites if site.how == "denoise"]) if predicted else []
+    largest = next((one for one in found if one.measure.startswith("largest_")), None)
+    if len(lead) == 1 and largest is not None:
+        most = max(largest.values, key=lambda e: abs(e.mean or 0.0))
+        what = NUMBERS[largest.measure.removeprefix("largest_")]
+        lead.append(
+            f"Most comes through {most.name}: {spoken(most.mean, most.low, most.high, largest.signed)}, {what}."
+        )
+    notes = tuple(TextBlock(one, "quiet") for one in _notes(tables, about))
+    told = sentences(found)
+    return Section("What came", tuple(lead), tuple(draw(sites, facts)), (told,) if told else (), blocks=notes)
+
+
+def _notes(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Iterable[str]:
+    facts = about.facts
     answered = tables["measures"].filter(pl.col("measure") == "answered")["value"].min()
     if isinstance(answered, float) and answered < FEW_ANSWERED:
         yield (
