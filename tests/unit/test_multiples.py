@@ -3,6 +3,7 @@
 from trisect.core.finding import Estimate, Finding
 from trisect.report.chart_rows import read_out
 from trisect.report.multiples import sentences, small_multiples
+from trisect.report.palette import mark
 
 FREEZING = Finding(
     "freezing",
@@ -43,3 +44,10 @@ def test_every_sentence_stands_in_a_folded_table():
     assert table.closed
     assert table.rows == (("Freezing", "highest at v@1."), ("Sites", "at v@6."), ("alone", "of v alone."))
     assert sentences(()) is None
+
+
+def test_pairs_that_are_compared_have_signs_of_their_own():
+    looks = {mark(pair) for pair in ("q-k", "k-v", "q-v")}
+    assert len(looks) == 3
+    assert mark("q-k") == mark("q+k")
+    assert mark("v-o") == mark("anything")

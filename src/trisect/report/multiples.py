@@ -40,7 +40,7 @@ def _titled(one: Finding) -> str:
 
 def _components(one: Finding) -> list[Estimate]:
     """The numbers of a finding that are of components alone, in the order of their signs; empty for fewer than two."""
-    found = {e.name: e for e in one.values if e.mean is not None and e.name in palette.GROUPS}
+    found = {e.name: e for e in one.values if e.mean is not None and e.name.replace("-", "+") in palette.GROUPS}
     groups = component_groups([Bar(name, "", 0.0) for name in found])
     return [found[name] for name in groups] if len(found) > 1 else []
 

@@ -55,8 +55,11 @@ def layer_shape(position: int) -> str:
 
 
 def mark(group: str) -> Mark:
-    """Colour and shape of a group of components such as `q` or `q+k`; unknown groups share one of their own."""
-    return GROUPS.get(group) or BLOCKS.get(group, OTHER)
+    """Colour and shape of a group of components such as `q` or `q+k`; unknown groups share one of their own.
+
+    A pair that is compared, such as `q-k`, has those of both together.
+    """
+    return GROUPS.get(group.replace("-", "+")) or BLOCKS.get(group, OTHER)
 
 
 def ramp(share: float, stops: Sequence[str] = VIRIDIS) -> str:
