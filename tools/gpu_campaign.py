@@ -46,7 +46,8 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
     study = (*trisect, "study", "paper", "--corpus", corpus, *device, "--out", str(out / "paper"), "--quiet")
     study += ("--workers", "0", *TINY, "--fleet", "2") if dry else ()
     seed = () if dry else ("--seeds", "1")
-    tests = ("tests/property/test_training_laws.py", "tests/property/test_accelerated_laws.py")
+    laws = ("training", "accelerated", "edit", "rewind")
+    tests = tuple(f"tests/property/test_{name}_laws.py" for name in laws)
     sizes = ("bench/gpu.py", "--sizes", str(out / "sizes" / "sizes.json"), *(("--tiny",) if dry else ()))
     found = [
         Piece("tests", (*python, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *tests)),

@@ -222,6 +222,18 @@ def test_edits_held_and_shared_over_all_members_at_once_are_those_held_stretch_b
     assert torch.equal(apart.flat, together.flat)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_an_accelerator_edits_of_all_kinds_train_as_on_a_cpu():
+    """Without dropout, whose masks each device draws otherwise; in float64."""
+    runs = [still(one, OPTIMIZERS[1]) for one in EDITED]
+    here, there = (Trainer(runs, CORPUS, device, dtype=torch.float64) for device in ("cpu", "cuda"))
+    for _ in range(5):
+        here.step()
+        there.step()
+    torch.testing.assert_close(there.flat.cpu(), here.flat, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_is_tied_stays_equal_to_the_bit_and_starts_as_its_first_component(optimizer):
     training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1], weight_decay=0.1)

@@ -63,6 +63,21 @@ def test_exact_rewinding_is_full_evaluation_of_every_blend(dtype, place, seed):
     assert curve.row_nats.sum(1) / curve.row_tokens.sum() == pytest.approx(curve.loss_nats, abs=1e-12)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("place", ["q@1", "v@2", "q+k+v@1-2"])
+def test_on_an_accelerator_rewinding_finds_what_a_cpu_finds(place):
+    site, first, last = Site.parse(place).resolve(2, 2), parameters(1, torch.float64), parameters(2, torch.float64)
+    found = []
+    for device in ("cpu", "cuda"):
+        one, other = bare(first.to(device)), bare(last.to(device))
+        pieces = evaluation_pieces(CORPUS, tiny.TRAINING, "valid", (), device)
+        final = {n: v[None] for n, v in other.items()}
+        found.append(evaluate_variants(final, tiny.MODEL, pieces, site, blend(one, other, GRID.tolist())))
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 999), rank=st.integers(0, 9), scale=st.sampled_from([1e-3, 1.0, 30.0]))
