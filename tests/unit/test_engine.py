@@ -5,15 +5,17 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from tests.jobs import Walk, read_start, walk
 
 from trisect.core.machine import Machine
+from trisect.engine import processes
 from trisect.engine.here import Here
 from trisect.engine.jobs import JobDesk, statement
 from trisect.engine.processes import Processes
-from trisect.engine.protocol import Job, Said
+from trisect.engine.protocol import Done, Job, Said
 from trisect.engine.start import crew, open_engine
 from trisect.engine.worker import serve
 
@@ -108,3 +110,58 @@ def test_a_crew_is_one_a_core_and_one_for_a_gpu():
     assert crew(Machine(), "cpu") == Machine().cores()
     assert crew(Machine(), "cuda") == 1
     assert [crew(Machine(workers=n), device) for n in (0, 3) for device in ("cpu", "cuda")] == [0, 0, 3, 3]
+
+
+def _walked(tmp_path, name: str) -> tuple[int, list[dict]]:
+    """Two jobs on an engine of its own: how many processes were started, and what came of them."""
+    started, done = list[object](), list[Done]()
+    own = processes._Worker.__init__
+    (tmp_path / "start.txt").write_text("0.5")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(processes._Worker, "__init__", lambda *given: (started.append(given), own(*given))[1])
+        engine = Processes(1, tmp_path / name)
+        for number in (1, 2):
+            refs = {"start": engine.put(tmp_path / "start.txt")}
+            engine.submit(number, Job(walk.name, statement(Walk("w", 1)), (), "home"), refs)
+            while len(done) < number:
+                engine.events(60.0, lambda event: done.append(event.what) if isinstance(event.what, Done) else None)
+        found = [{name: Path(str(content)).read_text() for name, content in what.files.items()} for what in done]
+        engine.close()
+    return len(started), found
+
+
+def _kept() -> list[processes._Worker]:
+    return processes._IDLE.get() or []
+
+
+@pytest.fixture
+def jobs_of_the_tests(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+def test_a_worker_serves_one_engine_after_the_other_while_it_is_kept(tmp_path, jobs_of_the_tests):
+    with processes.kept_workers():
+        first, one = _walked(tmp_path, "a")
+        (worker,) = _kept()
+        with processes.kept_workers():  # as in a study that is a part of a dissection
+            again, other = _walked(tmp_path, "b")
+        assert (first, again) == (1, 0)
+        assert one == other
+        assert worker._process.poll() is None
+        worker._process.kill()  # one that has ended is not used
+        worker._process.wait()
+        assert _walked(tmp_path, "c") == (1, one)
+        assert worker not in (_kept())
+        (worker,) = _kept()
+    assert worker._process.poll() is not None
+    assert [_walked(tmp_path, name)[0] for name in "de"] == [1, 1]
+
+
+def test_a_worker_that_has_a_job_is_not_kept(tmp_path, jobs_of_the_tests):
+    with processes.kept_workers():
+        engine = Processes(1, tmp_path / "a")
+        (tmp_path / "start.txt").write_text("0.5")
+        refs = {"start": engine.put(tmp_path / "start.txt")}
+        engine.submit(1, Job(walk.name, statement(Walk("w", 1)), (), "home"), refs)
+        engine.close()
+        assert _kept() == []

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +24,24 @@ from trisect.engine.protocol import Done, Event, Failed, Files, Job, Lost, Ref, 
 COMMAND = ("-P", "-W", "ignore", "-m", "trisect.engine.worker")  # what Python runs in each of them
 
 Message = dict[str, Any] | None  # a line of a worker; null when there will be no more
+Lines = queue.Queue[tuple["_Worker", Message]]
+_IDLE: ContextVar[list[_Worker] | None] = ContextVar("idle", default=None)
+
+
+@contextlib.contextmanager
+def kept_workers() -> Iterator[None]:
+    """While the context lasts, an engine that closes leaves its idle workers to the next one; all of them end with it."""
+    if _IDLE.get() is not None:
+        yield
+        return
+    idle: list[_Worker] = []
+    token = _IDLE.set(idle)
+    try:
+        yield
+    finally:
+        _IDLE.reset(token)
+        for worker in idle:
+            worker.stop()
 
 
 class Processes:
@@ -31,7 +50,7 @@ class Processes:
     def __init__(self, workers: int, folder: Path) -> None:
         self._workers, self._folder = workers, folder
         self._team: list[_Worker] = []
-        self._lines: queue.Queue[tuple[_Worker, Message]] = queue.Queue()
+        self._lines: Lines = queue.Queue()
 
     def put(self, value: Path) -> Ref:
         """The path itself: workers read the same disk."""
@@ -46,10 +65,20 @@ class Processes:
         worker = next((w for w in self._team if w.job is None), None)
         if worker is None:
             assert len(self._team) < self._workers, "more jobs than slots"
-            worker = _Worker(self._lines, len(self._team) + 1)
+            worker = self._idle() or _Worker(self._lines, len(self._team) + 1)
             self._team.append(worker)
         paths = {name: ref.key for name, ref in refs.items()}
         worker.give(number, {"job": asdict(job), "refs": paths, "folder": str(self._folder.absolute())})
+
+    def _idle(self) -> _Worker | None:
+        """A worker that an engine before this one left; null where there is none that lives."""
+        idle = _IDLE.get()
+        while idle:
+            worker = idle.pop()
+            if worker.move(self._lines):
+                return worker
+            worker.stop()
+        return None
 
     def events(self, timeout: float, tell: Callable[[Event], None]) -> None:
         """Wait for a line of a worker, then take all that there are."""
@@ -74,9 +103,13 @@ class Processes:
             tell(Event(number, what))
 
     def close(self) -> None:
-        """Kill the workers and remove what they left."""
+        """Kill the workers, but for idle ones that are kept for the next engine, and remove what they left."""
+        idle = _IDLE.get()
         for worker in self._team:
-            worker.stop()
+            if idle is not None and worker.job is None:
+                idle.append(worker)
+            else:
+                worker.stop()
         self._team.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -96,7 +129,7 @@ def _files(paths: dict[str, str]) -> Files:
 class _Worker:
     """One worker process, with a thread that passes on its lines; `job` is the number of the job that it does."""
 
-    def __init__(self, lines: queue.Queue[tuple[_Worker, Message]], number: int) -> None:
+    def __init__(self, lines: Lines, number: int) -> None:
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
@@ -116,7 +149,7 @@ class _Worker:
                 f"Free some memory, or space in {tempfile.gettempdir()}, or use --workers 0: everything in one process.",
             ) from error
         self.job: int | None = None
-        self._lines = lines
+        self._lines, self._ended, self._moving = lines, False, threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -127,7 +160,15 @@ class _Worker:
                 if not isinstance(message, dict):
                     break
                 self._lines.put((self, message))
-        self._lines.put((self, None))
+        with self._moving:
+            self._ended = True
+            self._lines.put((self, None))
+
+    def move(self, lines: Lines) -> bool:
+        """Have another engine be told; false where the worker has ended, which only the engine before was told."""
+        with self._moving:
+            self._lines = lines
+            return not self._ended and self._process.poll() is None
 
     def give(self, number: int, order: dict[str, Any]) -> None:
         assert self._process.stdin

@@ -26,6 +26,8 @@ def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
 
     for line in lines:
         order = json.loads(line)
+        if order["folder"] not in nodes:  # of another stage: what the one before has read is not needed any more
+            nodes.clear()
         node = nodes.setdefault(order["folder"], Node(Path(order["folder"])))
         refs = {name: Path(path) for name, path in order["refs"].items()}
         job = Job(**order["job"] | {"begins": tuple(order["job"]["begins"])})

@@ -17,6 +17,7 @@ from trisect.core.files import canonical, digest, read_record, write_json
 from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
+from trisect.engine.processes import kept_workers
 from trisect.experiments.dissect.evidence import Line, as_table
 from trisect.experiments.dissect.look import PAGE, explored, tutorial
 from trisect.experiments.dissect.parts import PARTS
@@ -62,7 +63,8 @@ class DissectWork:
     def measure(self, bench: Bench) -> Measured[DissectFacts]:
         """Run what is not finished yet, and put together what all parts found."""
         done: dict[DissectPart, Results] = {}
-        with live.whole("dissect", {part.name: part.seconds for part in PARTS}, self.machine.quiet) as pace:
+        costs = {part.name: part.seconds for part in PARTS}
+        with kept_workers(), live.whole("dissect", costs, self.machine.quiet) as pace:
             known = Notes.read(bench.folder)
             noted = replace(known, pages=planned_pages(self.settings))
             if noted != known:
