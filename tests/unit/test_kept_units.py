@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -249,6 +250,17 @@ def test_nothing_stays_where_nothing_was_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(units_run, "write_unit", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         weigh(asked(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path, monkeypatch):
+    def full(self, *given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(StudyError, match="The disk is full"):
+            weigh(asked(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -61,8 +61,11 @@ class UnitStore:
             shutil.rmtree(root)
         if not root.exists():
             scratch = folder / f"{KEPT}.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
-            write_json(scratch / ABOUT, {"experiment": experiment})
-            scratch.replace(root)
+            try:
+                write_json(scratch / ABOUT, {"experiment": experiment})
+                scratch.replace(root)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
         for old in root.glob(f"{HALF}*"):
             shutil.rmtree(old)
         return cls(root)
