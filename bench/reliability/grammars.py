@@ -169,7 +169,7 @@ def as_json(rng: random.Random, body: Any) -> bytes:
 def experiment(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A statement of an experiment."""
     body = json.loads((model / "experiment.json").read_text())
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(0, 3)):
         body = replaced(rng, body)
     (place / "e.json").write_bytes(as_json(rng, body))
     return ["plan", str(place / "e.json")]

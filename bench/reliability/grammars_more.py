@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from grammars import KINDS, NASTY, VALUES, as_json, copied, hurt, hurt_one, replaced, words
@@ -112,7 +113,9 @@ def annotation(rng: random.Random, place: Path, model: Path) -> list[str]:
         shutil.copytree(model / "texts", place / "text", dirs_exist_ok=True)
         file = rng.choice(sorted(p for p in folder.rglob("*") if p.is_file() and p.name != ".lock"))
         if file.suffix == ".json":
-            write_json(file, replaced(rng, json.loads(file.read_text())["body"]))
+            body = replaced(rng, json.loads(file.read_text())["body"])
+            with suppress(ValueError):  # NaN, which such a file cannot hold: it is left whole
+                write_json(file, body)
         else:
             file.write_bytes(hurt(rng, file.read_bytes().decode("latin-1")))
     command = ["corpus", "annotate", str(place / "text"), "--pipeline", str(model / "pipeline")]

@@ -40,6 +40,21 @@ def commands(locked: Path) -> list[list[str]]:
         ["profile", model, "--corpus", str(locked)],
         ["rewind", model, "--initial", "a", "--final", "b", "--corpus", str(locked)],
         ["ask", model, "Where was Ann born?"],
+        ["serve", model, "--port", "0"],
+        ["compare", model, model, "--text", "a"],
+        ["norms", model, str(locked / "other"), "--text", "a"],
+        ["similarity", model, *out],
+        ["profile", "no/model", "--corpus", "embedded", *out],
+        ["patch", "no/model", "--pairs", str(locked / "p.jsonl")],
+        ["patch", "no/model", "--base", "a", "--donor", "b", *out],
+        ["align", "no/model", "--source", str(locked / "a"), "--target", str(locked / "b")],
+        ["erase", "no/model", "--corpus", str(locked)],
+        ["profile", "no/model", "--corpus", str(locked)],
+        ["rewind", "no/model", "--initial", "a", "--final", "b", "--text", "a", *out],
+        ["explore", "no/model", "a text", "--out", str(locked / "page.html")],
+        ["study", "roles", *out],
+        ["study", "induction", "--corpus", str(locked)],
+        ["plan", str(locked / "x.json")],
     ]
 
 

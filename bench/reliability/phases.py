@@ -46,7 +46,7 @@ def phase(frame: FrameType | None) -> str:
         _, found, place = frame.f_code.co_filename.partition("/src/trisect/")
         if found:
             page = place.startswith("experiments/") and place.rpartition("/")[2].startswith(("page", "figures"))
-            own = place.split("/")[1] if place.startswith("experiments/") else ""
+            own = place.split("/")[1] if place.startswith("experiments/") and place.count("/") > 1 else ""
             kind = kind or (
                 "drawing" if page else next((words for start, words in KINDS if place.startswith(start)), "")
             )

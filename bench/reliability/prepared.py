@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,18 +13,23 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+TRISECT = [sys.executable, "-m", "trisect.cli"]
 TRANSLATION = {"layers": 1, "width": 16, "heads": 2, "epochs": 1, "inner": 16, "pieces": 200}
 RECALL = {"layers": 1, "width": 16, "heads": 2, "pretraining_epochs": 1, "epochs_after": 1, "epochs_without": 1}
 
 
 class Call(NamedTuple):
-    """A command: its name here, and what does it into a folder. `ending` is the share of kills after which it is called to its end."""
+    """A command: its name here, and what does it into a folder; `words` are those of a command line, without --out.
+
+    `ending` is the share of kills after which it is called to its end.
+    """
 
     name: str
     do: Callable[[Path], object]
     resumes: bool = False
     workers: bool = False
     ending: float = 0.3
+    words: Sequence[str] = ()
 
 
 def _line(words: list[str], out: Path) -> None:
@@ -92,15 +97,19 @@ def calls(place: Path) -> list[Call]:
         "compare": ["compare", gpt2, second, *texts, "--limit", "4"],
         "theory": ["theory", "average"],
     }
-    staged = [Call(name, partial(_line, words)) for name, words in lines.items()]
+
+    def of(name: str, words: list[str], resumes: bool = False, workers: bool = False, ending: float = 0.3) -> Call:
+        return Call(name, partial(_line, words), resumes, workers, ending, words)
+
+    staged = [of(name, words) for name, words in lines.items()]
     study = str(place / "study.json")
     return [
         *staged,
-        Call("annotate", partial(_annotate, annotate), resumes=True),
-        Call("study", partial(_line, ["study", study, "--workers", "0"]), resumes=True, ending=0.3),
-        Call("study, workers", partial(_line, ["study", study, "--workers", "2"]), True, True, 0.3),
-        Call("translate-train", partial(_line, ["translate-train", "--seeds", "1,", "--workers", "0", *some(TRANSLATION)]), True),
-        Call("recall", partial(_line, ["recall", "--seeds", "1,", "--workers", "0", *some(RECALL)]), True),
+        Call("annotate", partial(_annotate, annotate), resumes=True, words=annotate),
+        of("study", ["study", study, "--workers", "0"], True),
+        of("study, workers", ["study", study, "--workers", "2"], True, True),
+        of("translate-train", ["translate-train", "--seeds", "1,", "--workers", "0", *some(TRANSLATION)], True),
+        of("recall", ["recall", "--seeds", "1,", "--workers", "0", *some(RECALL)], True),
         Call("dissect", _dissect, resumes=True, ending=0.1),
     ]  # fmt: skip
 
@@ -122,7 +131,7 @@ def others(place: Path) -> list[Call]:
             "Where was Ann born?",
         ],
     }
-    return [Call(name, partial(_bare, words)) for name, words in lines.items()]
+    return [Call(name, partial(_bare, words), words=words) for name, words in lines.items()]
 
 
 def prepare(place: Path) -> None:

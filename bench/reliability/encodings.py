@@ -1,0 +1,132 @@
+"""Every command under other encodings, with a closed standard output, in a folder not named in ASCII, on texts with control characters.
+
+python bench/reliability/encodings.py [--only norms,serve]   (status 1 where anything went wrong)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from prepared import TRISECT, Call, calls, others, prepare
+
+CONTROL = ("\x00", "\x01", "\x1b", "\ufffe", "\x7f", "\u202e")
+LOCALE = ("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "LC_ALL", "LANG")
+ASCII = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+WAYS: Mapping[str, tuple[dict[str, str], str]] = {
+    "latin-1": ({"PYTHONIOENCODING": "latin-1"}, ""),
+    "names in ASCII alone": (ASCII, ""),
+    "standard output closed": ({}, ">&-"),
+    "control characters": ({}, ""),
+}
+LONGEST = 300
+
+
+def run(words: list[str], way: str, work: Path, ends: bool = True) -> tuple[int, str]:
+    """A command's status and what it said; one that does not end by itself is interrupted when it says where it is."""
+    environment, shell = WAYS[way]
+    own = {k: v for k, v in os.environ.items() if k not in LOCALE} | environment
+    command = ["sh", "-c", f'exec "$0" "$@" {shell}', *TRISECT, *words] if shell else [*TRISECT, *words]
+    said = work / "said"
+    with said.open("wb") as file:
+        process = subprocess.Popen(command, cwd=work, env=own, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        if not ends:
+            end = time.monotonic() + LONGEST
+            while b"http" not in said.read_bytes() and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.1)
+                if shell and time.monotonic() > end - LONGEST + 60:  # what it says goes nowhere
+                    break
+            process.send_signal(signal.SIGINT)
+        try:
+            status = process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+    return status, said.read_bytes().decode("latin-1")
+
+
+def spoil(place: Path) -> None:
+    """Put control characters into every text that commands read."""
+    for path in (*place.glob("texts/*.txt"), place / "a", place / "b"):
+        words = path.read_text().split(" ")
+        for number, character in enumerate(CONTROL):
+            words[(7 * number + 1) % len(words)] += character
+        path.write_text(" ".join(words), encoding="utf-8")
+    for path in place.glob("bank/*.conllu"):
+        text = path.read_text()
+        for number, character in enumerate(CONTROL):
+            text = text.replace(f"\tw{number + 1}\tw{number + 1}\t", f"\tw{number + 1}{character}\tw{number + 1}\t", 2)
+        path.write_text(text, encoding="utf-8")
+
+
+def unshown(folder: Path) -> list[str]:
+    """Pages and figures with a character that XML has not."""
+    files = [*folder.rglob("*.html"), *folder.rglob("*.svg")]
+    return [path.name for path in files if any(c in path.read_text(encoding="utf-8") for c in CONTROL[:4])]
+
+
+def wrong_with(way: str, status: int, said: str, out: Path) -> str:
+    """What is not as it should be; empty where nothing is."""
+    lines = said.strip().splitlines()
+    parts = any(line.startswith("trisect: ") for line in lines) and lines[-1].startswith("  ")
+    if "Traceback" in said or status < 0:
+        return f"status {status}: {said[-500:]}"
+    if status == 2 and parts and way in ("names in ASCII alone", "control characters"):
+        return "" if way == "control characters" or "PYTHONUTF8=1" in said else said[-300:]
+    if status != 0:
+        return f"status {status}: {said[-500:]}"
+    return f"not XML: {found[:3]}" if out.exists() and (found := unshown(out)) else ""
+
+
+def every(place: Path) -> list[Call]:
+    """Every command, those that leave a folder first."""
+    roles = ["study", "roles", "--seeds", "1,", "--epochs", "1", "--workers", "0"]
+    serve = Call("serve", lambda _: None, words=["serve", str(place / "gpt2"), "--text", "w1 w2"])
+    return [*calls(place), Call("roles", lambda _: None, words=roles), serve, *others(place)]
+
+
+def names(place: Path) -> list[str]:
+    """Their names; empty for what is no command line, or reads what another one has left."""
+    return [one.name if one.words and one.name not in ("ask", "check a run", "report") else "" for one in every(place)]
+
+
+def main() -> int:
+    """Every command in every way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    only = set(filter(None, parser.parse_args().only.split(",")))
+    seen: Counter[str] = Counter()
+    failed = 0
+    with tempfile.TemporaryDirectory() as root:
+        plain, spoilt = Path(root) / "caf\xe9 \u6f22", Path(root) / "control"
+        for place in (plain, spoilt):
+            prepare(place)
+        spoil(spoilt)
+        for number, name in enumerate(names(plain)):
+            for way in WAYS if name and (not only or name in only) else ():
+                place = spoilt if way == "control characters" else plain
+                call, out = every(place)[number], place / f"out {way} {name}"
+                leaves = number <= len(calls(place))
+                words = [*call.words, *(["--out", str(out)] if leaves else [])]
+                status, said = run(words, way, Path(root), name != "serve")
+                status = 0 if name == "serve" and status in (130, -signal.SIGINT) else status
+                wrong = wrong_with(way, status, said, out)
+                seen[f"{way}: {'refused' if status else 'ended well'}"] += 1
+                failed += bool(wrong)
+                print("WRONG" if wrong else "ok   ", way, name, wrong, flush=True)
+    for what, number in seen.items():
+        print(f"{number:5} {what}")
+    print(f"{failed} went wrong")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
