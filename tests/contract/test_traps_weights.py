@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests import fooling
+from tests import fooling, zoo
 from tests.fooling import WIDTH, Fooling
 from torch import nn
 
@@ -236,3 +236,17 @@ def test_what_depends_on_the_position_is_named_where_models_are_checked():
     one = load(Fooling(q=by_log), inputs=fooling.ids())
     assert "layer 1, q: at position 1 q is 1.31 times what" in one.proof.notes()[0]
     assert one.projections()[0].w_q is None
+
+
+@pytest.mark.parametrize("between", [4, WIDTH])
+def test_of_maps_one_behind_the_other_neither_is_w_o(between):
+    """o(b(a(output))): a alone, of low rank or square, would be the wrong matrix."""
+    model: Any = zoo.build("llama")
+    for layer in model.model.layers:
+        own = layer.self_attn.o_proj
+        first, second = nn.Linear(own.in_features, between, False), nn.Linear(between, own.in_features, False)
+        layer.self_attn.o_proj = nn.Sequential(first, second, own)
+    found = load(zoo.sharpen(model)).proof.found[0].projections
+    assert found.w_o is None
+    words = "what model.layers.0.self_attn.o_proj.0 makes of the output enters model.layers.0.self_attn.o_proj.1 before it leaves"
+    assert found.origins["o"].words.startswith(words)

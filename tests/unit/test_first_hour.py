@@ -37,6 +37,11 @@ def test_a_reading_says_what_it_is_in_one_line(reading):
     assert repr(reading.traces[0]) == "<Trace of layer 1: 2 rows, 4 heads, 5 queries × 5 keys>"
 
 
+def test_a_loaded_model_prints_no_tensors(gpt2):
+    assert repr(gpt2) == "Pretrained(name='GPT2LMHeadModel', objective='causal', options=('MODEL',), remarks=())"
+    assert "tensor(" not in repr(gpt2.proof)
+
+
 def test_a_trace_is_found_by_its_words_its_address_and_its_site(reading, bart):
     for where in ("layer 2", Address("plain", 2), "k@2", Site.parse("q@2")):
         assert reading[where] is reading.traces[1]

@@ -62,16 +62,16 @@ class Pretrained:
     """
 
     name: str
-    model: nn.Module
-    tokenizer: Any
+    model: nn.Module = field(repr=False)
+    tokenizer: Any = field(repr=False)
     objective: str
-    proof: Proof
-    desk: Desk
-    state: State | None = None
+    proof: Proof = field(repr=False)
+    desk: Desk = field(repr=False)
+    state: State | None = field(default=None, repr=False)
     options: tuple[str, ...] = (ANY,)
     remarks: tuple[str, ...] = ()
     restarts: Restarts = field(default_factory=Restarts, repr=False)
-    images: ImageDesk | None = None
+    images: ImageDesk | None = field(default=None, repr=False)
     others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
     @property

@@ -107,6 +107,9 @@ def find_output(
     if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, made, allowed):
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
         return Output(Origin("mixed", words), passed=passed)
+    if made is not None and (next_map := _entered(record, passed, made, owner)) is not None:
+        words = f"what {passed.name} makes of the output enters {next_map} before it leaves {owner}, so that neither alone is W_O"
+        return Output(Origin("mixed", words), passed=passed)
     same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
     law = map_law(passed.name, passed.nth, passed.map())
     time_first = not torch.equal(
@@ -121,6 +124,14 @@ def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left
     made = next((one.made for one in left if one.name == owner and one.uses > index), ())
     alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
     return next(alike, made[0] if made else None)
+
+
+def _entered(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> str | None:
+    """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
+    if not owner or _reaches(made, passed):
+        return None
+    later = (p for p in record.passed if p is not passed and p.calls == passed.calls and p.name.startswith(f"{owner}."))
+    return next((p.name for p in later if _same(p.x.detach(), passed.leaf)), None)
 
 
 def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:

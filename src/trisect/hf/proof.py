@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -68,7 +68,7 @@ class Proof:
     hook: CallHook
     words: str
     addresses: tuple[Address, ...]
-    found: tuple[CallWeights, ...]
+    found: tuple[CallWeights, ...] = field(repr=False)
     laws: tuple[Law, ...]
     shape: Shape
     unread: tuple[UnreadAttention, ...] = ()
