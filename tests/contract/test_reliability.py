@@ -32,6 +32,7 @@ from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import _note
 from trisect.experiments.study.tasks import fleet_name
 from trisect.lab.folder import Folder
+from trisect.lab.jobs import run_jobs
 from trisect.report.sheet import Sheet
 from trisect.text import arrays
 
@@ -287,6 +288,43 @@ def test_an_evaluation_waits_for_a_baseline_that_is_trained_again(copy, monkeypa
     trisect.study(ONE, out=copy.path, workers=2, quiet=True)
     assert seen[0] == [("train", True), ("cut", False), ("rewind", False)]
     assert seen[1] == [("train", True), ("cut", True), ("rewind", True)]
+
+
+@pytest.mark.parametrize("which", ["evaluations/*/rewind*", "runs/freeze*/run.json"])
+def test_a_finished_file_that_disappears_while_the_study_runs_is_computed_again(whole, copy, monkeypatch, which):
+    left, gone = next(copy.path.glob("evaluations/*/cut*")), next(copy.path.glob(which))
+    left.unlink()
+    monkeypatch.setattr("trisect.experiments.study.run.run_jobs", deleting(gone, times=1))
+    assert_same(run(copy.path), whole)
+    assert gone.exists()
+
+
+def test_one_that_disappears_again_and_again_is_named(copy, monkeypatch):
+    left, gone = next(copy.path.glob("evaluations/*/cut*")), next(copy.path.glob("evaluations/*/rewind*"))
+    left.unlink()
+    monkeypatch.setattr("trisect.experiments.study.run.run_jobs", deleting(gone, times=9))
+    with pytest.raises(StudyError) as caught:
+        run(copy.path)
+    assert caught.value.args == (
+        f"{gone} is not there any more.",
+        "It was finished, and disappeared while the study was running.",
+        "Find out what deletes it, then call 'trisect study' again: only what is missing is done.",
+    )
+    monkeypatch.undo()
+    assert trisect.Study(copy.path).tables
+
+
+def deleting(path, times):
+    """Jobs as they are run, and then a finished file is deleted, as often as that."""
+    left = [times]
+
+    def run_them(*given):
+        run_jobs(*given)
+        left[0] -= 1
+        if left[0] >= 0:
+            path.unlink()
+
+    return run_them
 
 
 def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):

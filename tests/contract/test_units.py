@@ -20,7 +20,7 @@ import trisect
 from trisect.claims import judge_sampled
 from trisect.claims.heads import Against, judge_heads
 from trisect.claims.models import HEAD_BY_HEAD, judge_over_models
-from trisect.core.errors import ModelError, SpecError
+from trisect.core.errors import ModelError, SiteError, SpecError
 from trisect.core.finding import Estimate, Finding
 from trisect.core.steps import shown_by
 from trisect.core.tables import frame, read_table
@@ -33,6 +33,7 @@ from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
 from trisect.lab.units.page_layers import layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
+from trisect.lab.units.sites import check_sites
 from trisect.papers import matrices, norms_revised
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
@@ -345,6 +346,50 @@ def test_a_model_that_is_not_there_is_met_before_any_is_measured(folder, three, 
     with pytest.raises(ModelError, match="copy has the weights of step9"):
         trisect.ablate([folder / "step9", folder / "step10", copy], TEXTS, out=tmp_path / "out", quiet=True)
     assert opened == []
+
+
+@pytest.fixture
+def deep(tmp_path):
+    """A model of one layer more than the others."""
+    config: Any = tinyhf.gpt2().config
+    config.n_layer = tinyhf.LAYERS + 1
+    model: Any = type(tinyhf.gpt2())(config)
+    model.save_pretrained(tmp_path / "deep")
+    tinyhf.tokenizer(False).save_pretrained(tmp_path / "deep")
+    return tmp_path / "deep"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("command", ["ablate", "patch"])
+def test_a_site_that_only_the_second_model_lacks_is_met_before_any_is_measured(
+    folder, deep, tmp_path, monkeypatch, command, workers
+):
+    monkeypatch.setattr("trisect.lab.units.run.write_unit", None)
+    monkeypatch.setattr("trisect.lab.units.run.run_jobs", None)
+    given: dict[str, Any] = {"sites": "v@3", "out": tmp_path / "out", "workers": workers, "quiet": True}
+    given |= {"texts": TEXTS} if command == "ablate" else {"base": "w1 w2 w3", "donor": "w1 w4 w3"}
+    with pytest.raises(SiteError) as caught:
+        getattr(trisect, command)([deep, folder / "step9"], **given)
+    assert caught.value.args == (
+        "The site 'v@3' lies outside the model: layer 3.",
+        "step9: The model has layers 1, 2 with 4 heads.",
+        "Choose a layer that attends.",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_of_one_shape_are_not_opened_for_their_sites(folder, deep, monkeypatch):
+    opened: list[Any] = []
+    monkeypatch.setattr(ModelSource, "open", lambda source: opened.append(source.model) or load(source.model))
+    models = [folder / "step9", folder / "step10", deep]
+    sources = [ModelSource(model) for model in models]
+    check_sites(asked(*models), sources, at_once=False)
+    check_sites(asked(*models, sites=("v@2",)), sources[:2], at_once=True)
+    assert opened == []
+    check_sites(asked(*models, sites=("v@2",)), sources, at_once=False)
+    assert opened == [deep]
+    check_sites(asked(*models, sites=("v@2",)), sources, at_once=True)
+    assert opened == [deep, folder / "step9", deep]
 
 
 def test_the_same_weights_in_other_files_are_met_when_they_are_opened(folder, tmp_path):

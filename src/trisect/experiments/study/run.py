@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from trisect.experiments.study.numerics import TrainedSoFar, check_precision, ch
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
-from trisect.experiments.study.tasks import Task, fleet_name, is_done
+from trisect.experiments.study.tasks import Task, fleet_name, is_done, left_by
 from trisect.experiments.study.track import check_tracker, log_path, read_logged, tracking
 from trisect.experiments.study.work import StudyWork
 from trisect.lab.driver import conclude
@@ -70,16 +70,18 @@ class PreparedStudy:
         _note(folder, plan, device, ledger, 0.0)
         _keep_corpus(folder, plan)
         _sweep(folder, ledger)
-        tasks = make_tasks(plan, folder, ledger)
         try:
             with tracking(machine.track, folder, ledger["experiment"]["name"], ledger["runs"]) as track:
-                _run(tasks, folder, ledger, device, machine, track)
+                for tasks in _rounds(plan, folder, ledger):
+                    _run(tasks, folder, ledger, device, machine, track)
         except BaseException:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 _note(folder, plan, device, ledger, time.monotonic() - began)
             raise
         _note(folder, plan, device, ledger, time.monotonic() - began)
-        return measured(folder)
+        found = measured(folder)
+        _check_whole(plan, folder, ledger)  # tables are made of the files that are there
+        return found
 
 
 def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
@@ -132,6 +134,24 @@ def _run(
         device,
         folder.path,
     )
+
+
+def _rounds(plan: Plan, folder: Folder, ledger: LedgerData) -> Iterator[list[Task]]:
+    """What is not done, then once more what has gone in the meantime: a finished file that somebody deleted."""
+    yield make_tasks(plan, folder, ledger)
+    if lost := make_tasks(plan, folder, ledger):
+        yield lost
+
+
+def _check_whole(plan: Plan, folder: Folder, ledger: LedgerData) -> None:
+    """Raise StudyError naming the first file that a finished task has left and that is not there any more."""
+    lost = [path for task in make_tasks(plan, folder, ledger) for path in left_by(task, folder) if not path.exists()]
+    if lost:
+        given = f"{lost[0]} is not there any more" + (f", nor are {len(lost) - 1} files like it." if lost[1:] else ".")
+        known = "It was finished, and disappeared while the study was running."
+        raise StudyError(
+            given, known, "Find out what deletes it, then call 'trisect study' again: only what is missing is done."
+        )
 
 
 def _sweep(folder: Folder, ledger: LedgerData) -> None:

@@ -76,9 +76,14 @@ def fleet_name(runs: tuple[str, ...]) -> str:
 
 def is_done(task: Task, folder: Folder) -> bool:
     """Whether all that the task leaves behind is there."""
+    return all(path.exists() for path in left_by(task, folder))
+
+
+def left_by(task: Task, folder: Folder) -> list[Path]:
+    """The files that say that a task is done."""
     if task.kind == "train":
-        return all(folder.run(run).exists() for run in task.runs)
-    return folder.evaluation(task.runs[0], task.kind, task.site, task.label).exists()
+        return [folder.run(run) for run in task.runs]
+    return [folder.evaluation(task.runs[0], task.kind, task.site, task.label)]
 
 
 @dataclass(frozen=True)

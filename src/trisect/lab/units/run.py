@@ -33,6 +33,7 @@ from trisect.lab.units.measuring import UnitMeasured, read_unit, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
 from trisect.lab.units.settings import UnitsFacts, UnitsResult
+from trisect.lab.units.sites import check_sites
 from trisect.lab.units.travel import encoded, write_texts
 from trisect.lab.versions import versions
 from trisect.report.format import slug
@@ -180,6 +181,8 @@ class UnitsMeasure:
             return files_mark(unit.source.model, unit.source.revision, unit.source.remote_code)
 
         left = [one for one in units if not store.has(one.key, one.asked, numerics, lambda one=one: weights(one))]
+        if workers.engine != "ray":  # this machine need not hold the models of a cluster
+            check_sites(settings, [one.source for one in left], workers.away)
         if workers.away:
             texts = None if bench.given_texts is None else store.root / f"{TEXTS}.jsonl"
             if bench.given_texts is not None and texts is not None and left:
