@@ -191,7 +191,7 @@ def test_texts_of_one_article_are_resampled_together(folders, tmp_path):
             folders["fused"],
             "step0",
             "step2",
-            Texts(name, lambda: iter(many), articles=marks and (lambda: (i // 4 for i in range(len(many))))),
+            Texts(name, lambda: iter(many), articles=(lambda: (i // 4 for i in range(len(many)))) if marks else None),
             sites=["v@1"],
             points=3,
             exact=True,

@@ -71,8 +71,17 @@ def test_texts_of_one_document_are_resampled_together(bert, tmp_path):
         if name == "apart":
             for file in bank.iterdir():
                 file.write_text(file.read_text().replace("# newdoc", "# none"))
-        many = FEW | {"limit": 24}
-        found[name] = trisect.erase(model, bank, labels=["pos"], sites=["v@1"], out=tmp_path / f"{name}-out", **many)
+        found[name] = trisect.erase(
+            model,
+            bank,
+            labels=["pos"],
+            sites=["v@1"],
+            out=tmp_path / f"{name}-out",
+            draws=2,
+            limit=24,
+            tokens=400,
+            quiet=True,
+        )
     apart, together = (
         found[name].tables["measures"].filter(measure="erase_excess_nats").row(0, named=True) for name in found
     )
