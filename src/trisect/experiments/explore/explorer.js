@@ -122,9 +122,9 @@ class Explorer {
   }
 
   // The spelling of the place, as everywhere in trisect: attn@3.h5, enc.attn@2.
-  site() {
-    const { stack, layer } = this.facts;
-    return `${stack === "plain" ? "" : `${stack}.`}attn@${layer}${this.head < 0 ? "" : `.h${this.head + 1}`}`;
+  site(n = this.n, head = this.head) {
+    const { stack, layer } = this.manifest.layers[n];
+    return `${stack === "plain" ? "" : `${stack}.`}attn@${layer}${head < 0 ? "" : `.h${head + 1}`}`;
   }
 
   // The cell to begin with: the largest between two different words of the text itself.

@@ -20,10 +20,11 @@ function build(app) {
   const walk = make("div", { class: "x-walk" }, button("‹", "Head before", () => app.go(-1)), app.step, button("›", "Next head", () => app.go(1)));
   const bar = make("div", { class: "x-bar" }, walk, app.stackSwitch?.element || "", heads, make("div", { class: "x-search" }, app.count, app.field));
 
+  const save = saversOf(app);
   app.about = make("div", { class: "x-about" });
   const grids = make("section", { class: "x-section" }, make("div", { class: "x-head" }, make("h2", {}, "Every head"), scale.element),
     make("p", { class: "x-quiet" }, "Layers down, heads across; last, each layer as a whole, on a scale of its own. Rows: query tokens; columns: attended tokens. Click one to open it."),
-    make("div", { class: "x-pairs" }, ...app.grids.map(({ element }) => element)), app.about);
+    make("div", { class: "x-pairs" }, ...app.grids.map(({ element }) => element)), save.heads, app.about);
 
   app.title = make("h2", { class: "x-title" });
   app.spot = make("p", { class: "x-said x-spot" });
@@ -33,15 +34,22 @@ function build(app) {
   app.zoomAll = button("All", "Show all tokens", () => app.zoom(null));
   const tools = make("div", { class: "x-tools" }, app.zoomOut, app.zoomIn, app.zoomAll);
   const maps = make("section", { class: "x-section x-maps" }, make("div", { class: "x-head" }, make("h3", {}, "Token by token"), tools),
-    make("div", { class: "x-pairs" }, ...app.plots.map(({ element }) => element)));
+    make("div", { class: "x-pairs" }, ...app.plots.map(({ element }) => element)), save.map);
 
   const turn = segmented("Direction", [[false, "takes from"], [true, "gives to"]], false, (value) => app.turnRound(value));
   const texts = make("section", { class: "x-section x-texts" },
     make("div", { class: "x-head" }, make("h3", {}, "The text"), make("div", { class: "x-turn" }, make("span", { class: "x-quiet" }, "A token"), turn.element)),
-    app.readers.element, make("div", { class: "x-pairs" }, ...app.texts.map(({ element }) => element)));
+    app.readers.element, make("div", { class: "x-pairs" }, ...app.texts.map(({ element }) => element)), save.text);
+  app.cell.element.append(save.cell);
 
   app.aloud = make("div", { class: "x-unseen", role: "status", "aria-live": "polite" });
   app.root.replaceChildren(bar, grids, make("div", { class: "x-open" }, app.opened, texts, maps, app.cell.element), app.aloud);
+}
+
+// What a head's weights or norms are shared out among, or those of its layer on average.
+function sharesOf(facts, kind, head) {
+  const own = facts.shares[kind];
+  return head < 0 ? own[0].map((_, c) => own.reduce((sum, row) => sum + row[c], 0) / own.length) : own[head];
 }
 
 // What a head's weights and norms are shared out among, as a small table with bars.
@@ -49,7 +57,7 @@ function describe(app, n, head, preview = false) {
   const { shares, stack } = app.manifest.layers[n];
   const used = app.manifest.kinds.map((_, c) => c).filter((c) => stack !== "cross" || c === 0 || c === 4); // places compare within one text only
   const rows = KINDS.filter((kind) => shares[kind]).map((kind) => {
-    const own = head < 0 ? shares[kind][0].map((_, c) => shares[kind].reduce((sum, row) => sum + row[c], 0) / shares[kind].length) : shares[kind][head];
+    const own = sharesOf(app.manifest.layers[n], kind, head);
     const cells = used.map((c) => {
       const share = own[c];
       const bar = make("span", { class: "x-bar-value" });

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trisect.experiments.explore.settings import ExploreFacts
 
 HERE = Path(__file__).parent
-ROOMS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "explorer.js", "frame.js")
+ROOMS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "save.js", "explorer.js", "frame.js")
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Document:
@@ -43,7 +43,7 @@ def html(picture: ExplorerPicture) -> str:
     return template.fill(
         HERE / "explorer.html",
         style(),
-        template.closed(*(HERE / name for name in (*ROOMS, "page.js"))),
+        template.closed(template.SAVE, *(HERE / name for name in (*ROOMS, "page.js"))),
         picture=picture,
         model=words.called(picture.model),
         summary=summary(picture),
@@ -56,7 +56,7 @@ def html(picture: ExplorerPicture) -> str:
 
 def script() -> str:
     """The explorer's script, as it stands in the page and in notebooks alike."""
-    return "".join(template.read(HERE / name) for name in ROOMS)
+    return "".join(map(template.read, (template.SAVE, *(HERE / name for name in ROOMS))))
 
 
 def style() -> str:

@@ -1,6 +1,4 @@
 // Draw: elements, words with subscripts, numbers, scales and signs.
-const NS = "http://www.w3.org/2000/svg";
-
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);

@@ -20,7 +20,7 @@ class Lab {
     const [beta, ...others] = this.fields.map(({ element }) => element);
     root.querySelector(".lab-body").replaceChildren(
       beta, make("div", { class: "controls" }, ...others, back), this.said,
-      savers(this, () => rows(this, this.inputs, this.state)),
+      savers({ name: () => this.name, drawing: () => drawings(this), table: () => rows(this, this.inputs, this.state) }),
       make("div", { class: "panels" }, ...this.panels.map(({ element }) => element), make("div", { class: `numbers after-${this.panels.length}` }, make("h3", {}, "The numbers"), this.readings)),
     );
     this.update();

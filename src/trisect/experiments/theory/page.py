@@ -88,7 +88,7 @@ def html(draws: KeyDraws) -> str:
     return template.fill(
         HERE / "theory.html",
         template.read(template.STYLE) + template.read(HERE / "theory.css"),
-        template.closed(*(HERE / name for name in ROOMS)),
+        template.closed(template.SAVE, *(HERE / name for name in ROOMS)),
         {"rich": rich, "figures": figures},
         results=results,
         draws=Markup(packed(draws)),
