@@ -182,6 +182,19 @@ def test_what_is_damaged_is_named_and_can_be_made_again(done, tmp_path):
     assert again.tables["answers"].equals(done.tables["answers"])
 
 
+@pytest.mark.parametrize("which", ["plain-1-fine-tuning", "pretrained-1-pretraining"])
+def test_losses_that_are_gone_are_made_again(done, tmp_path, which):
+    """Else the table of losses would be smaller, without a word."""
+    out = tmp_path / "r"
+    shutil.copytree(done.folder, out)
+    (out / "losses" / f"{which}.json").unlink()
+    model = f"models/{which.rpartition('-')[0].removesuffix('-fine')}/model.safetensors"
+    again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
+    assert again.tables["metrics"].equals(done.tables["metrics"])
+    assert again.tables["answers"].equals(done.tables["answers"])
+    assert (out / model).read_bytes() == (done.folder / model).read_bytes()
+
+
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
     with pytest.raises(StudyError, match=r"is no finite number(.|\n)*Give a lower rate"):
         trisect.recall(out=tmp_path, settings=TINY | {"pretraining_rate": 1e30, "clip": 1e30}, workers=0, quiet=True)

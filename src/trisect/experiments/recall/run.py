@@ -30,9 +30,8 @@ from trisect.experiments.recall.settings import (
     choose_recipe,
 )
 from trisect.experiments.recall.survival import survival_measures
-from trisect.experiments.recall.training import MODELS, STAGES, Lesson, RecallFolder
+from trisect.experiments.recall.training import MODELS, Lesson, RecallFolder
 from trisect.experiments.recall.work import LessonWork
-from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
@@ -96,7 +95,7 @@ class RecallWork:
         write_json(place.plan, plan.data())
         write_json(place.people, asdict(self.people))
         lessons = [Lesson(m, s) for s in plan.seeds for m in MODELS if m != "left-out" or self.people.left_out]
-        left = [one for one in lessons if not (is_model(place.model(one)) and place.answers(one).exists())]
+        left = [one for one in lessons if not place.is_done(one)]
         longest = sorted(left, key=lambda one: -one.seconds)
         works = [LessonWork(one, place, self.recipe, self.device) for one in longest]
         plan = work(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
@@ -178,9 +177,9 @@ def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> CardData
 def _losses(place: RecallFolder, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
     rows = []
     for one in lessons:
-        for stage in STAGES:
+        for stage in one.stages:
             path = place.losses(one, stage)
-            for epoch, loss in enumerate(read_json_list(path, _again(path)) if path.exists() else [], start=1):
+            for epoch, loss in enumerate(read_json_list(path, _again(path)), start=1):
                 rows.append(
                     {
                         "run": f"{one.model}/{stage}/{one.seed}",

@@ -55,6 +55,11 @@ class Lesson:
         """What it takes, against other lessons."""
         return 1.0 if self.model == "plain" else 10.0
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Its trainings, in their order."""
+        return STAGES[1:] if self.model == "plain" else STAGES
+
     def world(self, people: People) -> People:
         """What this model may read of all there is."""
         return people.without(people.left_out) if self.model == "left-out" else people
@@ -95,6 +100,14 @@ class RecallFolder:
     def answers(self, lesson: Lesson) -> Path:
         """What a model answered, and what of it survives without q, k or v."""
         return inside(self.path, "answers", f"{lesson.title}.json")
+
+    def is_trained(self, lesson: Lesson) -> bool:
+        """Whether a model is there, and the losses of each of its trainings."""
+        return is_model(self.model(lesson)) and all(self.losses(lesson, stage).exists() for stage in lesson.stages)
+
+    def is_done(self, lesson: Lesson) -> bool:
+        """Whether all that a lesson leaves behind is there."""
+        return self.is_trained(lesson) and self.answers(lesson).exists()
 
     def own(self) -> list[Path]:
         """Every folder that a recall experiment writes into."""
@@ -140,7 +153,7 @@ def _open_people(path: Path) -> People:
 def take(lesson: Lesson, place: RecallFolder, recipe: RecallRecipe, people: People, device: str, emit: Emit) -> None:
     """Do of a lesson what is not done yet: pretrain, fine-tune, answer. What is done is on the disk, whole."""
     world = lesson.world(people)
-    if not is_model(place.model(lesson)):
+    if not place.is_trained(lesson):
         _train(lesson, place, recipe, people, world, device, emit)
     if not place.answers(lesson).exists():
         emit(1 - ANSWERING, "answering")
@@ -159,7 +172,7 @@ def _train(
     mask, padding, pretrained = tokenizer.mask_token_id, tokenizer.pad_token_id, lesson.model != "plain"
     # every schedule counts the lines of the whole text, so that leaving some out changes nothing else
     lines = len(people.lines)
-    if pretrained and is_model(place.base(lesson)):
+    if pretrained and is_model(place.base(lesson)) and place.losses(lesson, STAGES[0]).exists():
         load_weights(model, place.base(lesson))
     elif pretrained:
         texts = [ids_of(line.text, tokenizer) for line in world.lines]

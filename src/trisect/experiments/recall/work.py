@@ -41,9 +41,9 @@ class LessonWork:
         """It goes on from the model that is trained, else from what pretraining left and the training under way."""
         model, base = self.place.model(self.lesson), self.place.base(self.lesson)
         states = [self.place.state(self.lesson, stage) for stage in STAGES]
-        there = (
-            [model] if is_model(model) else [*([base] if is_model(base) else []), *(s for s in states if s.exists())]
-        )
+        losses = [self.place.losses(self.lesson, stage) for stage in self.lesson.stages]
+        done = [model] if self.place.is_trained(self.lesson) else [base] if is_model(base) else []
+        there = [*done, *(path for path in (*losses, *states) if path.exists())]
         return JobOrder(
             teach,
             RecallJob(self.lesson.model, self.lesson.seed, self.recipe.data(), self.device),
