@@ -53,7 +53,11 @@ class EraseSettings:
         int, Setting("Labelled positions of the train split that erasers are fitted to, about.", low=2, option="")
     ] = FITTED
     shrinkage: Annotated[
-        bool, Setting("Shrink the covariance that erasers whiten by; off: as the positions have it.")
+        bool,
+        Setting(
+            "The covariance that erasers whiten by is shrunk; with --no-shrinkage it is as the positions have it.",
+            option="no-shrinkage",
+        ),
     ] = True
     batch: BatchSize = 8
     seed: Seed = 0

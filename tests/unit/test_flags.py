@@ -1,0 +1,43 @@
+"""Flags of every experiment: a recorded command gives the settings back, and command line and Python have one default."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import make_dataclass, replace
+from typing import Annotated, Any
+
+import click
+import pytest
+
+from trisect.cli.options import parameters_of, parsed
+from trisect.core.fields import Declared, build, flat
+from trisect.experiments import EXPERIMENTS
+from trisect.lab.command import command_of
+from trisect.lab.experiment import Experiment
+
+FLAGS = [
+    pytest.param(experiment, one, id=f"{experiment.name}-{one.name}")
+    for experiment in EXPERIMENTS
+    for one in flat(experiment.settings)
+    if one.kind is bool and one.words
+]
+
+
+def alone(one: Declared) -> type[Any]:
+    """Settings of that flag alone."""
+    hint: Any = Annotated[bool, one.setting]
+    return make_dataclass("Alone", [(one.name, hint | None if one.optional else hint, one.default)], frozen=True)
+
+
+def from_words(settings: type[Any], words: list[str]) -> Any:
+    context = click.Command("alone", params=parameters_of(settings)).make_context("alone", words)
+    return build(settings, parsed(settings, context.params))
+
+
+@pytest.mark.parametrize(("experiment", "one"), FLAGS)
+def test_a_flag_comes_back_from_the_recorded_command(experiment: Experiment[Any, Any], one: Declared):
+    settings = alone(one)
+    for value in (True, False):
+        words = shlex.split(command_of(replace(experiment, settings=settings), settings(value)))[2:]
+        assert getattr(from_words(settings, words), one.name) is value
+    assert bool(getattr(from_words(settings, []), one.name)) is bool(one.default)
