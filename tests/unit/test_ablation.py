@@ -14,15 +14,17 @@ from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
-from trisect.core.finding import Comparison, Estimate
+from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
+from trisect.experiments.ablate.page import lead
 from trisect.experiments.ablate.settings import ABLATE
 from trisect.lab.driver import read_about, render
 from trisect.lab.passes import compare_components, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
+from trisect.report.format import number
 from trisect.report.subject import paired_words
 
 WORDS = tiny.corpus().vocabulary
@@ -159,7 +161,33 @@ def test_texts_of_one_article_are_resampled_and_paired_together(tmp_path):
     alone = "All texts are of one article: intervals are over its texts, and speak of it alone."
     assert alone in results["one"].notes
     assert results["one"].about.facts.articles is None
+    lone = replace(made([*many, WORDS[7]], "lone"), articles=lambda: iter([0] * len(many) + [1]))
+    left = trisect.ablate(OWN, lone, sites="v@1", out=tmp_path / "lone", quiet=True)
+    assert alone in left.notes  # the other article has no token to predict
+    assert left.about.facts.articles is None
+    assert left.tables["measures"].filter(measure="loss_change_nats")["low"].is_not_null().all()
     assert read_about(ABLATE, tmp_path / "together").facts.articles == 6
+
+
+@pytest.mark.parametrize(("means", "kind"), [((-0.3, -0.2, -0.1), "most"), ((-0.3, 0.1, 0.1), "above")])
+def test_the_first_sentence_has_every_components_number_and_names_none_that_was_not_tested(layers, means, kind):
+    edits = plan_edits(OWN.shape, None, "layer")
+    own = dict(zip("qkv", means, strict=True))
+    draw = np.random.default_rng(0).normal(0, 0.001, (8, len(edits)))
+    data = compare_components(edits, draw + [own[edit.site.components[0]] for edit in edits])
+    assert data is not None
+    compared = Comparison.of(data)
+    assert compared.kind == kind
+    values = tuple(Estimate(name, value) for name, value in own.items())
+    facts = replace(layers.about.facts, articles=4)
+    (said,) = lead([Finding("mean_change", "", "nats", values, compared=compared)], facts)
+    sizes = ", ".join(f"{name} {number(value, True)}" for name, value in own.items())
+    assert (
+        said
+        == f"Averaged over layers, the loss changes by {sizes}\u00a0nats. Paired by article: {compared.words('article')}."
+    )
+    whole = lead([Finding("mean_change", "", "share", values)], replace(facts, objective="output"))
+    assert whole[0].endswith("of the output's squared length.")
 
 
 def test_heads_alone_have_no_mean_over_layers(tmp_path):

@@ -18,11 +18,6 @@ class Articles(NamedTuple):
     numbers: Int[np.ndarray, " N"] | None
     notes: tuple[str, ...] = ()
 
-    @property
-    def count(self) -> int | None:
-        """How many articles are drawn; null where texts are."""
-        return None if self.numbers is None else int(self.numbers.max()) + 1
-
     def sums(self, table: Float[np.ndarray, "N C"], kept: Iterable[int]) -> Float[np.ndarray, "A C"]:
         """Rows of texts (`kept` says of which) added up by article, without articles that have none; as they are where texts are drawn."""
         if self.numbers is None:
@@ -33,21 +28,23 @@ class Articles(NamedTuple):
         return found
 
 
-def marked_articles(given: Iterable[int | None]) -> Articles:
-    """Articles as a reader marked them, texts before the first heading being one of their own.
+def marked_articles(given: Iterable[int | None], kept: Iterable[int]) -> Articles:
+    """Articles as a reader marked them, texts before the first heading being one of their own; texts that are not `kept` do not count.
 
     Where none is marked, or all texts are of one article, texts are drawn.
     """
-    marks = list(given)
+    marks, counted = list(given), list(kept)
     if all(one is None for one in marks):
         return Articles(None)
-    numbers = np.unique([-1 if one is None else one for one in marks], return_inverse=True)[1]
-    if not numbers.any():
+    own = np.array([-1 if one is None else one for one in marks])
+    known = np.unique(own[counted])
+    numbers = np.searchsorted(known, own).clip(max=max(len(known) - 1, 0))  # of texts that do not count: any
+    if len(known) < 2:
         return Articles(None, ("All texts are of one article: intervals are over its texts, and speak of it alone.",))
-    return Articles(numbers, (f"Texts of one article are resampled together: {int(numbers.max()) + 1:,} articles.",))
+    return Articles(numbers, (f"Texts of one article are resampled together: {len(known):,} articles.",))
 
 
-def find_articles(texts: Texts, count: int) -> Articles:
-    """Articles of the first `count` texts."""
+def find_articles(texts: Texts, count: int, kept: Iterable[int] | None = None) -> Articles:
+    """Articles of the first `count` texts, of which those `kept` count (null: all)."""
     given = [] if texts.articles is None else list(islice(texts.articles(), count))
-    return marked_articles(given) if len(given) == count else Articles(None)
+    return marked_articles(given, range(count) if kept is None else kept) if len(given) == count else Articles(None)

@@ -113,8 +113,8 @@ class Tally:
         return np.stack(kept)
 
     def articles(self, texts: Texts) -> Articles:
-        """Which article each text that was counted is of."""
-        return find_articles(texts, max(self.texts) + 1)
+        """Which article each text is of; those of which no token is predicted do not count."""
+        return find_articles(texts, max(self.texts) + 1, self.kept)
 
     def left_out(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
         """A note on the texts that are not in the table."""

@@ -121,20 +121,23 @@ def _answer(found: Sequence[Finding], changes: Sequence[Change], facts: AblateFa
     shown = (*((drawn,) if drawn else ()), *_figures(known, facts))
     whole = sentences(found)
     notes = tuple(TextBlock(one, "quiet") for one in said)
-    return Section("What breaks", _lead(found, facts), shown, (whole,) if whole else (), blocks=notes)
+    return Section("What breaks", lead(found, facts), shown, (whole,) if whole else (), blocks=notes)
 
 
-def _lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
-    """What matters most, in a sentence; empty where no edit has a number."""
+def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
+    """What each component does, in a sentence; empty where no edit has a number. Which does most is said by paired differences alone."""
     mean = next((one for one in found if one.measure == "mean_change"), None)
     one = mean or next((one for one in found if one.measure == "largest_change"), None)
     if one is None:
         return ()
-    most = max(one.values, key=lambda e: e.mean or 0.0)
-    where = "Averaged over layers" if mean else "At one site"
-    size = f"{words.number(most.mean, facts.objective != 'output')}\u00a0{one.unit}"
-    said = f"{where}, {_what(facts)} changes most with {most.name}: {size}."
-    return (said if one.compared is None else f"{said} Compared text by text: {one.compared.words('text')}.",)
+    where = "Averaged over layers" if mean else "At the site where each does most"
+    signed = facts.objective != "output"
+    sizes = ", ".join(f"{e.name} {words.number(e.mean, signed)}" for e in one.values)
+    of = f"\u00a0{one.unit}" if signed else " of the output's squared length"
+    said = f"{where}, {_what(facts)} changes by {sizes}{of}."
+    if one.compared is None:
+        return (said,)
+    return (f"{said} Paired by {facts.unit}: {one.compared.words(facts.unit)}.",)
 
 
 def _by_component(found: Sequence[Finding]) -> list[Finding]:

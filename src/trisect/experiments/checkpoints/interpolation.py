@@ -66,7 +66,7 @@ class Trials:
         self.curve = "output_change" if self.moves else "loss_nats"
         self.ends = "" if self.moves else "_nats"
         self.kept = np.flatnonzero(self._tokens > 0)
-        self.articles = find_articles(texts, len(self._tokens))
+        self.articles = find_articles(texts, len(self._tokens), self.kept.tolist())
         self.tokens, self.final = self._by_unit(self._tokens), self._by_unit(self.final)
 
     def losses(self, cuts: Sequence[ParameterSlice], values: SliceValues) -> Losses:

@@ -65,7 +65,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(sharing, one, places))
             step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
-    table, articles = tally.table(read.name), marked_articles(one.article for one in texts)
+    table, articles = tally.table(read.name), marked_articles((one.article for one in texts), tally.kept)
     units = articles.sums(table, tally.kept)
     notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *sharing.notes))
     if settings.limit is not None:

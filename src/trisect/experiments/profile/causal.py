@@ -68,7 +68,7 @@ def erase_labels(
             tally.add(batch, *passes(sharing, batch, places))
             step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
     table = tally.table(other.name)
-    articles = marked_articles(one.article for one in texts)
+    articles = marked_articles((one.article for one in texts), tally.kept)
     rows = tuple(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
     return CausalTwin(rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes))
 
