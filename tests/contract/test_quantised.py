@@ -98,11 +98,10 @@ def test_dynamic_int8_is_read_as_it_computes_and_its_rounding_is_stated(kind, pe
     assert torch.allclose(trace.w_v.transpose(1, 2).flatten(0, 1), own.weight().dequantize(), atol=1e-6)
     (note,) = subject.notes
     assert "8-bit integers" in note
-    assert (
-        f"W_O makes by up to {max(f.projections.origins['o'].rounding or 0 for f in subject.proof.found):.1e}" in note
-    )
-    assert f"the answer by up to {subject.proof.rounding:.1e}" in note
-    assert subject.proof.rounding > 1e-3
+    lost = max(f.projections.origins["o"].rounding or 0 for f in subject.proof.found)
+    assert f"W_O's own rounding moves what it makes by up to {lost:.1e}" in note
+    assert f"the answer by {subject.proof.rounding.answer:.1e}" in note
+    assert subject.proof.rounding.answer > 1e-3
     assert subject.fingerprint == load(model).fingerprint
 
 
@@ -117,6 +116,29 @@ def test_the_rounding_that_is_stated_is_what_rounding_takes():
     x, y = entered[0]
     exact = x @ own.weight().dequantize().T + own.bias().detach()
     assert found.rounding == pytest.approx(float((exact - y).abs().max() / y.abs().max()), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])  # qwen3 norms its queries and keys
+def test_what_rounding_moves_counts_what_the_layers_below_moved(kind):
+    """Only feed-forward maps are quantised: the first layer stays, and the second moves though its own maps round nothing."""
+    model, exact = dynamic(kind), dynamic(kind)
+    for layer, other, plain in zip(model.model.layers, exact.model.layers, zoo.build(kind).model.layers, strict=True):
+        layer.self_attn = other.self_attn = plain.self_attn
+        for name, own in list(other.mlp.named_children()):
+            if hasattr(own, "_packed_params"):
+                setattr(other.mlp, name, nn.Linear(own.in_features, own.out_features, own.bias() is not None))
+                getattr(other.mlp, name).weight.data = own.weight().dequantize()
+    model.lm_head = exact.lm_head = zoo.build(kind).lm_head
+    subject = load(model, inputs=IDS)
+    (was, made) = (one.read(IDS).traces[1] for one in (subject, load(exact, inputs=IDS)))
+    shares = [float((getattr(made, n) - (w := getattr(was, n))).abs().max() / w.abs().max()) for n in "qkv"]
+    first, second = subject.proof.rounding.parts
+    assert first == (0.0, 0.0, 0.0)
+    assert second == pytest.approx(shares, rel=1e-2)
+    assert min(second) > 1e-3
+    q, k, v = second
+    assert f"q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e}" in subject.notes[0]
+    assert "W_O's own rounding" not in subject.notes[0]
 
 
 def test_int8_weights_that_are_others_by_now_are_refused():

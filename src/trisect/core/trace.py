@@ -84,7 +84,8 @@ class Origin:
     what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` says it for people. `parameter` is the owning
     weight's name in the state dict, `rows` [H, E] its output units (for o: its input units) per head, `transposed`
     whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most). `rounding` is the
-    share of its size by which a quantised map moves what it makes when it rounds its input, as far as it was seen on loading.
+    share of its largest number by which a quantised map moves what it makes when it rounds its own input, seen on loading;
+    what layers below moved is not in it.
     """
 
     how: str

@@ -20,7 +20,7 @@ from trisect.hf.calls import Call, CallHook, Edits, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
-from trisect.hf.rounding import coarsest, derived, rounding_of
+from trisect.hf.rounding import NO_ROUNDING, Rounding, coarsest, derived, rounding_of
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
 
@@ -60,8 +60,8 @@ class Proof:
     """What was proved of a model, attention call by attention call, and how to read it.
 
     `found` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
-    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` is the
-    share by which a quantised model's answer would move if its maps did not round what they are given.
+    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` says
+    how far q, k and v and the answer of a quantised model would move if its maps did not round what they are given.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Proof:
     shape: Shape
     unread: tuple[UnreadAttention, ...] = ()
     refusal: ModelError | None = None
-    rounding: float = 0.0
+    rounding: Rounding = NO_ROUNDING
 
     def rows(self) -> tuple[dict[str, str], ...]:
         """A row of words per layer, and one per attention that is not read."""
@@ -147,8 +147,8 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     found = find_weights(model, given, seen.hook, addresses)
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
-    rounding = rounding_of(model, given, seen.answer)
-    allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding)
+    rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
+    allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
     refusal = _refused(name, seen, addresses, laws, allowed)
     return Proof(name, seen.hook, seen.words, addresses, found, laws, Shape(heads), seen.unread, refusal, rounding)
 

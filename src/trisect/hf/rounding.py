@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Projections
 from trisect.hf.affine import TOLERANCE, affine_modules, affine_of, ends_of
+from trisect.hf.calls import Call, CallHook
 from trisect.hf.losses import first_tensor
 from trisect.hf.quantised import Quantised, quantised, share_of
 
@@ -51,14 +52,36 @@ def _straight(module: nn.Module, forward: Callable[..., Any]) -> Callable[[Tenso
     return made
 
 
+class Rounding(NamedTuple):
+    """By what share of their largest number q, k and v of every call, and the answer, move when no map rounds its input."""
+
+    parts: tuple[tuple[float, float, float], ...] = ()
+    answer: float = 0.0
+
+
+NO_ROUNDING = Rounding()
+
+
 @torch.no_grad()
-def rounding_of(model: nn.Module, inputs: ModelInputs, answer: Tensor) -> float:
-    """By what share of its largest number a model's answer moves when no map rounds its input; 0 where none does."""
+def rounding_of(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], answer: Tensor
+) -> Rounding:
+    """What rounding moves, in all maps at once: a layer's q, k and v move with what those below it add; 0 where none rounds.
+
+    `calls` and `answer` are those of the model as it is, `hook` is what recorded them.
+    """
     maps = [(name, module) for name, module, own in _found(model) if own.rounds is not None]
     if not maps:
-        return 0.0
-    with _unrounded(maps):
-        return share_of(first_tensor(model(**inputs)).to(answer) - answer, answer)
+        return Rounding(((0.0, 0.0, 0.0),) * len(calls))
+    with _unrounded(maps), hook(model) as others:
+        made = first_tensor(model(**inputs))
+    both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
+    shares = [[share_of(n - w, w) for n, w in zip(_parts(new), _parts(was), strict=True)] for was, new in both]
+    return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(made.to(answer) - answer, answer))
+
+
+def _parts(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    return call.q.detach(), call.k.detach(), call.v.detach()
 
 
 @contextlib.contextmanager
@@ -84,7 +107,7 @@ def _unrounded(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
         yield
 
 
-def said_of_rounding(model: nn.Module, projections: Sequence[Projections], answer: float) -> tuple[str, ...]:
+def said_of_rounding(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
     """What is said of a model with quantised maps: of which kinds they are, and by how much their rounding moved what was seen."""
     kinds = {own.words: own for _, _, own in _found(model)}
     if not kinds:
@@ -92,13 +115,15 @@ def said_of_rounding(model: nn.Module, projections: Sequence[Projections], answe
     said = f"Maps of it are quantised: {'; '.join(kinds)}. Weights are those that it multiplies by, not those before."
     if not any(own.rounds for own in kinds.values()):
         return (said,)
-    shares = {n: [o.rounding for p in projections if (o := p.origins[n]).rounding is not None] for n in "qkvo"}
-    most = {n: max(of, default=0.0) for n, of in shares.items()}
-    moved = max(most[n] for n in "qkv")
-    return (
-        f"{said} On the example that it was verified with, rounding moves q, k and v by up to {moved:.1e} of their size, what W_O makes "
-        f"by up to {most['o']:.1e}, and the answer by up to {answer:.1e}; sums of a·v·W_O miss what a layer adds by as much.",
+    q, k, v = (max((of[i] for of in moved.parts), default=0.0) for i in range(3))
+    lost = max((p.origins["o"].rounding or 0.0 for p in projections), default=0.0)
+    said += (
+        " Against a pass in which no map rounds its input, on the example that it was verified with, rounding in all layers together moves "
+        f"q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e} and the answer by {moved.answer:.1e}."
     )
+    if lost:
+        said += f" W_O's own rounding moves what it makes by up to {lost:.1e}: sums of a·v·W_O miss what a layer adds by as much."
+    return (said,)
 
 
 def coarsest(model: nn.Module) -> float:
