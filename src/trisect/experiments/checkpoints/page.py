@@ -65,7 +65,7 @@ OUTPUT = RewoundQuantity(
     "change of the output",
     "change of its output",
     "change of the output",
-    "of the output's size",
+    "of the output's squared length",
     "share",
     "share",
 )
@@ -190,7 +190,7 @@ def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
     own = quantity(facts)
     said = [
         found,
-        f"Criticality is the smallest α from which on the {own.words} stays within {100 * facts.epsilon:g} % {own.within}; "
+        f"Criticality is the smallest α from which on the {own.words} stays within {_within(facts)}; "
         "the area needs no such line, and is what should be compared.",
     ]
     other = {r.site: r.value for r in first}
@@ -223,8 +223,16 @@ def _heat(sites: pl.DataFrame, facts: RewindFacts) -> Figure:
     )
 
 
+def _within(facts: RewindFacts) -> str:
+    """ε in words; of a squared length also what it is of the length."""
+    said = f"{100 * facts.epsilon:g} % {quantity(facts).within}"
+    return said if quantity(facts) is LOSS else f"{said} ({100 * facts.epsilon**0.5:.3g} % of its length)"
+
+
 def _what(facts: RewindFacts) -> str:
-    return "The model's loss" if quantity(facts) is LOSS else "How far the model's output moves"
+    if quantity(facts) is LOSS:
+        return "The model's loss"
+    return "How far the model's output moves (the change's squared length as a share of the output's)"
 
 
 def _title(own: RewoundQuantity) -> str:
@@ -245,7 +253,7 @@ def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts)
             panels.append(layer_panel(f"Criticality{tail}", mine, unit, zero=False))
     caption = (
         f"The area is the mean {own.falls} over α; criticality the smallest α from which on the "
-        f"{own.words} is within {100 * facts.epsilon:g} % {own.within}. Bars are 95 % intervals. {_n(facts)}{cut(all_bars, axis)}"
+        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}{cut(all_bars, axis)}"
     )
     key = component_key(all_bars)
     return Figure("checkpoints-criticality", "Figure 2", "Area and criticality", caption, tuple(panels), key)

@@ -32,8 +32,8 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     are interpolated between nodes that check themselves. `epsilon` is the share of the final loss that counts as a drop.
     The table `sites` has the measures of a study's rewinding, with `n` the predicted tokens; intervals are 95 % of a
     bootstrap over articles (texts where none is marked), drawn with `seed`. A model without a loss is measured by how
-    far its output moves, as `ablate` measures it, and `epsilon` is then a share of that output's size. Raises
-    TrisectError.
+    far its output moves, as `ablate` measures it: |Δy|² as a share of |y|². `epsilon` is then that share, so that 0.01
+    is a tenth of the output's length. Raises TrisectError.
     """
     from trisect.hf.checkpoints import read_cuts
     from trisect.hf.fetch import Options

@@ -32,7 +32,12 @@ class RewindSettings:
     sites: Sites | None = None
     points: Annotated[int, Setting("Values of α from 0 to 1.", low=2, high=POINTS)] = 101
     epsilon: Annotated[
-        float, Setting("Share of the final loss that criticality counts as a drop.", above=0, below=1)
+        float,
+        Setting(
+            "Share of the final loss (without a loss: of the output's squared length) that criticality counts as a drop.",
+            above=0,
+            below=1,
+        ),
     ] = 0.01
     exact: Annotated[bool, Setting("Evaluate every α instead of interpolating between some.")] = False
     window: Window | None = None
