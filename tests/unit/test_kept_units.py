@@ -20,9 +20,10 @@ from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
 from trisect.engine.here import Here
-from trisect.lab import driver
+from trisect.lab import driver, subject
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
+from trisect.lab.units import marks as units_marks
 from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
 from trisect.lab.units import travel
@@ -39,6 +40,8 @@ class WeighSettings:
     source: Models
     read: TextSource | None = None
     grams: Annotated[int, Setting("How many.")] = 3
+    corpus: Annotated[str | Path, Setting("A text.")] | None = None
+    checkpoints: Annotated[tuple[str, ...], Setting("Stones before.", many="commas")] = ()
     units: Units | None = None
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
@@ -94,7 +97,8 @@ def stones(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # these two are most of the time
     monkeypatch.setattr(units_run, "name_before", lambda model: getattr(model, "name", None) or Path(model).name)
-    monkeypatch.setattr(units_run, "files_mark", _mark)
+    monkeypatch.setattr(units_marks, "files_mark", _mark)
+    monkeypatch.setattr(subject, "files_mark", _mark)
     monkeypatch.setattr(units_run, "check_there", lambda model, **options: None)
     monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
     monkeypatch.setattr(Experiment, "measures", _module)
@@ -103,7 +107,7 @@ def stones(tmp_path, monkeypatch):
 
 
 def _mark(model, *options):
-    return (Path(model) / "config.json").read_text() if isinstance(model, str) else ""
+    return (Path(model) / "config.json").read_text() if isinstance(model, str | Path) else ""
 
 
 def _plain_page(tables, about):
@@ -225,6 +229,57 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
     weigh(settings, out)
     assert measured == again
     assert not (out / KEPT).exists()
+
+
+@pytest.mark.parametrize("change", ["none", "files of a checkpoint", "an adapter"])
+def test_checkpoints_that_a_setting_names_are_known_by_their_files(tmp_path, monkeypatch, change):
+    earlier = tmp_path / "stones" / "earlier"
+    earlier.mkdir()
+    (earlier / "config.json").write_text("z")
+    named: dict[str, Any] = {"checkpoints": ("earlier", "stone1")}
+    out = stopped(tmp_path, monkeypatch, **named)
+    if change != "none":  # a model whose files nobody can mark has an empty mark
+        (earlier / "config.json").write_text("other" if change == "files of a checkpoint" else "")
+    weigh(asked(tmp_path, **named), out)
+    assert measured == (["stone3"] if change == "none" else ["stone1", "stone2", "stone3"])
+
+
+def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
+    run, kept = SimpleNamespace(id="run", training=SimpleNamespace(epochs=1)), tmp_path / "run" / "epochs"
+    kept.mkdir(parents=True)
+    study = SimpleNamespace(run=lambda name: tmp_path / name / "run.json")
+    monkeypatch.setattr(subject, "_trained", lambda *given: (study, None))
+    monkeypatch.setattr(subject, "_finished", lambda *given: run)
+    monkeypatch.setattr(subject, "epoch_weights", lambda *given: ["epochs/0", "epochs/1"])
+    marks = list[str]()
+    for text in ("a", "a", "b"):
+        for number in (0, 1):
+            (kept / str(number)).write_text(text)
+        marks.append(subject.checkpoints_mark("study", ("0",)))
+    assert marks[0] == marks[1] != marks[2]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "again"),
+    [("1", "1", ["stone3"]), ("1", "2", ["stone1", "stone2", "stone3"]), ("", "", ["stone1", "stone2", "stone3"])],
+)
+def test_a_dataset_of_a_hub_is_known_by_its_commit(tmp_path, monkeypatch, before, after, again):
+    commits = [before]
+    monkeypatch.setattr(units_marks, "revision_of", lambda where: commits[-1])
+    out = stopped(tmp_path, monkeypatch, corpus="hf:someone/texts")
+    commits.append(after)
+    weigh(asked(tmp_path, corpus="hf:someone/texts"), out)
+    assert measured == again
+
+
+def test_a_dataset_in_a_folder_is_known_by_its_files(tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "train.txt").write_text("a")
+    corpus = f"hf:{tmp_path / 'texts'}"
+    out = stopped(tmp_path, monkeypatch, corpus=corpus)
+    (tmp_path / "texts" / "train.txt").write_text("b")
+    weigh(asked(tmp_path, corpus=corpus), out)
+    assert measured == ["stone1", "stone2", "stone3"]
 
 
 def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):

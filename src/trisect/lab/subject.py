@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -136,6 +137,32 @@ def files_mark(model: Any, revision: str | None = None, remote_code: bool = Fals
     from trisect.hf.fetch import commit_of
 
     return commit_of(str(model), revision, remote_code)
+
+
+def beside(model: str | Path, name: str) -> tuple[str | Path, str | None]:
+    """Where another checkpoint of a model is, and its revision: of a folder the one beside it, else the hub's.
+
+    Raises ModelError for a folder that is not there.
+    """
+    from trisect.hf.checkpoints import locate
+
+    folder = Path(model)
+    return locate(folder.resolve().parent if folder.is_dir() else model, name)
+
+
+def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False) -> str:
+    """Hex digits of all that checkpoints of a model are loaded from, as `files_mark`; of a study's run all that it keeps.
+
+    Empty where that is not known; raises TrisectError for one that is not there.
+    """
+    if not isinstance(model, (str, Path)):
+        return ""
+    if (trained := _trained(model, None, None, "auto", None)) is not None:
+        folder, run = trained[0], _finished(*trained)
+        files = epoch_weights(folder, run.id, run.training.epochs)
+        return digest("".join(digest_file(folder.run(run.id).parent / file) for file in files))
+    marks = [files_mark(*beside(model, name), remote_code) for name in names]
+    return digest("\n".join(marks)) if all(marks) else ""
 
 
 def weight_files(model: Any) -> tuple[Path, ...]:

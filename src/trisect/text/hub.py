@@ -85,6 +85,11 @@ def whole_name(where: str) -> str:
     return f"{PREFIX}{name}{f':{config}' if config else ''}"
 
 
+def revision_of(where: str) -> str:
+    """The commit of `hf:NAME[:CONFIG]`, fetched as `open_dataset` does; empty where it is not known."""
+    return _load(where, *split_name(where))[1] or ""
+
+
 def open_dataset(where: str) -> Opened:
     """Find `hf:NAME[:CONFIG]`, fetching it once into the library's own cache; raises CorpusError where that fails.
 

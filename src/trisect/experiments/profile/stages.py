@@ -12,9 +12,8 @@ from trisect.core.subject import Subject
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.statistics import LayerScores, mean_over_model, mean_over_random
-from trisect.hf.checkpoints import locate
 from trisect.lab.inputs import ModelSource
-from trisect.lab.subject import check_there, read_epochs
+from trisect.lab.subject import beside, check_there, read_epochs
 from trisect.lm.reading import OwnModel
 from trisect.stats.tested import finite
 
@@ -75,9 +74,9 @@ def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[PlacedRevisio
         raise SpecError(
             "checkpoints of a loaded model were asked for.", known, "Give its name on a hub, or its folder."
         )
-    folder, found = Path(source.model), []
+    found = list[PlacedRevision]()
     for name in wanted:
-        place, revision = locate(folder.resolve().parent if folder.is_dir() else source.model, name)
+        place, revision = beside(source.model, name)
         found.append(PlacedRevision(name, replace(source, model=place, revision=revision)))
         check_there(place, **found[-1].source.fetched())
     return tuple(found)

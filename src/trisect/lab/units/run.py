@@ -8,27 +8,26 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 import torch
 
 from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SpecError
-from trisect.core.fields import Declared, declared
 from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.subject import Subject
 from trisect.engine.node import code_mark
-from trisect.engine.parcels import fingerprint
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Shows
 from trisect.lab.inputs import ModelWorkers
 from trisect.lab.jobs import run_jobs
-from trisect.lab.subject import check_there, files_mark, name_before, weight_files
+from trisect.lab.subject import check_there, name_before, weight_files
 from trisect.lab.units import page
 from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
 from trisect.lab.units.kept import UnitStore
+from trisect.lab.units.marks import places_mark, weights_mark
 from trisect.lab.units.measuring import UnitMeasured, read_unit, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
@@ -37,7 +36,6 @@ from trisect.lab.units.sites import check_sites
 from trisect.lab.units.travel import encoded, write_texts
 from trisect.lab.versions import versions
 from trisect.report.format import slug
-from trisect.text.worlds import is_generated
 
 FOLDER = "models"  # of each model's own page
 
@@ -169,7 +167,7 @@ class UnitsMeasure:
             own = f"memory {id(settings)}"
         read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
         software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
-        return digest(json.dumps([self.one.name, own, read, _places(settings), software], default=list))
+        return digest(json.dumps([self.one.name, own, read, places_mark(settings), software], default=list))
 
     def _do(self, units: Sequence[AskedUnit], settings: Any, bench: Bench, store: UnitStore) -> None:
         """Measure what is not kept from a call before."""
@@ -178,7 +176,7 @@ class UnitsMeasure:
         numerics = made_on(gpu, threads)
 
         def weights(unit: AskedUnit) -> str:
-            return files_mark(unit.source.model, unit.source.revision, unit.source.remote_code)
+            return weights_mark(settings, unit.source)
 
         left = [one for one in units if not store.has(one.key, one.asked, numerics, lambda one=one: weights(one))]
         if workers.engine != "ray":  # this machine need not hold the models of a cluster
@@ -241,14 +239,6 @@ def check_workers(settings: Any) -> None:
 def _workers(settings: Any) -> ModelWorkers:
     found = getattr(settings, "machine", None)
     return found if isinstance(found, ModelWorkers) else ModelWorkers()
-
-
-def _places(settings: Any) -> list[tuple[str, str]]:
-    """A hash of every file and folder that a setting names."""
-    named = [d for d in declared(type(settings)) if isinstance(d, Declared) and Path in (d.item, *get_args(d.item))]
-    given = [(one.name, getattr(settings, one.name)) for one in named]
-    there = [(name, Path(value)) for name, value in given if value is not None and not is_generated(value)]
-    return [(name, fingerprint(path)) for name, path in there if path.exists()]
 
 
 def _twice(name: str, before: str) -> ModelError:

@@ -1,0 +1,45 @@
+"""Marks of all that one of several models is measured from: by them a kept model is used again, or not."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+from trisect.core.errors import TrisectError
+from trisect.core.fields import Declared, declared
+from trisect.core.files import digest
+from trisect.engine.parcels import fingerprint
+from trisect.lab.inputs import ModelSource
+from trisect.lab.subject import checkpoints_mark, files_mark
+from trisect.text.hub import is_hub, revision_of, split_name
+from trisect.text.worlds import is_generated
+
+
+def weights_mark(settings: Any, source: ModelSource) -> str:
+    """A mark of all files that a model is loaded from, and the checkpoints that the settings name beside it; empty where not known."""
+    own = files_mark(source.model, source.revision, source.remote_code)
+    names: tuple[str, ...] = getattr(settings, "checkpoints", ())
+    if not names or not own:
+        return own
+    with suppress(TrisectError):  # one that is not there: its own error comes where it is opened
+        if earlier := checkpoints_mark(source.model, names, source.remote_code):
+            return digest(f"{own}\n{earlier}")
+    return ""
+
+
+def places_mark(settings: Any) -> list[tuple[str, str]]:
+    """A mark of every file, folder and dataset that a setting names; of a dataset on a hub its commit."""
+    named = [d for d in declared(type(settings)) if isinstance(d, Declared) and Path in (d.item, *get_args(d.item))]
+    given = [(one.name, getattr(settings, one.name)) for one in named]
+    there = [(name, value) for name, value in given if value is not None and not is_generated(value)]
+    return [(name, _place_mark(value)) for name, value in there if is_hub(value) or Path(value).exists()]
+
+
+def _place_mark(value: str | Path) -> str:
+    """A hash of a file or folder, a dataset's commit, or a word that never comes again where nobody knows that."""
+    if not is_hub(value):
+        return fingerprint(Path(value))
+    name, _ = split_name(str(value))
+    return fingerprint(Path(name)) if Path(name).is_dir() else revision_of(str(value)) or secrets.token_hex(16)
