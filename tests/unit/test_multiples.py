@@ -1,6 +1,12 @@
 """Small multiples: a panel for each finding with numbers of components, and every sentence in the table below."""
 
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from trisect.core.finding import Estimate, Finding
+from trisect.report.axes import few_ticks
 from trisect.report.chart_rows import read_out
 from trisect.report.multiples import sentences, small_multiples
 from trisect.report.palette import mark
@@ -36,6 +42,25 @@ def test_the_axis_holds_zero_and_the_intervals_that_do_not_dwarf_the_numbers():
     assert drawn is not None
     (low, high) = drawn.panels[0].chart.to_dict(validate=False)["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert -0.1 < low < 0 < 0.05 < high < 0.1
+    assert drawn.caption == "c 2 ends of intervals reach beyond the frame."
+    near = small_multiples("short", "t", "c", (FREEZING,))
+    assert near is not None
+    assert near.caption == "c"
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 6))
+def test_ticks_are_few_round_and_inside(low, span, most):
+    ticks = few_ticks(low, low + span, most)
+    assert 1 <= len(ticks) <= most
+    assert all(low <= t <= low + span for t in ticks)
+    gaps = [b - a for a, b in pairwise(ticks)]
+    assert all(gap >= span / (most + 1) * 0.99 for gap in gaps)
+
+
+def test_labels_of_a_small_panel_do_not_touch():
+    assert few_ticks(-0.0165, 0.0015, 3) == (-0.01, 0.0)
+    assert few_ticks(-0.4, 0.6, 3) == (0.0, 0.5)
+    assert few_ticks(0.0, 6.0, 3) == (0.0, 5.0)
 
 
 def test_every_sentence_stands_in_a_folded_table():

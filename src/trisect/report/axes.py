@@ -100,3 +100,17 @@ def whole_ticks(last: float) -> list[int]:
     steps = (s * 10**k for k in range(9) for s in (1, 2, 5))
     step = next(s for s in steps if last / s <= 6)
     return list(range(0, math.floor(last) + 1, step))
+
+
+def few_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
+    """Round numbers in an axis's range, multiples of one step of 1, 2 or 5 and as many as there can be up to `most`."""
+    if not high > low:
+        return (low,)
+    first = math.floor(math.log10((high - low) / (most + 1))) - 1
+    for k in range(first, first + 5):
+        for digit in (1, 2, 5):
+            step = digit * 10.0**k
+            start, end = math.ceil(low / step), math.floor(high / step)
+            if end - start < most:
+                return tuple(float(f"{i * digit}e{k}") for i in range(start, end + 1))
+    return (low,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import altair as alt
@@ -86,7 +86,12 @@ def component_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendE
 
 def cut(bars: Sequence[Bar], axis: SharedAxis) -> str:
     """How many ends of intervals lie beyond the axis, as the end of a caption."""
-    ends = axis.outside(end for bar in bars for end in (bar.low, bar.high) if end is not None)
+    return cut_each(((bars, axis),))
+
+
+def cut_each(shown: Iterable[tuple[Sequence[Bar], SharedAxis]]) -> str:
+    """The same of panels that have an axis each."""
+    ends = sum(axis.outside(e for bar in bars for e in (bar.low, bar.high) if e is not None) for bars, axis in shown)
     if not ends:
         return ""
     return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."

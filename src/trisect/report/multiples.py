@@ -9,23 +9,27 @@ import altair as alt
 from trisect.core.finding import Estimate, Finding
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.axes import around
+from trisect.report.axes import SharedAxis, around, few_ticks
 from trisect.report.blocks import Table
-from trisect.report.layers import AIR, Bar, component_groups, component_key
+from trisect.report.layers import AIR, Bar, component_groups, component_key, cut_each
 from trisect.report.panels import Figure, Panel, chart_of, lay
 
 WIDTH, ROW = 190, 22  # pixels of a panel, and of each component in it
-TICKS = 4
+TICKS = 3  # more, and labels such as −0.015 touch
 
 
 def small_multiples(name: str, title: str, caption: str, findings: Sequence[Finding]) -> Figure | None:
-    """A panel for each finding that has numbers of components, on an axis of its own; null where none has."""
-    drawn = [(one, found) for one in findings if (found := _components(one))]
+    """A panel for each finding that has numbers of components, on an axis of its own; null where none has.
+
+    Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
+    """
+    drawn = [(one, found, _frame(one, found)) for one in findings if (found := _components(one))]
     if not drawn:
         return None
-    bars = [Bar(e.name, "", e.mean or 0.0) for _, found in drawn for e in found]
-    panels = tuple(_panel(one, found) for one, found in drawn)
-    return Figure(name, "", title, caption, panels, component_key(bars, "0"))
+    shown = [([Bar(e.name, "", e.mean or 0.0, e.low, e.high) for e in found], frame) for _, found, frame in drawn]
+    panels = tuple(_panel(*one) for one in drawn)
+    key = component_key([bar for bars, _ in shown for bar in bars], "0")
+    return Figure(name, "", title, caption + cut_each(shown), panels, key)
 
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
@@ -45,18 +49,20 @@ def _components(one: Finding) -> list[Estimate]:
     return [found[name] for name in groups] if len(found) > 1 else []
 
 
-def _panel(one: Finding, found: Sequence[Estimate]) -> Panel:
-    """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
-    unit = one.unit or "number"
-    names, title = [e.name for e in found], _titled(one)
-    marks = [palette.mark(name) for name in names]
+def _frame(one: Finding, found: Sequence[Estimate]) -> SharedAxis:
+    """The axis that holds 0, the numbers, and their intervals as far as these do not dwarf them."""
     means = [e.mean for e in found if e.mean is not None]
     room = AIR * (max(*means, 0.0) - min(*means, 0.0))
     ends = [end for e in found for end in (e.low, e.high) if end is not None]
     kept = [end for end in ends if abs(end) <= max(map(abs, means)) + room]
-    frame = around([*means, *kept], unit, zero=True)
-    scale = alt.Scale(domain=[frame.low, frame.high], nice=False, zero=False, clamp=True)
-    axis = alt.Axis(tickCount=TICKS, format="~g")
+    return around([*means, *kept], one.unit or "number", zero=True)
+
+
+def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis) -> Panel:
+    """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
+    unit, names, title = frame.unit, [e.name for e in found], _titled(one)
+    marks = [palette.mark(name) for name in names]
+    axis, scale = alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), format="~g"), frame.scale()
 
     def along(field: str) -> alt.X:
         return alt.X(f"{field}:Q", scale=scale, title=unit, axis=axis)
