@@ -1,12 +1,16 @@
 """Every command under other encodings, with a closed standard output, in a folder not named in ASCII, on texts with control characters.
 
 python bench/reliability/encodings.py [--only norms,serve]   (status 1 where anything went wrong)
+
+What reads another command's folder (report, ask, check a run) is called where that command was called before it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +18,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from prepared import TRISECT, Call, calls, others, prepare
+
+from trisect.core.methods import Interchange, Rewind
+from trisect.core.site import Site
+from trisect.core.spec import Design, Text, plain
+from trisect.experiments.study.planted_presets import ROLES
 
 CONTROL = ("\x00", "\x01", "\x1b", "\ufffe", "\x7f", "\u202e")
 LOCALE = ("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "LC_ALL", "LANG")
@@ -86,16 +96,33 @@ def wrong_with(way: str, status: int, said: str, out: Path) -> str:
     return f"not XML: {found[:3]}" if out.exists() and (found := unshown(out)) else ""
 
 
+def small_roles() -> Design:
+    """The study of planted roles at the smallest size that has donors: one seed, one epoch, one site interchanged."""
+    site = (Site.parse("v@1"),)
+    first = ROLES[0]
+    less = {"attack": None, "control": None, "tie": None, "probe": None, "erase": None, "ablate": None, "freeze": None}
+    text = Text("roles", train_tokens=7_680, valid_tokens=1_200)
+    training = replace(first.training, epochs=1)
+    own = {"rewind": Rewind(site, points=2, midstage=False), "interchange": Interchange(site, pairs=50)}
+    return replace(first, seeds=(1,), text=text, training=training, **own, **less)
+
+
 def every(place: Path) -> list[Call]:
     """Every command, those that leave a folder first."""
-    roles = ["study", "roles", "--seeds", "1,", "--epochs", "1", "--workers", "0"]
+    roles = ["study", str(place / "roles.json"), "--workers", "0"]
     serve = Call("serve", lambda _: None, words=["serve", str(place / "gpt2"), "--text", "w1 w2"])
     return [*calls(place), Call("roles", lambda _: None, words=roles), serve, *others(place)]
 
 
 def names(place: Path) -> list[str]:
     """Their names; empty for what is no command line, or reads what another one has left."""
-    return [one.name if one.words and one.name not in ("ask", "check a run", "report") else "" for one in every(place)]
+    return [one.name if one.words else "" for one in every(place)]
+
+
+def there(name: str, place: Path) -> bool:
+    """Whether the folder that a command reads was made by another one before it."""
+    read = {"ask": "recall", "check a run": "norms", "report": "study"}.get(name)
+    return read is None or (place / read / "peace").is_dir()
 
 
 def main() -> int:
@@ -106,19 +133,24 @@ def main() -> int:
     seen: Counter[str] = Counter()
     failed = 0
     with tempfile.TemporaryDirectory() as root:
-        plain, spoilt = Path(root) / "caf\xe9 \u6f22", Path(root) / "control"
-        for place in (plain, spoilt):
+        unspoilt, spoilt = Path(root) / "caf\xe9 \u6f22", Path(root) / "control"
+        for place in (unspoilt, spoilt):
             prepare(place)
+            (place / "roles.json").write_text(json.dumps(plain(small_roles())))
         spoil(spoilt)
-        for number, name in enumerate(names(plain)):
+        for number, name in enumerate(names(unspoilt)):
             for way in WAYS if name and (not only or name in only) else ():
-                place = spoilt if way == "control characters" else plain
+                place = spoilt if way == "control characters" else unspoilt
+                if not there(name, place):
+                    continue
                 call, out = every(place)[number], place / f"out {way} {name}"
                 leaves = number <= len(calls(place))
                 words = [*call.words, *(["--out", str(out)] if leaves else [])]
                 status, said = run(words, way, Path(root), name != "serve")
                 status = 0 if name == "serve" and status in (130, -signal.SIGINT) else status
                 wrong = wrong_with(way, status, said, out)
+                if name in ("norms", "study", "recall") and not status and not (place / name / "peace").exists():
+                    shutil.copytree(out, place / name / "peace")
                 seen[f"{way}: {'refused' if status else 'ended well'}"] += 1
                 failed += bool(wrong)
                 print("WRONG" if wrong else "ok   ", way, name, wrong, flush=True)
