@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(POOL, "if len(each) == len(models) and", "if", f"{UNITS} -k only_what"),
     Mutant(POOL, 'if "@" in name:', "if False:", f"{UNITS} -k only_what"),
     Mutant("lab/units/run.py", "if (own is not None and own == mark) or _same(files, others):", "if False:", f"{UNITS} -k not_there"),
-    Mutant("lab/units/run.py", "if of.facts.fingerprint == subject.fingerprint]", "if False]", f"{UNITS} -k other_files"),
+    Mutant("lab/units/run.py", "if subject.fingerprint in before:", "if False:", f"{UNITS} -k other_files"),
     Mutant("lab/units/run.py", "self.models.kind == MODELS else None", "True else None", f"{UNITS} -k no_sample"),
     Mutant("claims/models.py", "if values and reasons:", "if False:", f"{UNITS} -k bars"),
     Mutant("claims/models.py", "return self.by_head and not self.slack > 0", "return False", f"{UNITS} -k head_by_head"),

@@ -1,6 +1,7 @@
 """All four sources at the smallest size that has them all: what is written, linked and said, and that it goes on."""
 
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -193,7 +194,7 @@ def test_a_part_that_is_missing_or_damaged_is_run_again_and_no_other(done, monke
     assert again.tables["evidence"].equals(done.tables["evidence"])
 
 
-def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done, monkeypatch):
+def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done, monkeypatch, tmp_path):
     """What a new part is: one file with this, and its place in PARTS."""
 
     def evidence(found):
@@ -205,7 +206,8 @@ def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done
     monkeypatch.setattr("trisect.experiments.dissect.run.PARTS", (*PARTS, zeroing))
     run, seen = driver.run, []
     monkeypatch.setattr(driver, "run", lambda one, *rest, **named: seen.append(one.name) or run(one, *rest, **named))
-    more = driver.run(DISSECT, ASKED, done.folder, quiet=True)
+    folder = Path(shutil.copytree(done.folder, tmp_path / "study"))
+    more = driver.run(DISSECT, ASKED, folder, quiet=True)
     assert seen == ["dissect", *["zeroing"] * len(SMALL.seeds)]
     page = more.report.read_text()
     assert "What breaks with zeros?" in page
