@@ -83,7 +83,7 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
     assert (again.findings, again.about) == (result.findings, result.about)
     names = {p.stem for p in (result.folder / "figures").glob("*.svg")}
     assert names == {
-        "checkpoints-convex", "checkpoints-criticality", "checkpoints-stages", "checkpoints-stages-area",
+        "checkpoints-short", "checkpoints-convex", "checkpoints-criticality", "checkpoints-stages", "checkpoints-stages-area",
     }  # fmt: skip
 
 

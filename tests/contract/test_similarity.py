@@ -200,7 +200,7 @@ def test_without_texts_only_weights_speak(tmp_path, pageless):
     assert reasons["D-3"] == "not measured on this model"
     sections = sheet_of(made).sections
     assert "Whether a token scores highest with itself was not measured: that needs texts." in sections[2].words
-    assert [len(section.figures) for section in sections] == [1, 0, 1, 1, 2, 0]
+    assert [len(section.figures) for section in sections] == [2, 0, 1, 2, 2, 0]
 
 
 def test_grouped_queries_are_paired_with_their_own_keys(tmp_path, pageless):
@@ -236,7 +236,7 @@ def test_in_cross_attention_pairs_with_queries_stand_apart(tmp_path, pageless):
     assert len(value(made.tables["measures"], measure="effective_rank", stack="cross", component="q-k")) == 4
     assert not len(value(made.tables["measures"], measure="self_first_share", stack="cross"))
     sheet = sheet_of(made)
-    titles = [panel.title for panel in sheet.sections[0].figures[0].panels]
+    titles = [panel.title for panel in sheet.sections[0].figures[1].panels]
     assert titles == ["decoder, q–k", "cross-attention, k–v", "decoder, k–v", "decoder, q–v"]
     section = next(s for s in sheet.sections if s.title == "What if queries come from elsewhere?")
     assert [panel.title for panel in section.figures[0].panels] == ["cross-attention, q–k", "cross-attention, q–v"]
@@ -354,11 +354,16 @@ def test_the_page_is_made_from_the_tables_alone(whole):
     sheet = sheet_of(whole)
     words = " ".join(w for section in sheet.sections for w in section.words)
     mean = value(whole.tables["measures"], measure="overlap", component="q-k", group=None)["value"].mean()
-    assert f"q–k: {mean:.3f} on average over 8 heads" in words
-    assert "0 heads above them and 0 below, after Holm" in words
+    assert f"q–k: {mean:.3f} (random: 0.25" in words
+    short = sheet.sections[0].figures[0]
+    assert [panel.title for panel in short.panels] == ["Overlap", "Cosine of the matrices", "Linear CKA"]
+    assert f"q-k {mean:.3f}" in short.panels[0].alt
+    folded = sheet.sections[0].tables[0]
+    assert folded.folded
+    assert all("0 heads above them and 0 below, after Holm" in row[1] for row in folded.rows)
     captions = [figure.caption for section in sheet.sections for figure in section.figures]
     assert all("Dots" not in caption for caption in captions)
-    assert len(captions) == 9
+    assert len(captions) == 11
 
 
 def test_findings_are_the_overlap_of_each_pair_the_symmetric_share_and_the_verdicts(whole):

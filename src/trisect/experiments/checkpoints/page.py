@@ -13,7 +13,9 @@ from trisect.core.site import Site
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis
+from trisect.report.blocks import TextBlock
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure, Panel, chart_of, lay
 from trisect.report.points import order, place
 from trisect.report.provenance import provenance
@@ -103,7 +105,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     )
     found = findings(tables, about)
     stages = [str(f) for f in found if f.measure == "midstage_area"]
-    sections = [_convex(sites, " ".join(str(f) for f in found if f.measure != "midstage_area"), facts)]
+    sections = [_convex(sites, [f for f in found if f.measure != "midstage_area"], facts)]
     sections += [_midstage(sites, said, facts) for said in stages]
     sections.append(_numbers(sites, about))
     title = f"How far back {words.called(facts.subject)} can go"
@@ -185,11 +187,10 @@ def _estimates(area: Sequence[Ranged], facts: RewindFacts) -> tuple[Estimate, ..
     return tuple(Estimate(*r, facts.units) for r in area)
 
 
-def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
+def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -> Section:
     area, score, first = (_ranged(sites, m) for m in ("rewind_area", "criticality", "criticality_first"))
     own = quantity(facts)
     said = [
-        found,
         f"Criticality is the smallest α from which on the {own.words} stays within {_within(facts)}; "
         "the area needs no such line, and is what should be compared.",
     ]
@@ -206,7 +207,36 @@ def _convex(sites: pl.DataFrame, found: str, facts: RewindFacts) -> Section:
             f"At {words.several(len(floor), 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
             "floor, and cannot distinguish these sites further."
         )
-    return Section("Convex rewinding", tuple(said), (_heat(sites, facts), _scores(area, score, facts)))
+    drawn, told = _short(sites, facts), sentences(found)
+    figures = (*((drawn,) if drawn else ()), _heat(sites, facts), _scores(area, score, facts))
+    notes = tuple(TextBlock(one, "quiet") for one in said)
+    lead = _lead(area, facts)
+    return Section("Convex rewinding", (lead,), figures, (told,) if told else (), blocks=notes)
+
+
+def _lead(area: Sequence[Ranged], facts: RewindFacts) -> str:
+    """Where the area is largest, in a sentence."""
+    most, own = max(area, key=lambda r: r.value), quantity(facts)
+    size = f"{spoken(most.value, most.low, most.high)}{' nats' if own is LOSS else ''}"
+    return f"The largest area, the mean {own.falls} on the way back to {facts.initial}, is at {most.site}: {size}."
+
+
+def _short(sites: pl.DataFrame, facts: RewindFacts) -> Figure | None:
+    """Every number of a site by component, as means over sites."""
+    own, short = quantity(facts), []
+    kinds = (
+        ("Area", "rewind_area", own.short),
+        ("Criticality", "criticality", "α"),
+        ("Mid-stage area", "midstage_area", own.short),
+    )
+    for title, measure, unit in kinds:
+        of: dict[str, list[float]] = {}
+        for r in _ranged(sites, measure):
+            of.setdefault(place(r.site).group, []).append(r.value)
+        values = tuple(Estimate(name, sum(each) / len(each), n=len(each)) for name, each in of.items())
+        short.append(Finding(measure, "", unit, values, title=title))
+    caption = "Means over sites by component; each panel has an axis of its own."
+    return small_multiples("checkpoints-short", "In short", caption, short)
 
 
 def _heat(sites: pl.DataFrame, facts: RewindFacts) -> Figure:

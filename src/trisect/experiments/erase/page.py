@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from trisect.core.finding import About, Comparison, Estimate, Finding
 from trisect.report import format as words
+from trisect.report.blocks import TextBlock
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
@@ -146,23 +149,52 @@ def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
 
 
 def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFacts) -> Section:
-    said = [*map(str, findings)]
-    said.append(
+    said = [
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
         f"was removed; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
         "of the same rank, drawn from the same whitened space, with the mean kept. The covariance that it whitens by is "
-        f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}."
-    )
-    said.append(
+        f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}.",
         f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each erasure compared with the "
-        "unedited pass over the same text, and are not corrected for how many there are."
-    )
+        "unedited pass over the same text, and are not corrected for how many there are.",
+    ]
     said += too_few(facts)
     said.append(
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there."
     )
-    return Section("What is needed", tuple(said), tuple(_figures(found, facts)))
+    caption = (
+        f"Rise beyond random subspaces, mean over the {facts.per}s that were erased; each panel has an axis of its own."
+    )
+    drawn = small_multiples("erasure-short", "Label by label", caption, _by_component(found, unit(facts)))
+    whole = sentences([replace(one, title=" ".join(one.groups) or "unedited") for one in findings])
+    shown = (*((drawn,) if drawn else ()), *_figures(found, facts))
+    notes = tuple(TextBlock(one, "quiet") for one in said)
+    return Section("What is needed", _lead(found, facts), shown, (whole,) if whole else (), blocks=notes)
+
+
+def _lead(found: Sequence[Erased], facts: EraseFacts) -> tuple[str, ...]:
+    """Where an erasure costs most, in a sentence; empty where none left a number."""
+    known = [e for e in found if e.excess.value is not None]
+    if not known:
+        return ()
+    most = max(known, key=lambda e: e.excess.value or 0.0)
+    where = sum(e.excess.side > 0 for e in known)
+    size = f"{spoken(*most.excess)}{'' if facts.objective == 'output' else ' nats'}"
+    said = f"{where} of {words.several(len(known), 'erasure')} cost more than random subspaces of the same rank do (interval above 0)"
+    return (f"{said}; the largest excess is that of {most.label} at {most.place}: {size}.",)
+
+
+def _by_component(found: Sequence[Erased], unit_: str) -> list[Finding]:
+    """For each label what of the rise is beyond the controls, by component, as means over places."""
+    short = []
+    for label in dict.fromkeys(e.label for e in found):
+        of: dict[str, list[float]] = {}
+        for e in found:
+            if e.label == label and e.excess.value is not None:
+                of.setdefault(e.component, []).append(e.excess.value)
+        values = tuple(Estimate(name, sum(each) / len(each), n=len(each)) for name, each in of.items())
+        short.append(Finding("erase_excess", "", unit_, values, title=label))
+    return short
 
 
 def _figures(found: Sequence[Erased], facts: EraseFacts) -> Iterable[Figure]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,7 +12,9 @@ from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.similarity.numbers import Head, SimilarityNumbers
 from trisect.papers import matrices
 from trisect.report import format as words
+from trisect.report.blocks import TextBlock
 from trisect.report.heatmaps import grid
+from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
@@ -97,20 +100,50 @@ def _sides(numbers: SimilarityNumbers, measure: str, pair: str) -> tuple[int, in
 
 
 def _alike(numbers: SimilarityNumbers) -> Section:
-    said = [
+    said = (
         "A head's matrix reads a part of its input, as many directions as the head is wide. The overlap of two matrices is the "
         "mean squared cosine of the principal angles between what they read: 1 where they read the same, 0 where one reads "
         "only what the other is blind to. It stays what it is when a head is rewritten as (W_Q G, W_K G⁻ᵀ), which is the same head."
-    ]
-    said += [_overlaps(numbers, pair) for pair in PAIRS if numbers.get("overlap", pair)]
+    )
+    found = [replace(_overlap(numbers, pair), title=_dash(pair)) for pair in PAIRS if numbers.get("overlap", pair)]
+    told = sentences(found, "Overlaps in words")
     figures = [
-        *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP)
+        *_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS),
+        *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     ]
-    return Section("Do two matrices of a head read the same?", tuple(said), tuple(figures))
+    question, notes = "Do two matrices of a head read the same?", (TextBlock(said, "quiet"),)
+    return Section(question, _most_alike(numbers), tuple(figures), (told,) if told else (), blocks=notes)
+
+
+def _most_alike(numbers: SimilarityNumbers) -> tuple[str, ...]:
+    """The pair that is most alike, in a sentence; empty where no pair was measured."""
+    pairs = [pair for pair in PAIRS if numbers.get("overlap", pair)]
+    if not pairs:
+        return ()
+    most = max(pairs, key=lambda pair: _mean(numbers.get("overlap", pair)))
+    heads = words.several(len(numbers.get("overlap", most)), "head")
+    return (
+        f"Overlap is largest for {_dash(most)}: {_against_null(numbers, 'overlap', most)} on average over {heads}.",
+    )
+
+
+def _short(
+    numbers: SimilarityNumbers, name: str, title: str, kinds: Sequence[tuple[str, str, str]], components: Sequence[str]
+) -> Iterable[Figure]:
+    """Means over heads as a row of small panels, of measures with their titles and units; none where there is nothing."""
+    short = []
+    for measure, said, unit in kinds:
+        found = {c: numbers.get(measure, c) for c in components}
+        values = tuple(Estimate(c, _mean(heads), n=len(heads)) for c, heads in found.items() if heads)
+        short.append(Finding(measure, "", unit, values, title=said, signed=measure == "cosine"))
+    drawn = small_multiples(name, title, "Means over heads; each panel has an axis of its own.", short)
+    return () if drawn is None else (drawn,)
+
+
+_ALIKE = (("overlap", "Overlap", "share"), ("cosine", "Cosine of the matrices", "cosine"), ("cka", "Linear CKA", "CKA"))
 
 
 _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 the same."
-
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 
 
@@ -148,14 +181,17 @@ def _rule(facts: SimilarityFacts) -> str:
 
 def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
     shares = numbers.get("symmetric_share", "q-k")
-    said, figures = [], []
+    said, more, figures = [], [], []
     if shares:
         null = numbers.null("symmetric_share", "q-k")
         above, below = _sides(numbers, "symmetric_share", "q-k")
         said.append(
+            f"By squared size {words.number(_mean(shares))} of the score is symmetric, averaged over heads (random matrices: "
+            f"{words.number(null)})."
+        )
+        more.append(
             "The score of two inputs is x W_Q W_Kᵀ y. Its symmetric part is the same both ways round, its antisymmetric part turns "
-            f"its sign. By squared size {words.number(_mean(shares))} of it is symmetric, averaged over heads (random matrices: "
-            f"{words.number(null)}); {above} heads are more symmetric than random matrices and {below} less, after Holm."
+            f"its sign. {above} heads are more symmetric than random matrices and {below} less, after Holm."
         )
         caption = (
             "Share of W_Q W_Kᵀ that is symmetric, by squared size: 1 a similarity, 0 its opposite, random matrices ½."
@@ -169,7 +205,7 @@ def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
             "norm behind them the score is not x W_Q W_Kᵀ y (see the notes)."
         )
     if facts.corpus:
-        said += _on_texts(numbers, facts)
+        more += _on_texts(numbers, facts)
         named = (
             (
                 "score_correlation",
@@ -196,7 +232,8 @@ def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
             figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {3 + i}", title, caption + tail, CORPUS, sign)
     else:
         said.append("Whether a token scores highest with itself was not measured: that needs texts.")
-    return Section("Is the score a similarity?", tuple(said), tuple(figures))
+    notes = tuple(TextBlock(one, "quiet") for one in more)
+    return Section("Is the score a similarity?", tuple(said), tuple(figures), blocks=notes)
 
 
 def _on_texts(numbers: SimilarityNumbers, facts: SimilarityFacts) -> list[str]:
@@ -225,17 +262,18 @@ def _ranks(numbers: SimilarityNumbers) -> Section:
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
     have = tuple(c for c in RANKS if numbers.get("effective_rank", c))
-    lines = [f"{PRODUCTS[c]} {_against_null(numbers, 'effective_rank', c)}" for c in have]
-    figures = _grids(
-        numbers,
-        "effective_rank",
-        have[3:] or have,
-        "directions",
-        "Figure 6",
-        "Directions that a head uses",
-        "Effective rank of a head's products.",
+    lines = tuple((PRODUCTS[c], _against_null(numbers, "effective_rank", c)) for c in have)
+    short = _short(
+        numbers, "ranks-short", "Matrix by matrix", (("effective_rank", "Effective rank", "directions"),), RANKS
     )
-    return Section("How many directions does a head use?", (said, f"{'; '.join(lines)}."), tuple(figures))
+    told = Table(("", "mean"), lines, "Mean effective rank", folded=True, label="Mean effective rank")
+    title, caption = "Directions that a head uses", "Effective rank of a head's products."
+    figures = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, caption)
+    means = [f"{PRODUCTS[c]} {words.number(_mean(numbers.get('effective_rank', c)))}" for c in have]
+    lead = f"On average over heads, directions in use: {words.listed(means)}."
+    return Section(
+        "How many directions does a head use?", (lead,), (*short, *figures), (told,), blocks=(TextBlock(said, "quiet"),)
+    )
 
 
 def _described(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
