@@ -10,12 +10,16 @@ import pytest
 from tests import tinyhf
 
 import trisect
-from trisect.core.errors import SpecError
+from trisect.core.errors import CorpusError, SpecError
 from trisect.core.machine import Machine
+from trisect.core.subject import Texts
 from trisect.experiments.ablate.run import measure as ablate
 from trisect.experiments.ablate.settings import AblateSettings
+from trisect.experiments.compare import run as compare_run
 from trisect.experiments.compare.run import _difference
 from trisect.experiments.compare.settings import CompareSettings
+from trisect.experiments.norms.run import measure as norms
+from trisect.experiments.norms.settings import NormsSettings
 from trisect.hf.load import load
 from trisect.lab.experiment import Bench, Replicates
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
@@ -70,6 +74,49 @@ def test_the_page_has_both_models_and_their_difference(compared):
     assert all(
         (compared.folder / name).exists() and f'href="{name}"' in page for name in compared.about.facts.parts[0].pages
     )
+
+
+def test_articles_that_were_resampled_are_called_articles(two, tmp_path):
+    texts = Texts("marked", lambda: iter(TEXTS), articles=lambda: (i // 2 for i in range(len(TEXTS))))
+    found = trisect.compare(two, texts, what="ablate", out=tmp_path / "out", quiet=True)
+    drawn = found.tables["differences"].filter(pl.col("n").is_not_null())
+    assert set(drawn.select("n", "per").iter_rows()) == {(4, "article")}
+    of_norms = norms(
+        NormsSettings(ModelSource(two[0]), TextSource(texts)),
+        Bench(tmp_path, Machine(quiet=True), (two[0],), texts),
+    )
+    assert {(one.units, one.unit) for one in of_norms.replicates.values()} == {(4, "article")}
+    assert {one.per for one in found.findings if any(v.n is not None for v in one.values)} == {"article"}
+    page = found.report.read_text(encoding="utf-8")
+    assert "a bootstrap over articles in which" in page
+    assert "paired by article." in page
+    assert "With fewer than 30 articles such intervals" in page
+
+
+def never(*given: Any) -> Any:
+    pytest.fail("work was begun before what is wrong was met")
+
+
+def test_pairs_with_a_broken_line_are_refused_before_a_model_is_opened(tmp_path, monkeypatch):
+    (tmp_path / "pairs.jsonl").write_text('{"base": "a", "donor": "b"}\n{"base": "a"\n')
+    monkeypatch.setattr(ModelsSource, "open", never)
+    with pytest.raises(CorpusError) as caught:
+        trisect.compare(("a", "b"), TEXTS, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "out", quiet=True)
+    assert "line 2" in caught.value.given
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_that_a_model_cannot_do_is_refused_before_anything_is_computed(two, tmp_path, monkeypatch):
+    other = replace(load(tinyhf.bert(), tinyhf.tokenizer()), name="bert")
+    monkeypatch.setattr(compare_run, "measure_unit", never)
+    monkeypatch.setattr(compare_run, "_tokens", never)
+    with pytest.raises(SpecError) as caught:
+        trisect.compare((other, two[0]), TEXTS, task="bindings", out=tmp_path / "out", quiet=True)
+    assert str(caught.value) == (
+        "The task 'bindings' was asked for.\n  bert predicts masked; the task is for models that go on with a text.\n"
+        "  Give pairs of your own with --pairs."
+    )
+    assert not (tmp_path / "out").exists()
 
 
 def test_other_tokens_are_not_paired_and_it_is_said(two, tmp_path):

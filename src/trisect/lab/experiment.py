@@ -32,12 +32,14 @@ ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what 
 class Replicates(NamedTuple):
     """A number in every draw of a bootstrap over so many units (or groups of them); the same seed gives the same draws.
 
-    `which` is a mark of the units themselves: numbers with the same mark meet the same units in every draw.
+    `which` is a mark of the units themselves: numbers with the same mark meet the same units in every draw. `unit` is what they
+    are: text, or article where a corpus marks them.
     """
 
     values: Reals
     units: int
     which: str
+    unit: str = "text"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +149,16 @@ class Measures(Protocol[S_in, F]):
         """Raise TrisectError for what is wrong with settings whatever the model is; of one that `checks`."""
         ...
 
+    def check_model(self, settings: S_in, subject: Subject) -> None:
+        """Raise TrisectError for what a model cannot be asked, before any pass through it; of one that `checks_model`."""
+        ...
+
+    def parts_of(
+        self, settings: S_in, of: Sequence[Experiment[Any, Any]]
+    ) -> Iterable[tuple[Experiment[Any, Any], Any]]:
+        """Experiments that settings ask for, each with settings of its own; of one that is made `of` others."""
+        ...
+
     def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
         """Do the work; raises TrisectError."""
         ...
@@ -222,7 +234,8 @@ class Experiment(Generic[S, F]):
     own; `makes` says in one word what its paths are where
     the terminal shows them, such as models. `by_layer` is what a page of several models draws layer by layer.
     `of` are experiments that it runs: whoever lists all of them says which, since none knows another. One that `checks` has
-    `check` in its module run, for what its settings name besides models and texts that all experiments share.
+    `check` in its module run, for what its settings name besides models and texts that all experiments share; one that
+    `checks_model` has `check_model` there, for what they ask of a model that is loaded.
     """
 
     name: str
@@ -242,6 +255,7 @@ class Experiment(Generic[S, F]):
     by_layer: tuple[LayerMeasure, ...] = ()
     of: tuple[Experiment[Any, Any], ...] = ()
     checks: bool = False
+    checks_model: bool = False
 
     @property
     def leaves(self) -> str:
@@ -271,6 +285,13 @@ class Experiment(Generic[S, F]):
         """Raise TrisectError for settings that are wrong whatever their models are; opens no model."""
         if self.checks:
             self.measures().check(settings)
+        for part, own in self.measures().parts_of(settings, self.of) if self.of else ():
+            part.check(own)
+
+    def check_model(self, settings: S, subject: Subject) -> None:
+        """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""
+        if self.checks_model:
+            self.measures().check_model(settings, subject)
 
     def measures(self) -> Measures[S, F]:
         """The module that measures."""

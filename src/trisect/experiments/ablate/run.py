@@ -63,7 +63,10 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     compared = compare_components(edits, units[:, 2:] / units[:, :1])
     columns = replicates[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
     which = digest(json.dumps(tally.kept).encode(), 8)
-    drawn = {tuple(r.get(n) for n in ROW): Replicates(c, len(units), which) for r, c in zip(rows, columns, strict=True)}
+    unit = "text" if articles.numbers is None else "article"
+    drawn = {
+        tuple(r.get(n) for n in ROW): Replicates(c, len(units), which, unit) for r, c in zip(rows, columns, strict=True)
+    }
     facts = _facts(subject, texts, table, settings, compared, None if articles.numbers is None else len(units))
     return Measured({"measures": measures}, facts, tuple(notes), replicates=drawn)
 

@@ -37,7 +37,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     """The page from the table differences."""
     facts = about.facts
     first, second = words.called_apart(facts.models)
-    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} less {first}. {_pairing(facts)}"
+    paired = _pairing(facts, _units(tables["differences"].to_dicts()))
+    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} less {first}. {paired}"
     found = findings(tables, about)
     sections = (
         _opening(found, tables["differences"], facts),
@@ -88,7 +89,14 @@ def _finding(part: ComparedPart, label: str, unit: str, rows: DifferenceRows) ->
         f"difference {spoken(value.mean, value.low, value.high)}"
         for value, row in zip(values, rows, strict=True)
     )
-    return Finding(f"difference_{part.name}", f"{said.strip()}.", unit, values, title=label, per="text")
+    return Finding(
+        f"difference_{part.name}", f"{said.strip()}.", unit, values, title=label, per=" or ".join(_units(rows))
+    )
+
+
+def _units(rows: DifferenceRows) -> list[str]:
+    """What was resampled behind the intervals: text or article, both where parts differ; none where there is no interval."""
+    return sorted({str(row.get("per") or "text") for row in rows if row["n"] is not None})
 
 
 def _named(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -106,22 +114,26 @@ def _both(facts: CompareFacts) -> str:
     return " and ".join(words.several(n, "token") for n in facts.tokens)
 
 
-def _pairing(facts: CompareFacts) -> str:
+def _pairing(facts: CompareFacts, units: Sequence[str]) -> str:
     if facts.paired:
-        return "Both split the texts into the same tokens, so that differences are paired by text."
+        by = " or ".join(units) or "text"
+        return f"Both split the texts into the same tokens, so that differences are paired by {by}."
     return f"They split the texts differently ({_both(facts)}): numbers of a token stand side by side, and differences have no interval."
 
 
 def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
+    units = _units(differences.to_dicts())
+    over = " or ".join(f"{unit}s" for unit in units)
     if facts.paired:
         yield (
-            "Intervals are 95 % of a bootstrap over texts in which both models meet the same draws. They speak of these two models, "
-            "not of how they were made, and are not corrected for how many there are. What is of the weights alone has none, nor have "
-            "profiles and interchange: heads of two models are no pairs, and pairs have intervals on each model's own page."
+            f"Intervals are 95 % of a bootstrap over {over or 'texts'} in which both models meet the same draws. They speak of "
+            "these two models, not of how they were made, and are not corrected for how many there are. What is of the weights "
+            "alone has none, nor have profiles and interchange: heads of two models are no pairs, and pairs have intervals on each "
+            "model's own page."
         )
         n = differences["n"].max()
         if isinstance(n, int) and n < FEW_TEXTS:
-            yield f"With fewer than {FEW_TEXTS} texts such intervals are too narrow to lean on."
+            yield f"With fewer than {FEW_TEXTS} {over} such intervals are too narrow to lean on."
     if facts.shapes[0] != facts.shapes[1]:
         yield "The models differ in shape: differences are of the layers and heads that both have."
 

@@ -1,4 +1,4 @@
-"""Measure two models by experiments that the command's list gives, and take their differences text by text."""
+"""Measure two models by experiments that the command's list gives, and take their paired differences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ DIFFERENCES: dict[str, type[pl.DataType]] = {
     "value": pl.Float64,  # second less first
     "low": pl.Float64,
     "high": pl.Float64,
-    "n": pl.Int64,  # texts, or groups of them, behind the interval
+    "n": pl.Int64,  # units, or groups of them, behind the interval
+    "per": pl.String,  # what they are: text, or article
 }
 SIDE_BY_SIDE = (
     "The two models split the texts differently: what is counted by token is then of other tokens, and no difference "
@@ -50,18 +51,30 @@ class TokensRead(NamedTuple):
     mark: str
 
 
+def parts_of(
+    settings: CompareSettings, of: Sequence[Experiment[Any, Any]]
+) -> Iterator[tuple[Experiment[Any, Any], Any]]:
+    """The parts that are asked for, with their settings; without profiles that were not named, since those may be left out."""
+    for part in of:
+        if part.name in settings.parts and (part.name != "profile" or settings.what is not None):
+            yield part, _own(part, settings, settings.source.models[0])
+
+
 def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
     """Both models by each part, as that experiment measures one, and every number's difference, second less first.
 
-    Intervals are 95 % of the bootstrap over texts, in which both models meet the same draws: they are paired by text. Where
-    the models split the texts differently there are none. Raises TrisectError.
+    Intervals are 95 % of the bootstrap over articles (texts where none is marked), in which both models meet the same draws: they
+    are paired. Where the models split the texts differently there are none. Raises TrisectError.
     """
     first, second = bench.subjects
-    read = [_tokens(subject, bench.texts, settings.batch) for subject in (first, second)]
-    paired = read[0] == read[1]
     parts = [one for name in settings.parts for one in bench.of if one.name == name]
     if not parts:
         raise SpecError("Nothing is to be compared.", f"There is {', '.join(PARTS)}.", "Name some of them.")
+    for subject in (first, second):
+        for part in parts:
+            part.check_model(_own(part, settings, subject), subject)
+    read = [_tokens(subject, bench.texts, settings.batch) for subject in (first, second)]
+    paired = read[0] == read[1]
     done, left_out = dict[str, tuple[UnitMeasured, UnitMeasured]](), list[str]()
     for part in parts.copy():
         try:
@@ -114,13 +127,17 @@ def _tokens(subject: Subject, texts: Texts, size: int) -> TokensRead:
 def _measured(
     part: Experiment[Any, Any], settings: CompareSettings, bench: Bench, number: int, subject: Subject
 ) -> UnitMeasured:
-    """One model by one part, with its own page; the part's other settings are its own defaults."""
+    """One model by one part, with its own page."""
+    return measure_unit(part, _own(part, settings, subject), bench, f"{part.name}/{number:02d}", subject)
+
+
+def _own(part: Experiment[Any, Any], settings: CompareSettings, model: object) -> Any:
+    """A part's settings for one model: what both share, and else its own defaults."""
     known = {one.name for one in fields(part.settings)}
-    shared = {"source": ModelSource(subject), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
+    shared = {"source": ModelSource(model), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
     shared |= {"corpus": settings.corpus, "split": settings.read.split, "reader": settings.read.reader}
     shared |= {"limit": settings.read.limit, "pairs": settings.pairs, "task": settings.task}
-    own = part.settings(**{name: value for name, value in shared.items() if name in known})
-    return measure_unit(part, own, bench, f"{part.name}/{number:02d}", subject)
+    return part.settings(**{name: value for name, value in shared.items() if name in known})
 
 
 def _part(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured) -> ComparedPart:
@@ -177,7 +194,7 @@ def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
     known = [one for one in draws if one is not None]
     if not known or len(known) < len(draws) or len({(one.units, one.which) for one in known}) > 1:
         return None
-    return Replicates(np.mean([one.values for one in known], 0), known[0].units, known[0].which)
+    return known[0]._replace(values=np.mean([one.values for one in known], 0))
 
 
 def _difference(first: float, second: float, draws: Sequence[Replicates | None]) -> NewRow:
@@ -189,4 +206,4 @@ def _difference(first: float, second: float, draws: Sequence[Replicates | None])
     if (one.units, one.which, one.values.shape) != (other.units, other.which, other.values.shape):
         return row
     ends = percentile_interval(other.values - one.values, one.units)
-    return row | {"low": finite(ends.low), "high": finite(ends.high), "n": one.units}
+    return row | {"low": finite(ends.low), "high": finite(ends.high), "n": one.units, "per": one.unit}

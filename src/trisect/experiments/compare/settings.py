@@ -129,7 +129,7 @@ class CompareFacts:
 
 COMPARE = Experiment(
     "compare",
-    """Put two models side by side: norms, similarity, ablation, profiles, interchange, with differences paired by text.
+    """Put two models side by side: norms, similarity, ablation, profiles, interchange, with paired differences.
 
     \b
     trisect compare MODEL OTHER --corpus wikitext-2

@@ -98,7 +98,10 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     whole = next(iter(tallies.values())).stack
     replicates = {
         (whole, None, None, None, name, None, None): Replicates(
-            found.draws, min(counted.units, GROUPS), f"first {counted.texts}"
+            found.draws,
+            min(counted.units, GROUPS),
+            f"first {counted.texts}",
+            "text" if counted.articles is None else "article",
         )
         for name, found in statistics.items()
         if found.draws.ndim == 1

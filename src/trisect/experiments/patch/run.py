@@ -69,6 +69,11 @@ def check(settings: PatchSettings) -> None:
         given_pairs(settings.given)
 
 
+def check_model(settings: PatchSettings, subject: Subject) -> None:
+    """Raise TrisectError where the model lacks a site, cannot do the task, or splits a pair's texts so that they do not fit."""
+    _prepared(settings, answering(subject))
+
+
 def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     """Patch each site of every pair, one pass each, in one layer or one head at a time.
 
@@ -79,8 +84,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     """
     subject = answering(bench.subject)
     wanted = read_positions(settings.positions)
-    edits = plan_edits(subject.shape, settings.sites, settings.per)
-    prepared = prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
+    edits, prepared = _prepared(settings, subject)
     found, passes = _Found(), edited_passes(subject)
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
     order = list(subject.shape.heads)
@@ -107,6 +111,12 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     made = tables(subject.name, runs, settings)
     facts = _facts(subject, prepared, runs, settings, made.counted)
     return Measured(made.tables, facts, (*prepared.notes, *made.notes, *subject.notes, *passes.notes))
+
+
+def _prepared(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[EditedPass, ...], PreparedPairs]:
+    """What is edited, and the pairs, each checked against the model."""
+    edits = plan_edits(subject.shape, settings.sites, settings.per)
+    return edits, prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
 
 
 def answering(subject: Subject) -> AnsweringSubject:

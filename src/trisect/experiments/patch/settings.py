@@ -175,6 +175,7 @@ PATCH = Experiment(
     out="patch-{model}",
     record="patch.json",
     checks=True,
+    checks_model=True,
     result="Patched",
     by_layer=(
         LayerMeasure("own", "its own answer", "share of pairs", signed=False, margin=SAME_PAIRS),
