@@ -90,7 +90,7 @@ def test_since_when_is_said_by_rule():
     numbers = ProfileNumbers({}, (), ("position",), stages, {}, {}, {})
     (found,) = checkpoint_findings(numbers, ("0", "5", "10"))
     assert str(found) == (
-        "position: over checkpoints: queries keep it from checkpoint 5 on, keys keep it from checkpoint 10 on, "
+        "position, last checkpoint: queries keep it from checkpoint 5 on, keys keep it from checkpoint 10 on, "
         "values drop it from checkpoint 5 on."
     )
 

@@ -35,6 +35,7 @@ from trisect.lab.units.page_layers import layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
 from trisect.lab.units.sites import check_sites
 from trisect.papers import matrices, norms_revised
+from trisect.report import format as words
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
 
@@ -182,6 +183,48 @@ def test_components_are_compared_by_each_models_own_difference(whole):
     ]
     unranked = replace(about, facts=replace(about.facts, by_layer=(drawn._replace(margin=None),)))
     assert all(one.compared is None for one in units_page.findings(tables, unranked))
+
+
+def test_a_mean_over_layers_is_known_by_its_measure_and_group_and_not_by_its_number(whole):
+    """A measure that is 0 in all models lends no margin to another finding of zeros, and is not left out for it."""
+    names = whole.about.facts.names
+    rows = [
+        {"subject": "m", "stack": "plain", "layer": 1, "component": c, "measure": measure, "group": group, "value": 0.0}
+        for measure, group in (("drawn", "pos"), ("drawn", "shape"))
+        for c in "qkv"
+        for _ in names
+    ]
+    measures = frame("measures", rows).select(pl.Series("model", list(names) * 6), pl.all())
+    zeros = tuple(Estimate(c, 0.0) for c in "qkv")
+    found = (
+        Finding("other", "w", "nats", zeros, title="Other"),
+        Finding("said", "w", "nats", zeros, title="Said", groups=("pos",)),
+        Finding("unedited", "w", "nats", (Estimate("unedited", 10.4),), signed=False),
+    )
+    told = findings_table(ModelFindings(name, found) for name in names)
+    drawn = LayerMeasure("drawn", "number", "nats", margin=0.05, finding="said")
+    about = replace(whole.about, facts=replace(whole.about.facts, by_layer=(drawn,)))
+    tables: dict[str, pl.DataFrame] = {"measures": measures, "findings": told}
+    made = {one.title: one for one in units_page.findings(tables, about)}
+    assert list(made) == ["Other", "Said, pos", "unedited", "number, shape, mean over layers"]
+    assert [one.compared is not None for one in made.values()] == [False, True, False, True]
+    over, layers, each = (
+        next(s for s in units_page.page(tables, about).sections if s.title == title)
+        for title in ("Over models", "Layer by layer", "Each model")
+    )
+    assert [figure.title for figure in over.figures] == ["Other", "Said", "Mean drawn"]  # one number is no figure
+    assert layers.tables[0].rows[0][1] == "0.000"
+    assert "unedited: unedited" in [row[0] for row in each.tables[0].rows]
+
+
+def test_ends_of_a_difference_have_their_signs_in_tables(whole):
+    page = units_page.page(whole.tables, whole.about)
+    tables = {s.title: s.tables[0] for s in page.sections if s.title in ("Layer by layer", "Each model")}
+    (mean,) = (one.values[0] for one in whole.findings if one.measure == "mean_change")
+    ends = f"{words.number(mean.low, True)} to {words.number(mean.high, True)}"
+    assert "+" in ends
+    assert ends in tables["Layer by layer"].rows[0]
+    assert any(ends in row for row in tables["Each model"].rows)
 
 
 def test_the_folder_is_whole_and_its_json_names_every_model(whole):

@@ -209,7 +209,8 @@ class LayerMeasure(NamedTuple):
     """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
 
     `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference. Where q, k and v are to be
-    ranked by it over models, `margin` is what they are alike within.
+    ranked by it over models, `margin` is what they are alike within. `finding` is the measure of the finding that has its means
+    over layers, where there is one.
     """
 
     measure: str
@@ -218,6 +219,7 @@ class LayerMeasure(NamedTuple):
     component: str = ""
     signed: bool = True
     margin: float | None = None
+    finding: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class SharedAxis(NamedTuple):
     def axis(self, field: str) -> alt.Y:
         """The axis as an encoding of `field`."""
         axis = (
-            alt.Axis(format="~g")
+            alt.Axis(format=".6~g")  # without digits of its own a lone 10 is 1e+1
             if self.linear is None
             else alt.Axis(format="~g", values=list(self.ticks()), tickCount=40)
         )

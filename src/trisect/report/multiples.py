@@ -62,7 +62,10 @@ def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis) -> Panel:
     """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
     unit, names, title = frame.unit, [e.name for e in found], _titled(one)
     marks = [palette.mark(name) for name in names]
-    axis, scale = alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), format="~g"), frame.scale()
+    axis, scale = (
+        alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), tickCount=40, format="~g"),
+        frame.scale(),
+    )
 
     def along(field: str) -> alt.X:
         return alt.X(f"{field}:Q", scale=scale, title=unit, axis=axis)

@@ -73,7 +73,9 @@ ABLATE = Experiment(
     out="ablate-{model}",
     record="ablation.json",
     by_layer=(
-        LayerMeasure("loss_change_nats", "change of the loss", "nats", margin=ALIKE),
-        LayerMeasure("output_change", "change of the output", "share", signed=False, margin=ALIKE),
+        LayerMeasure("loss_change_nats", "change of the loss", "nats", margin=ALIKE, finding="mean_change"),
+        LayerMeasure(
+            "output_change", "change of the output", "share", signed=False, margin=ALIKE, finding="mean_change"
+        ),
     ),
 )

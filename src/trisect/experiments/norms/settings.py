@@ -65,8 +65,8 @@ NORMS = Experiment(
     out="norms-{model}",
     record="norms.json",
     by_layer=(
-        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False),
-        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False),
+        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False, finding="dispersion"),
+        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False, finding="dispersion"),
         LayerMeasure("mean_f", "length of what is weighed", "norm of f(x)", "v", signed=False),
         LayerMeasure("mixing_ratio", "mixing ratio", "share", signed=False),
     ),

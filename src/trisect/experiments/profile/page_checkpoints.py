@@ -24,9 +24,11 @@ def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterat
             for c, (first, way) in since.items()
             if way
         ]
-        said = f"over checkpoints: {', '.join(parts) or 'at the last one neither kept nor dropped'}."
+        said = f"{', '.join(parts) or 'neither kept nor dropped'}."
         values = tuple(Estimate(c, *_gain(numbers, len(names) - 1, None, c, label)) for c in COMPONENTS)
-        yield Finding("profile_checkpoints", said, UNIT, values, title=label, groups=(label,), per="head")
+        yield Finding(
+            "profile_checkpoints", said, UNIT, values, title=f"{label}, last checkpoint", groups=(label,), per="head"
+        )
 
 
 def _since(numbers: ProfileNumbers, label: str, component: str, count: int) -> tuple[int, int]:

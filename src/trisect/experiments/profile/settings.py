@@ -136,5 +136,5 @@ PROFILE = Experiment(
     record="profile.json",
     checks=True,
     result="Profile",
-    by_layer=(LayerMeasure("profile_gain", "more than random maps", "accuracy"),),
+    by_layer=(LayerMeasure("profile_gain", "more than random maps", "accuracy", finding="profile"),),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -77,22 +78,36 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tu
 def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
     """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
     averages = list(_averages(tables["measures"], facts))
-    found = [one._replace(margin=_margin(one, averages)) for one in pooled(tables["findings"], facts.names)]
-    said = set().union(*map(_digits, found))
-    return (*found, *(one for one in averages if not said >= _digits(one)))
+    found = [
+        one._replace(margin=next((of.mean.margin for of in averages if of.is_of(one)), None))
+        for one in pooled(tables["findings"], facts.names)
+    ]
+    return (*found, *(of.mean for of in averages if not any(of.repeats(one) for one in found)))
+
+
+class LayerAverage(NamedTuple):
+    """Means over layers of what is drawn by layer, the measure of the finding that has them too, and the panel they are of."""
+
+    mean: PooledFinding
+    finding: str
+    panel: str
+
+    def is_of(self, one: PooledFinding) -> bool:
+        """Whether a finding is of the same measure, unit and group."""
+        same = (one.measure, one.unit) == (self.finding, self.mean.unit)
+        return same and (not self.panel or not one.groups or not set(self.panel.split(", ")).isdisjoint(one.groups))
+
+    def repeats(self, one: PooledFinding) -> bool:
+        """Whether that finding has the same numbers in every model."""
+        return self.is_of(one) and _digits(one) >= _digits(self.mean)
 
 
 def _digits(one: PooledFinding) -> set[tuple[float, ...]]:
-    """Every model's numbers, by which the same means are known in another finding."""
+    """Every model's numbers."""
     return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
 
 
-def _margin(one: PooledFinding, averages: Sequence[PooledFinding]) -> float | None:
-    """The margin of what is drawn by layer, where a finding has just its means over layers."""
-    return next((of.margin for of in averages if of.numbers and _digits(one) >= _digits(of)), None)
-
-
-def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFinding]:
+def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[LayerAverage]:
     """Each component's mean over the layers, of every measure that is drawn by layer."""
     for title, unit in dict.fromkeys((one.title, one.unit) for one in facts.by_layer):
         asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
@@ -110,7 +125,7 @@ def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[PooledFindi
             if numbers:
                 first = asked[0]
                 named = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
-                yield PooledFinding(*named, tuple(numbers), first.margin)
+                yield LayerAverage(PooledFinding(*named, tuple(numbers), first.margin), first.finding, panel)
 
 
 def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
@@ -170,7 +185,8 @@ def _numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
     """A figure for each kind of finding, a panel for each finding."""
     kinds: dict[tuple[str, str], list[PooledFinding]] = {}
     for one in _shared(tables, facts):
-        kinds.setdefault((one.measure, one.unit), []).append(one)
+        if one.measure != "unedited":  # what changes are of: one number, which the sentence has
+            kinds.setdefault((one.measure, one.unit), []).append(one)
     whole = facts.units == MODELS
     for number, ((measure, unit), found) in enumerate(kinds.items(), start=1):
         panels = [panel for one in found for panel in (_means(one) if whole else _course(one, facts))]
@@ -278,7 +294,7 @@ def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     ]
     if facts.units == MODELS:
         rows.append(("mean", *(words.number(n.mean.mean, one.signed) for one, n in columns)))
-        rows.append(("95 %", *(ends_said(n.mean) for _, n in columns)))
+        rows.append(("95 %", *(ends_said(n.mean, one.signed) for one, n in columns)))
     names = ("model", *(f"{one.label}: {n.name}" for one, n in columns))
     turned = tuple(zip(names, *rows, strict=True))
     table = Table(tuple(turned[0]), tuple(turned[1:]), "Every model's numbers", wrap=False)

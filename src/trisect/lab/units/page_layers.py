@@ -30,7 +30,7 @@ def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Ite
         if not spots:
             continue
         figures.append(_layer_figure(spots, title, unit, facts, len(figures) + 1))
-        listed.append(_layer_table(spots, title, unit, facts))
+        listed.append(_layer_table(spots, asked[0], facts))
     if figures:
         yield Section("Layer by layer", (), tuple(figures), tuple(listed))
 
@@ -112,18 +112,18 @@ def _in_order(spot: tuple[tuple[str, str, int], Mapping[str, float]]) -> tuple[s
     return panel, layer, known.index(component) if component in known else len(known)
 
 
-def _layer_table(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts) -> Table:
+def _layer_table(spots: LayerSpots, drawn: LayerMeasure, facts: UnitsFacts) -> Table:
     rows = []
     for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
         place = ", ".join(filter(None, (panel, f"layer {layer}", component if component in palette.GROUPS else "")))
-        each = [words.number(of.get(model)) for model in facts.names]
+        each = [words.number(of.get(model), drawn.signed) for model in facts.names]
         if facts.units == MODELS:
             mean = mean_of(component, list(of.values()))
-            each = [words.number(mean.mean), ends_said(mean), *each]
+            each = [words.number(mean.mean, drawn.signed), ends_said(mean, drawn.signed), *each]
         rows.append((place, *each))
     head = ("mean", "95 %") if facts.units == MODELS else ()
     columns = ("where", *head, *(facts.names if facts.units == MODELS else map(last_name, facts.names)))
-    return Table(columns, tuple(rows), f"{title.capitalize()}, {unit}", wrap=False)
+    return Table(columns, tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
 
 
 def small_signs(facts: UnitsFacts) -> str:
@@ -142,6 +142,6 @@ def last_name(model: str) -> str:
     return model.rpartition("@")[2]
 
 
-def ends_said(one: Estimate) -> str:
-    """An interval in words."""
-    return "–" if one.low is None else f"{words.number(one.low)} to {words.number(one.high)}"
+def ends_said(one: Estimate, signed: bool) -> str:
+    """An interval in words, with its signs where the number is a difference."""
+    return "–" if one.low is None else f"{words.number(one.low, signed)} to {words.number(one.high, signed)}"
