@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from tests import pictures
 from tests.browser.test_explorer import PIECES, both_of, bound, shown, value, visit
 
@@ -50,7 +50,9 @@ def test_rows_and_dimensions_are_the_numbers_that_the_page_shows(visit):
     tab.locator(".x-map[data-kind=weights]").focus()
     for key in ("Home", "PageUp", "ArrowRight", "ArrowDown", "ArrowDown"):
         tab.keyboard.press(key)
-    tab.wait_for_function("document.querySelector('.x-places').textContent === 'tokens 3 and 2'")
+    expect(tab.locator(".x-places")).to_have_text(
+        "tokens 3 and 2"
+    )  # polls without eval, which the page's policy refuses
     rows = {(r["query"], r["key"]): r for r in table(tab, "text")}
     assert len(rows) == len(PIECES)
     for kind, column in (("weights", "weight"), ("norms", "norm")):
