@@ -23,6 +23,7 @@ from trisect.experiments.norms.settings import NormsSettings
 from trisect.hf.load import load
 from trisect.lab.experiment import Bench, Replicates
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
+from trisect.lab.units.measuring import measure_unit
 from trisect.stats.bootstrap import percentile_interval
 
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(7)]
@@ -127,6 +128,17 @@ def test_other_tokens_are_not_paired_and_it_is_said(two, tmp_path):
     assert np.isfinite(table["value"].to_numpy()).all()
     assert not found.about.facts.paired
     assert any(note.startswith("The two models split the texts differently") for note in found.notes)
+
+
+def test_what_one_model_alone_has_to_say_begins_with_its_name(two, tmp_path, monkeypatch):
+    def noted(*given: Any) -> Any:
+        made = measure_unit(*given)
+        return made._replace(notes=("Both have this.", f"Texts left out: {made.facts.name[-1]} of 3."))
+
+    monkeypatch.setattr(compare_run, "measure_unit", noted)
+    found = trisect.compare(two, TEXTS, what="norms", out=tmp_path / "out", quiet=True)
+    names = [one.name for one in two]
+    assert found.notes == ("Both have this.", *(f"{name}: Texts left out: {name[-1]} of 3." for name in names))
 
 
 def test_draws_of_other_texts_are_no_pair():

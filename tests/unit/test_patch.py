@@ -9,6 +9,7 @@ from tests import interchanged, tinyhf
 import trisect
 from trisect.core.errors import CorpusError, SpecError
 from trisect.experiments.patch.named_positions import read_positions
+from trisect.experiments.patch.page import page
 from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.rows import COMPLEMENT
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
@@ -302,6 +303,12 @@ def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
         "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1.",
     )
     assert (done.sites[0].n, done.sites[0].logit_change) == (0, None)
+    opening = page(done.tables, done.about).sections[0]
+    assert not opening.figures
+    assert opening.words[-1] == (
+        "There is no figure, since no site has a number: base and donor of every pair have the same answer, so that neither can be "
+        "told from the other."
+    )
 
 
 def test_a_pair_keeps_its_place_where_it_has_one():

@@ -16,7 +16,7 @@ from trisect.core.tables import NewRow
 from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
 from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Replicates
 from trisect.lab.inputs import ModelSource
-from trisect.lab.units.measuring import UnitMeasured, measure_unit
+from trisect.lab.units.measuring import UnitMeasured, measure_unit, notes_by_model
 from trisect.lab.units.pool import KEYS, NO_MEANS, joined
 from trisect.stats.bootstrap import percentile_interval
 from trisect.stats.tested import finite
@@ -96,7 +96,7 @@ def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
         for name, made in joined({one.facts.name: one.tables for one in both}).items()
     }
     compared = tuple(_part(part, *done[part.name]) for part in parts)
-    notes = dict.fromkeys(note for both in done.values() for one in both for note in one.notes)
+    notes = dict.fromkeys(note for both in done.values() for note in notes_by_model(both))
     notes |= dict.fromkeys(left_out) | ({} if paired else {SIDE_BY_SIDE: None})
     facts = CompareFacts(
         (first.name, second.name),

@@ -22,7 +22,7 @@ def draw(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure]:
     number = 0
     for how, stack in dict.fromkeys((site.how, site.stack) for site in sites):
         mine = [site for site in sites if (site.how, site.stack) == (how, stack)]
-        if whole := [site for site in mine if site.head is None]:
+        if whole := [s for s in mine if s.head is None and any(s.mean(one) is not None for one in TITLES)]:
             number += 1
             yield _by_layer(whole, number, facts)
         for measure in NUMBERS:

@@ -129,9 +129,23 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
         lead.append(
             f"Most comes through {most.name}: {spoken(most.mean, most.low, most.high, largest.signed)}, {what}."
         )
+    drawn = tuple(draw(sites, facts))
+    if not drawn:
+        lead.append(f"There is no figure, since no site has a number: {_silent(tables['pairs'])}.")
     notes = tuple(TextBlock(one, "quiet") for one in _notes(tables, about))
     told = sentences(found)
-    return Section("What came", tuple(lead), tuple(draw(sites, facts)), (told,) if told else (), blocks=notes)
+    return Section("What came", tuple(lead), drawn, (told,) if told else (), blocks=notes)
+
+
+def _silent(pairs: pl.DataFrame) -> str:
+    """Why patching says nothing of these pairs."""
+    counted = pairs.filter("counted")
+    if not len(counted):
+        return "no pair counts"
+    base, donor = (pl.coalesce(f"answer_{name}", f"own_{name}") for name in ("base", "donor"))
+    if counted.select((base == donor).all()).item():
+        return "base and donor of every pair have the same answer, so that neither can be told from the other"
+    return "no change was finite"
 
 
 def _notes(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Iterable[str]:

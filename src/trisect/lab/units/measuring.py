@@ -88,6 +88,13 @@ def read_unit(one: Experiment[Any, Any], folder: Path, kept: UnitData, place: st
     return UnitMeasured(facts, tables, found, about.notes, kept["family"], tuple(kept["packages"]), {})
 
 
+def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
+    """What all models' notes say, then what some say, with their names."""
+    shared = [note for note in done[0].notes if all(note in of.notes for of in done)]
+    own = [f"{of.facts.name}: {note}" for of in done for note in of.notes if note not in shared]
+    return tuple(dict.fromkeys((*shared, *own)))
+
+
 def _measured(one: Experiment[Any, Any], settings: Any, bench: Bench) -> _Judged:
     began = time.monotonic()
     bench.folder.mkdir(parents=True, exist_ok=True)

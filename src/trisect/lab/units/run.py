@@ -28,7 +28,7 @@ from trisect.lab.units import page
 from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
 from trisect.lab.units.kept import UnitStore
 from trisect.lab.units.marks import places_mark, weights_mark
-from trisect.lab.units.measuring import UnitMeasured, read_unit, write_unit
+from trisect.lab.units.measuring import UnitMeasured, notes_by_model, read_unit, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
 from trisect.lab.units.settings import UnitsFacts, UnitsResult
@@ -121,7 +121,7 @@ class UnitsMeasure:
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
         words = command(self.one, settings, (), bench.given_texts, self.models.words)
         family = done[0].family if claims else None
-        notes = (*_notes(done), *_machines([store.read(unit.key)["made_on"] for unit in units]))
+        notes = (*notes_by_model(done), *_machines([store.read(unit.key)["made_on"] for unit in units]))
         return Measured(named, facts, notes, judged, family, packages=packages, command=words)
 
     def _check_all(self, settings: Any) -> None:
@@ -256,13 +256,6 @@ def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
     if not files or [one.name for one in files] != [one.name for one in others]:
         return False
     return all(filecmp.cmp(one, other, shallow=False) for one, other in zip(files, others, strict=True))
-
-
-def _notes(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
-    """What all models' notes say, then what some say, with their names."""
-    shared = [note for note in done[0].notes if all(note in of.notes for of in done)]
-    own = [f"{of.facts.name}: {note}" for of in done for note in of.notes if note not in shared]
-    return tuple(dict.fromkeys((*shared, *own)))
 
 
 def _machines(made: Sequence[str]) -> Iterator[str]:
