@@ -170,12 +170,15 @@ def render(out: str | Path) -> Study:
 @door()
 def check(out: str | Path) -> list[StudyError]:
     """Read all that a study, a run of any command, or a corpus folder holds and reads back; an error for each file that is damaged,
-    altered or of another run, saying what to do. Changes nothing.
+    altered or of another run, saying what to do. Models that a command over several keeps until it ends are read too. Changes nothing.
     """
     from trisect.experiments.study.check import check_study
+    from trisect.lab.units.kept import begun_units, check_units
     from trisect.lab.whole_run import check_run, has_run
 
     folder = Path(out)
+    if begun_units(folder):  # of a command that has not ended, beside what one before it may have left
+        return [*(check_run(folder) if has_run(folder) else ()), *check_units(folder)]
     if is_corpus(folder) and not has_run(folder):  # of a version that left no list of files, or cut by a study
         try:
             open_corpus(folder)

@@ -12,7 +12,10 @@ from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
+from click.testing import CliRunner
 
+import trisect
+from trisect.cli import main
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.fields import Setting
 from trisect.core.finding import Estimate, Finding
@@ -27,7 +30,7 @@ from trisect.lab.units import marks as units_marks
 from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
 from trisect.lab.units import travel
-from trisect.lab.units.kept import KEPT
+from trisect.lab.units.kept import ABOUT, KEPT
 from trisect.report.sheet import Document
 
 HERE = __name__
@@ -296,9 +299,49 @@ def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatc
     with pytest.raises(StudyError) as caught:
         driver.run(other, asked(tmp_path), out, quiet=True)
     assert str(caught.value) == (
-        f"{out} is not empty, and holds no results of 'trisect lift'.\n  There is .units.\n"
-        "  Choose an empty or a new folder with --out."
+        f"{out} was given for results of 'trisect lift'.\n"
+        "  It holds 2 measured models of 'trisect weigh' over several, which was stopped before its end or still runs.\n"
+        "  Call that command again, with the same models and settings: it goes on from there, or choose another folder with --out."
     )
+    assert not measured
+    weigh(asked(tmp_path), out)
+    assert measured == ["stone3"]
+
+
+def test_a_store_that_does_not_say_whose_it_is_goes_beside_results_of_the_same_command(tmp_path, monkeypatch):
+    weigh(asked(tmp_path), tmp_path / "out")
+    out = stopped(tmp_path, monkeypatch, grams=4)
+    (out / KEPT / ABOUT).write_text("{")
+    weigh(asked(tmp_path, grams=4), out)
+    assert measured == ["stone1", "stone2", "stone3"]
+
+
+def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monkeypatch):
+    out = stopped(tmp_path, monkeypatch)
+    done = CliRunner().invoke(main, ["check", str(out), "--quiet"])
+    assert (done.exit_code, done.output) == (
+        0,
+        "It holds 2 measured models of 'trisect weigh' over several, which was stopped before its end or still runs. "
+        "Call that command again, with the same models and settings: it goes on from there.\n"
+        "Every file that is there is whole.\n",
+    )
+    table = next((out / KEPT).glob("*/tables/measures.parquet"))
+    table.write_bytes(table.read_bytes()[:-1])
+    (error,) = trisect.check(out)
+    assert error.given == f"{table} is missing or was altered."
+    assert CliRunner().invoke(main, ["check", str(out), "--quiet"]).exit_code == 2
+
+
+def test_losses_of_jobs_are_for_workers(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        weigh(asked(tmp_path, machine=ModelWorkers(losses=5)), tmp_path / "out")
+    assert str(caught.value) == (
+        "--losses 5 was given without workers.\n  It says how often a job may be lost with its worker, and in this process there is none.\n"
+        "  Add --workers 2, say, or leave it out."
+    )
+    assert not measured
+    for given in (ModelWorkers(2, losses=5), ModelWorkers(engine="ray", losses=5), ModelWorkers()):
+        assert given.machine(True).losses == given.losses
 
 
 def test_nothing_stays_where_nothing_was_finished(tmp_path, monkeypatch):

@@ -20,6 +20,11 @@ from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
 APART = "Edits were made one at a time: several in one pass gave this model other numbers, since rows of its batch are not independent."
+NO_ROWS = (
+    "Edits were made one at a time: what this model is given or answers has no row for each text of a batch, so that a batch cannot "
+    "be there several times in one pass."
+)
+FAILED = "Edits were made one at a time: in this model a pass with several of them ended in an error ({})."
 # by how much of its size an answer may differ, for sums in another order
 ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
@@ -35,7 +40,7 @@ class SharedPasses:
     on. Models whose attention is followed by its products are always run as a whole.
 
     Up to `together` edits of one call share a pass, in which the batch is there once for each: equal to one at a time to
-    rounding, which is looked at once for every call. That helps a GPU.
+    rounding, which is looked at once for every call. That helps a GPU. Where memory does not do for so many, half as many do.
     """
 
     proved: ProvedModel
@@ -49,7 +54,7 @@ class SharedPasses:
     @property
     def notes(self) -> tuple[str, ...]:
         """That passes were whole ones, where beginning later failed."""
-        return (*(() if self.restarts.works else (WHOLE,)), *(() if self.restarts.together else (APART,)))
+        return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
 
     def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
         """One unedited pass, whose blocks' outputs are kept."""
@@ -78,7 +83,11 @@ class SharedPasses:
         found: list[RowScores] = []
         while len(found) < len(writers):
             own = writers[len(found) : len(found) + max(1, self.together)]
-            made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
+            try:
+                made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
+            except torch.OutOfMemoryError:
+                self.together = len(own) // 2
+                continue
             found += made or [self.score(batch, {address: writer}, hold, clean) for writer in own]
         return found
 
@@ -91,7 +100,7 @@ class SharedPasses:
         clean: RowScores | None,
     ) -> list[RowScores] | None:
         """The scores from one pass over as many copies of the batch; null where it has to be one at a time."""
-        if not self.restarts.together or self.proved.proof.hook is not record_interface:
+        if self.restarts.apart or self.proved.proof.hook is not record_interface:
             return None
         count, rows = len(writers), len(batch.source.tokens)
         edits = edits_at(self.proved.proof.addresses, {address: _each(writers)}, _copies(hold or {}, rows, count))
@@ -101,17 +110,21 @@ class SharedPasses:
         given = None if start is None else start._replace(given=_copies(start.given, rows, count))
         try:
             made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
-        except (RuntimeError, ValueError, IndexError, TypeError):  # inputs that are no rows of a batch
-            made = torch.empty(0)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            fits = all(_has_rows(value, rows) for value in batch.inputs.values())
+            self.restarts.apart = FAILED.format(type(error).__name__) if fits else NO_ROWS
+            return None
         if made.shape[0] != rows * count:
-            self.restarts.together = False
+            self.restarts.apart = NO_ROWS
             return None
         order = self.proved.proof.addresses.index(address)
         if order not in self.restarts.compared:
             alone = first_tensor(self._edited(batch, {address: writers[-1]}, hold))
             self.restarts.compared.add(order)
             if not _near(made[-rows:], alone):
-                self.restarts.together = False
+                self.restarts.apart = APART
                 return None
         return [row_scores(part, batch, self.objective, clean) for part in made.split(rows)]
 
@@ -182,6 +195,13 @@ def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
         if id(value) not in same:
             same[id(value)] = _copied(value, rows, count)
     return {name: same[id(value)] for name, value in given.items()}
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    """Whether all tensors of an input hold a batch's rows in their first axis."""
+    if isinstance(value, Tensor):
+        return bool(value.dim()) and value.shape[0] == rows
+    return all(_has_rows(one, rows) for one in value) if isinstance(value, (tuple, list)) else True
 
 
 def _copied(value: Any, rows: int, count: int) -> Any:

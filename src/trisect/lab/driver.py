@@ -25,7 +25,7 @@ from trisect.lab.home import links_of
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
-from trisect.lab.units.kept import begun_units, remove_units
+from trisect.lab.units.kept import begun_units, check_begun, remove_units
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
@@ -121,6 +121,7 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
 
 def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
     """Raise StudyError for a folder of a study, of another experiment, or of anything else; this one's own is replaced whole."""
+    check_begun(out, experiment.name)
     begun = begun_units(out) == experiment.name or _begun_by(experiment, out) == experiment.name
     if not belongs_to(out, experiment.name) and not begun:
         Folder(out).check_empty(f"results of 'trisect {experiment.name}'")

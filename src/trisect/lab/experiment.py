@@ -149,18 +149,26 @@ class Measures(Protocol[S_in, F]):
         """Raise TrisectError for what is wrong with settings whatever the model is; of one that `checks`."""
         ...
 
-    def check_model(self, settings: S_in, subject: Subject) -> None:
-        """Raise TrisectError for what a model cannot be asked, before any pass through it; of one that `checks_model`."""
+    def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
+        """Do the work; raises TrisectError."""
         ...
+
+
+class ChecksModel(Protocol[S_in]):
+    """The module `run` of an experiment that `checks_model`."""
+
+    def check_model(self, settings: S_in, subject: Subject) -> None:
+        """Raise TrisectError for what a model cannot be asked, before any pass through it."""
+        ...
+
+
+class MadeOf(Protocol[S_in]):
+    """The module `run` of an experiment that is made of others."""
 
     def parts_of(
         self, settings: S_in, of: Sequence[Experiment[Any, Any]]
     ) -> Iterable[tuple[Experiment[Any, Any], Any]]:
-        """Experiments that settings ask for, each with settings of its own; of one that is made `of` others."""
-        ...
-
-    def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
-        """Do the work; raises TrisectError."""
+        """Experiments that settings ask for, each with settings of its own."""
         ...
 
 
@@ -287,13 +295,18 @@ class Experiment(Generic[S, F]):
         """Raise TrisectError for settings that are wrong whatever their models are; opens no model."""
         if self.checks:
             self.measures().check(settings)
-        for part, own in self.measures().parts_of(settings, self.of) if self.of else ():
-            part.check(own)
+        if self.of:
+            module: Any = import_module(f"{self.home}.run")
+            made: MadeOf[S] = module
+            for part, own in made.parts_of(settings, self.of):
+                part.check(own)
 
     def check_model(self, settings: S, subject: Subject) -> None:
         """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""
         if self.checks_model:
-            self.measures().check_model(settings, subject)
+            module: Any = import_module(f"{self.home}.run")
+            checks: ChecksModel[S] = module
+            checks.check_model(settings, subject)
 
     def measures(self) -> Measures[S, F]:
         """The module that measures."""

@@ -242,6 +242,7 @@ ScratchPlace = Annotated[
     str,
     Setting("A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"),
 ]
+LOSSES = 3
 LossLimit = Annotated[int, Setting("A job that is lost with its worker so many times is given up.", low=1)]
 
 
@@ -258,7 +259,7 @@ class Workers:
     address: ClusterAddress | None = None
     per_gpu: PerGpu | None = None
     scratch: ScratchPlace | None = None
-    losses: LossLimit = 3
+    losses: LossLimit = LOSSES
 
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
@@ -305,7 +306,7 @@ class ModelWorkers:
     address: ClusterAddress | None = None
     per_gpu: PerGpu | None = None
     scratch: ScratchPlace | None = None
-    losses: LossLimit = 3
+    losses: LossLimit = LOSSES
 
     @property
     def away(self) -> bool:
@@ -316,11 +317,15 @@ class ModelWorkers:
     def given(self) -> str:
         """The first of its options that was given, as a command line has it; empty where none was."""
         known = {"workers": self.workers, "engine": self.engine, "address": self.address, "per-gpu": self.per_gpu}
-        known |= {"scratch": self.scratch, "losses": None if self.losses == 3 else self.losses}
+        known |= {"scratch": self.scratch, "losses": None if self.losses == LOSSES else self.losses}
         return next((f"--{name} {value}" for name, value in known.items() if value is not None), "")
 
     def machine(self, quiet: bool, device: str = "auto") -> Machine:
-        """The same as a Machine."""
+        """The same as a Machine; raises SpecError for options of workers where there are none."""
+        if self.losses != LOSSES and not self.away:
+            known = "It says how often a job may be lost with its worker, and in this process there is none."
+            given = f"--losses {self.losses} was given without workers."
+            raise SpecError(given, known, "Add --workers 2, say, or leave it out.")
         here = None if self.away or self.workers == 0 or self.engine else "here"
         return Machine(
             device,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from trisect.core.errors import DamagedFileError
+from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import digest_file, inside, read_record, write_json
 
 KEPT = ".units"  # in the command's own folder; gone once all of it has landed
@@ -19,6 +19,7 @@ UNIT = "unit.json"  # of one model, written last of all
 ABOUT = "units.json"  # which command keeps models here
 HALF = ".half-"  # how the name of a model's folder begins that is being written
 AGAIN = "Delete it and call the same command again."
+GO_ON = "Call that command again, with the same models and settings: it goes on from there"
 
 
 class UnitData(TypedDict):
@@ -53,7 +54,10 @@ class UnitStore:
 
     @classmethod
     def open(cls, folder: Path, experiment: str) -> UnitStore:
-        """The store of a command in its folder; what was half written goes, and so does another command's."""
+        """The store of a command in its folder; what was half written goes, and so does one that does not say whose it is.
+
+        Another command's is refused before the folder is locked (`check_begun`).
+        """
         root = folder / KEPT
         for old in folder.glob(f"{KEPT}.*.trisect-part"):
             shutil.rmtree(old)
@@ -131,6 +135,32 @@ def begun_units(folder: Path) -> str:
         return str(read_record(path, AGAIN, KeptData)["experiment"])
     except DamagedFileError:
         return ""
+
+
+def check_begun(folder: Path, experiment: str) -> None:
+    """Raise StudyError where another command keeps finished models in a folder."""
+    if (there := begun_units(folder)) and there != experiment:
+        given = f"{folder} was given for results of 'trisect {experiment}'."
+        raise StudyError(given, begun_words(folder), f"{GO_ON}, or choose another folder with --out.")
+
+
+def begun_words(folder: Path) -> str:
+    """What a folder holds of a command over several models that has not ended."""
+    count = sum(1 for path in (folder / KEPT).iterdir() if path.is_dir() and not path.name.startswith("."))
+    held = f"{count:,} measured model{'' if count == 1 else 's'}" if count else "the beginning"
+    return f"It holds {held} of 'trisect {begun_units(folder)}' over several, which was stopped before its end or still runs."
+
+
+def check_units(folder: Path) -> list[StudyError]:
+    """An error for each kept model of a folder with a file that is gone or altered; none where all are whole."""
+    store, found = UnitStore(folder / KEPT), list[StudyError]()
+    for path in sorted(store.root.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            try:
+                store.read(path.name)
+            except DamagedFileError as error:
+                found.append(error)
+    return found
 
 
 def remove_units(folder: Path) -> None:
