@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import trisect
 from trisect.cli import main
-from trisect.core.errors import SpecError, StudyError
+from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.fields import Setting
 from trisect.core.finding import Estimate, Finding
 from trisect.core.subject import Texts
@@ -34,6 +34,7 @@ from trisect.lab.units.kept import ABOUT, KEPT
 from trisect.report.sheet import Document
 
 HERE = __name__
+FILES_MARK = subject.files_mark
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,21 @@ def test_checkpoints_that_a_setting_names_are_known_by_their_files(tmp_path, mon
     assert measured == (["stone3"] if change == "none" else ["stone1", "stone2", "stone3"])
 
 
+def test_revisions_beside_a_folder_are_known_by_all_of_their_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(subject, "files_mark", FILES_MARK)
+    places = [str(tmp_path / "stones" / f"stone{i}") for i in (1, 2)]
+    named = ("stone2", "stone3")
+    first = subject.checkpoints_mark(places[0], named)
+    assert len(first) == 32
+    assert subject.checkpoints_mark(places[1], named) == first != subject.checkpoints_mark(places[0], named[:1])
+    (tmp_path / "stones" / "stone3" / "model.safetensors").write_text("other")
+    assert subject.checkpoints_mark(places[0], named) != first
+    (tmp_path / "stones" / "stone3" / "adapter_config.json").write_text("{}")
+    assert subject.checkpoints_mark(places[0], named) == ""
+    with pytest.raises(ModelError, match="has no revision 'stone9'"):
+        subject.checkpoints_mark(places[0], ("stone9",))
+
+
 def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
     run, kept = SimpleNamespace(id="run", training=SimpleNamespace(epochs=1)), tmp_path / "run" / "epochs"
     kept.mkdir(parents=True)
@@ -321,7 +337,7 @@ def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monke
     done = CliRunner().invoke(main, ["check", str(out), "--quiet"])
     assert (done.exit_code, done.output) == (
         0,
-        "It holds 2 measured models of 'trisect weigh' over several, which was stopped before its end or still runs. "
+        f"{out} holds 2 measured models of 'trisect weigh' over several, which was stopped before its end or still runs. "
         "Call that command again, with the same models and settings: it goes on from there.\n"
         "Every file that is there is whole.\n",
     )

@@ -101,5 +101,5 @@ def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
     if begun := begun_units(Path(out)):
-        say(f"{begun_words(Path(out))} {GO_ON}.")
+        say(f"{begun_words(Path(out), out)} {GO_ON}.")
     say("Every file that is there is whole." if left or begun else "Every file is whole, and of one run.")
