@@ -249,6 +249,11 @@ def test_a_statistic_with_a_test_of_its_own_is_decided_by_it_where_its_units_can
 
     six = judged_by(sampled.UnitTest(PValues(np.asarray(1 / 720), np.ones(())), 6, "layer"))
     assert (six["n"], six["p"], six["reason"]) == (6, pytest.approx(2 / 720), None)
+    values = {"s": drawn(-1.0, 0.1)}
+    weak = sampled.UnitTest(PValues(np.asarray(0.175), np.asarray(0.825)), 6, "layer")
+    whole = judge_sampled(second, values, {"s": -1.0}, 400, ABOUT, own={"s": weak}).row(0, named=True)
+    assert (whole["verdict"], whole["seeds_needed"]) == ("inconclusive", None)  # no number of texts would decide it
+    assert whole["reason"] == "not decided by a test over 6 layers"
     three = judged_by(sampled.UnitTest(PValues(np.asarray(1 / 6), np.ones(())), 3, "layer"))
     assert three["reason"].startswith("cannot be decided with 3 layers")
 

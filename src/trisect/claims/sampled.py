@@ -21,6 +21,7 @@ from trisect.stats.tested import ALPHA, PValues, Reals
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
 MOST = 1_000_000
 NOT_MEASURED = "not measured on this model"
+OPEN = "not decided by a test over"
 NO_SPREAD = "no spread when units are resampled, so nothing can be tested"
 ONE_SEED = "one seed gives numbers and no verdict"
 
@@ -53,9 +54,10 @@ class UnitTest(NamedTuple):
 
 @dataclass(frozen=True)
 class SampledPart(TestedPart):
-    """A part tested on one model, with what was drawn."""
+    """A part tested on one model, with what was drawn; `own` is the test that it has of its own."""
 
     drawn: Drawn
+    own: UnitTest | None = None
 
 
 def judge_sampled(
@@ -125,7 +127,7 @@ def _test(
     tested = percentile_tested(mean, values, drawn.n, drawn.groups, part.direction, part.bound, source.family, barred)
     if alone is not None and barred is None:
         tested = replace(tested, p=alone.p, n=alone.n)
-    return SampledPart(part, tested, barred, drawn)
+    return SampledPart(part, tested, barred, drawn, alone)
 
 
 def _barred(values: Reals, drawn: Drawn, source: Source, alone: UnitTest | None) -> str | None:
@@ -164,12 +166,14 @@ def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) ->
 
 def _whole(whole: Decided[SampledPart], family: int) -> ClaimColumns:
     measured = all(test.tested.effect is not None for test in whole.deciding)
-    more = whole.undecided and more_helps(whole.barred)
+    own = whole.weakest.own if whole.barred is None else None  # a test over layers: more texts would not decide it
+    reason = whole.barred or (UNDECIDED if own is None else f"{OPEN} {own.n} {own.unit}s")
+    more = whole.undecided and own is None and more_helps(whole.barred)
     return {
         **(whole.weakest.columns() if measured else {}),
         **whole.row(),
         "n": whole.weakest.drawn.n,
-        "reason": (whole.barred or UNDECIDED) if whole.undecided else None,
+        "reason": reason if whole.undecided else None,
         "seeds_needed": _needed(whole.deciding, family) if more else None,
     }
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from trisect.claims import models
 from trisect.claims.models import ONE_MODEL
 from trisect.claims.rule import UNDECIDED
-from trisect.claims.sampled import MOST, more_helps
+from trisect.claims.sampled import MOST, OPEN, more_helps
 from trisect.claims.verdicts import NO_SPREAD, ONE_SEED
 from trisect.papers import unit_of
 from trisect.report.format import count, number, several, why_open
@@ -149,6 +149,8 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
     if varies not in TRAINED:
+        if str(whole["reason"]).startswith(OPEN):
+            return "not known"
         if not more_helps(whole["reason"]):
             return "not testable here"
         tried = whole["reason"] == UNDECIDED and all(r["spread"] for r in parts if r["decides"])
