@@ -14,6 +14,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.adversary import divergence
+from trisect.lm.classifier import Weighted
 from trisect.lm.controls import NEAR, control_labels, label_prior
 from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.feed import training_piece
@@ -182,7 +183,7 @@ def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_a
     y[:7] = -1
 
     def loss(at: torch.Tensor) -> torch.Tensor:
-        logits = group._logits(views(group.flat, group.places), at[..., 7:], "judge")
+        logits = group._logits(views(group.flat, group.places), Weighted(at[..., 7:], y[7:], None), "judge")
         return divergence(logits, group.prior).mean(1)
 
     push = group.gradient(x, y)
