@@ -97,6 +97,7 @@ def ids(letter: str, last: int, start: int = 1) -> list[str]:
     return [f"{letter}-{n}" for n in range(start, last + 1)]
 
 
+WIKITEXT = "[MiniLM, WikiText-2](../results/minilm/README.md)"
 SMALL = "[WikiText-2, one site at a time](../results/wikitext2-small/README.md)"
 FAMILIES = (
     Judged(ids("A", 14), "wikitext2-small/claims", "wikitext2-small/claims_revised", SMALL),
@@ -104,7 +105,7 @@ FAMILIES = (
     Judged(ids("B", 4), "recall/birth-places/claims", ONE_SEED, "[birth places of the course](../results/recall/README.md)"),
     Judged(ids("B", 4), "recall/embedded/claims", "recall/embedded/claims_revised", "generated people, seeds 1 to 3"),
     Judged(ids("B", 4), None, "recall/embedded-eight/claims", "generated people, seeds 4 to 11"),
-    Judged(ids("C", 4), "minilm/norms-wikitext/claims", None, "[MiniLM, WikiText-2](../results/minilm/README.md)"),
+    Judged(ids("C", 4), "minilm/norms-wikitext/claims", "minilm/norms-wikitext-revised/claims", WIKITEXT),
     Judged(ids("C", 4), "minilm/norms-ud/claims", "minilm/norms-ud-revised/claims", "MiniLM, UD English EWT"),
     Judged(["C-5"], "alignment/claims", "alignment/claims_revised", "[Hansards, 3 models](../results/alignment/README.md)"),
     Judged(["C-5"], None, "alignment/embedded/claims", "generated sentences, 5 models"),

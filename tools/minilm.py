@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,22 +93,25 @@ def claims_part(folders: list[str]) -> list[str]:
 REVISED = """### Under revision 2
 
 The verdicts above are of revision 1. Revision 2 ranks words within their texts for C-4, takes layers as the units of C-3's second part,
-and sets D-1 beside the other heads of the same layer. MiniLM on UD English EWT was measured again by these rules, with the commands
-above; revision 2 was written after the results above had been seen, so that these verdicts explore. Here norms' intervals resample
-whole articles (316 of them), as the commands do today; in the tables above they resample single texts, and are somewhat narrower.
+and sets D-1 beside the other heads of the same layer. MiniLM was measured again by these rules, with the commands above; revision 2 was
+written after the results above had been seen, so that these verdicts explore. Here norms' intervals resample whole articles
+({articles}), as the commands do today; in the tables above they resample single texts, and are narrower.
 """
 
 
 def revised_part() -> list[str]:
-    """What the rules of today say of the runs on UD English EWT, part by part."""
-    lines = []
-    for name in ("norms-ud-revised", "similarity-ud-revised"):
+    """What the rules of today say of MiniLM, part by part."""
+    lines, counted = [], []
+    for name in ("norms-wikitext-revised", "norms-ud-revised", "similarity-ud-revised"):
+        record = ROOT / name / f"{name.partition('-')[0]}.json"
+        notes = " ".join(json.loads(record.read_text(encoding="utf-8"))["body"]["notes"])
+        counted += [f"{n} in {name}" for n in re.findall(r"resampled together: ([\d,]+) articles", notes)]
         for row in read_table(ROOT / name / "tables", "claims").iter_rows(named=True):
             if row["part"] is None:
-                lines.append([f"{row['claim']}, the whole", f"**{row['verdict']}**", row["reason"] or ""])
+                lines.append([name, f"{row['claim']}, the whole", f"**{row['verdict']}**", row["reason"] or ""])
             elif row["effect"] is not None:
-                lines.append([f"{row['claim']}: {row['part']}", said(row | {"value": row["effect"]}), ""])
-    return [REVISED, *table(["claim", "effect (95 %)", ""], lines)]
+                lines.append([name, f"{row['claim']}: {row['part']}", said(row | {"value": row["effect"]}), ""])
+    return [REVISED.format(articles=" and ".join(counted)), *table(["run", "claim", "effect (95 %)", ""], lines)]
 
 
 def similarity_part(folders: list[str]) -> list[str]:
