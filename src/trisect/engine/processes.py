@@ -165,7 +165,7 @@ class _Worker:
             self._lines.put((self, None))
 
     def move(self, lines: Lines) -> bool:
-        """Have another engine be told; false where the worker has ended, which only the engine before was told."""
+        """Send what it says to another engine from now on; false where the worker has ended, which only the engine before knew."""
         with self._moving:
             self._lines = lines
             return not self._ended and self._process.poll() is None

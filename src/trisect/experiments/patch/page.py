@@ -133,8 +133,8 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     if not drawn:
         lead.append(f"There is no figure, since no site has a number: {_silent(tables['pairs'])}.")
     notes = tuple(TextBlock(one, "quiet") for one in _notes(tables, about))
-    told = sentences(found)
-    return Section("What came", tuple(lead), drawn, (told,) if told else (), blocks=notes)
+    whole = sentences(found)
+    return Section("What came", tuple(lead), drawn, (whole,) if whole else (), blocks=notes)
 
 
 def _silent(pairs: pl.DataFrame) -> str:
@@ -144,7 +144,7 @@ def _silent(pairs: pl.DataFrame) -> str:
         return "no pair counts"
     base, donor = (pl.coalesce(f"answer_{name}", f"own_{name}") for name in ("base", "donor"))
     if counted.select((base == donor).all()).item():
-        return "base and donor of every pair have the same answer, so that neither can be told from the other"
+        return "base and donor of every pair have the same answer, so that the two cannot be distinguished"
     return "no change was finite"
 
 
