@@ -306,8 +306,8 @@ def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
     opening = page(done.tables, done.about).sections[0]
     assert not opening.figures
     assert opening.words[-1] == (
-        "There is no figure, since no site has a number: base and donor of every pair have the same answer, so that neither can be "
-        "told from the other."
+        "There is no figure, since no site has a number: base and donor of every pair have the same answer, so that the two cannot be "
+        "distinguished."
     )
 
 
