@@ -162,12 +162,17 @@ class ChecksModel(Protocol[S_in]):
         ...
 
 
+class AskedPart(NamedTuple):
+    """An experiment that another asks for, with settings of its own."""
+
+    experiment: Experiment[Any, Any]
+    settings: Any
+
+
 class MadeOf(Protocol[S_in]):
     """The module `run` of an experiment that is made of others."""
 
-    def parts_of(
-        self, settings: S_in, of: Sequence[Experiment[Any, Any]]
-    ) -> Iterable[tuple[Experiment[Any, Any], Any]]:
+    def parts_of(self, settings: S_in, of: Sequence[Experiment[Any, Any]]) -> Iterable[AskedPart]:
         """Experiments that settings ask for, each with settings of its own."""
         ...
 

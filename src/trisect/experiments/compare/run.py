@@ -14,7 +14,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import NewRow
 from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
-from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Replicates
+from trisect.lab.experiment import AskedPart, Bench, Experiment, LayerMeasure, Measured, Replicates
 from trisect.lab.inputs import ModelSource
 from trisect.lab.units.measuring import UnitMeasured, measure_unit, notes_by_model
 from trisect.lab.units.pool import KEYS, NO_MEANS, joined
@@ -51,13 +51,11 @@ class TokensRead(NamedTuple):
     mark: str
 
 
-def parts_of(
-    settings: CompareSettings, of: Sequence[Experiment[Any, Any]]
-) -> Iterator[tuple[Experiment[Any, Any], Any]]:
+def parts_of(settings: CompareSettings, of: Sequence[Experiment[Any, Any]]) -> Iterator[AskedPart]:
     """The parts that are asked for, with their settings; without profiles that were not named, since those may be left out."""
     for part in of:
         if part.name in settings.parts and (part.name != "profile" or settings.what is not None):
-            yield part, _own(part, settings, settings.source.models[0])
+            yield AskedPart(part, _own(part, settings, settings.source.models[0]))
 
 
 def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:

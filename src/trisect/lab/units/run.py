@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,14 +85,6 @@ class UnitsMeasure:
     def check(self, settings: Any) -> None:
         """Raise TrisectError for settings that are wrong whatever the models are."""
         self.one.check(settings)
-
-    def check_model(self, settings: Any, subject: Subject) -> None:
-        """Raise TrisectError for what one of the models cannot be asked."""
-        self.one.check_model(settings, subject)
-
-    def parts_of(self, settings: Any, of: Sequence[Experiment[Any, Any]]) -> Iterable[tuple[Experiment[Any, Any], Any]]:
-        """Experiments that the single model's own settings ask for."""
-        return self.one.measures().parts_of(settings, of)
 
     def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and over models means, intervals and claims.
