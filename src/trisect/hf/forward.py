@@ -71,7 +71,10 @@ def run_forward(
 
 
 def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
-    """Whether the calls of a pass are those of loading, by their modules; raises OtherCallsError where they are not."""
+    """Whether the calls of a pass are those of loading, by their modules.
+
+    Raises OtherCallsError where there are more or fewer, ModelError for another order.
+    """
     todo = (
         "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
     )
@@ -82,4 +85,4 @@ def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> Non
     for number, (made, found) in enumerate(zip(modules, wanted, strict=True)):
         if made != found:
             given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
-            raise OtherCallsError(given, f"On loading it was made by {found!r}.", todo)
+            raise ModelError(given, f"On loading it was made by {found!r}.", todo)
