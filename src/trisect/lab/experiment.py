@@ -107,7 +107,7 @@ class Bench:
 
     The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `of` the
     experiments that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
-    another; `show` is told of progress in the place of the terminal: the share that is done, and of what.
+    another; `show` gets the progress in the place of the terminal: the share that is done, and of what.
     """
 
     folder: Path

@@ -89,12 +89,17 @@ def cut(bars: Sequence[Bar], axis: SharedAxis) -> str:
     return cut_each(((bars, axis),))
 
 
-def cut_each(shown: Iterable[tuple[Sequence[Bar], SharedAxis]]) -> str:
-    """The same of panels that have an axis each."""
-    ends = sum(axis.outside(e for bar in bars for e in (bar.low, bar.high) if e is not None) for bars, axis in shown)
+def beyond_frame(ends: int) -> str:
+    """That so many ends of intervals lie beyond the frame, as the end of a caption; empty for none."""
     if not ends:
         return ""
     return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
+
+
+def cut_each(shown: Iterable[tuple[Sequence[Bar], SharedAxis]]) -> str:
+    """The same of panels that have an axis each."""
+    ends = sum(axis.outside(e for bar in bars for e in (bar.low, bar.high) if e is not None) for bars, axis in shown)
+    return beyond_frame(ends)
 
 
 def _words(title: str, bars: Sequence[Bar], unit: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis
+from trisect.report.layers import beyond_frame
 from trisect.report.panels import LegendEntry, Level
 from trisect.report.points import Point, by_site, order, place
 
@@ -14,9 +14,7 @@ from trisect.report.points import Point, by_site, order, place
 def cut(shown: Iterable[tuple[SharedAxis, Sequence[Point]]]) -> str:
     """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
     ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
-    if not ends:
-        return ""
-    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
+    return beyond_frame(ends)
 
 
 def groups_of(points: Iterable[Point]) -> list[str]:

@@ -207,11 +207,11 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
             f"At {words.several(len(floor), 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
             "floor, and cannot distinguish these sites further."
         )
-    drawn, told = _short(sites, facts), sentences(found)
+    drawn, in_words = _short(sites, facts), sentences(found)
     figures = (*((drawn,) if drawn else ()), _heat(sites, facts), _scores(area, score, facts))
     notes = tuple(TextBlock(one, "quiet") for one in said)
     lead = _lead(area, facts)
-    return Section("Convex rewinding", (lead,), figures, (told,) if told else (), blocks=notes)
+    return Section("Convex rewinding", (lead,), figures, (in_words,) if in_words else (), blocks=notes)
 
 
 def _lead(area: Sequence[Ranged], facts: RewindFacts) -> str:

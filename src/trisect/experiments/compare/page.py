@@ -59,8 +59,8 @@ def _opening(found: Sequence[Finding], differences: pl.DataFrame, facts: Compare
     first, second = words.called_apart(facts.models)
     short = [replace(one, title=one.title.partition(",")[0].capitalize()) for one in found]
     caption = f"{second} less {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals where there are such."
-    drawn, told = small_multiples("compare-short", "What differs", caption, short), sentences(found)
-    figures, tables = (drawn,) if drawn else (), (told,) if told else ()
+    drawn, in_words = small_multiples("compare-short", "What differs", caption, short), sentences(found)
+    figures, tables = (drawn,) if drawn else (), (in_words,) if in_words else ()
     return Section("What differs", tuple(_scope(differences, facts)), figures, tables)
 
 
@@ -150,8 +150,8 @@ def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts)
     own = Bullets(tuple(link(page, name) for page, name, _ in said), "Each by itself")
     found = tuple((name, one) for _, name, of in said for one in of)
     caption = "What each page found"
-    told = Table(("model", "found"), found, caption, folded=True, label=f"{caption}: {part.name}", prose=True)
-    return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own, told))
+    in_words = Table(("model", "found"), found, caption, folded=True, label=f"{caption}: {part.name}", prose=True)
+    return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own, in_words))
 
 
 def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, DifferenceRows]]:

@@ -70,13 +70,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     )
     each = [_label(numbers, label) for label in numbers.labels]
     drawn = small_multiples("profile-short", "Label by label", SHORT, each)
-    told = sentences(each, "Label by label, in words")
+    in_words = sentences(each, "Label by label, in words")
     sections = (
         Section(
             "What is kept, what is dropped",
             tuple(one.words for one in _answer(numbers)),
             (*((drawn,) if drawn else ()), _picture(numbers, facts)),
-            (told,) if told else (),
+            (in_words,) if in_words else (),
         ),
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
         Section("Layer by layer", _how(facts), tuple(_by_label(numbers)), (_table(numbers),)),

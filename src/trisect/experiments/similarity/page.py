@@ -106,13 +106,13 @@ def _alike(numbers: SimilarityNumbers) -> Section:
         "only what the other is blind to. It stays what it is when a head is rewritten as (W_Q G, W_K G⁻ᵀ), which is the same head."
     )
     found = [replace(_overlap(numbers, pair), title=_dash(pair)) for pair in PAIRS if numbers.get("overlap", pair)]
-    told = sentences(found, "Overlaps in words")
+    fold = sentences(found, "Overlaps in words")
     figures = [
         *_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     ]
     question, notes = "Do two matrices of a head read the same?", (TextBlock(said, "quiet"),)
-    return Section(question, _most_alike(numbers), tuple(figures), (told,) if told else (), blocks=notes)
+    return Section(question, _most_alike(numbers), tuple(figures), (fold,) if fold else (), blocks=notes)
 
 
 def _most_alike(numbers: SimilarityNumbers) -> tuple[str, ...]:
@@ -266,13 +266,13 @@ def _ranks(numbers: SimilarityNumbers) -> Section:
     short = _short(
         numbers, "ranks-short", "Matrix by matrix", (("effective_rank", "Effective rank", "directions"),), RANKS
     )
-    told = Table(("", "mean"), lines, "Mean effective rank", folded=True, label="Mean effective rank")
+    fold = Table(("", "mean"), lines, "Mean effective rank", folded=True, label="Mean effective rank")
     title, caption = "Directions that a head uses", "Effective rank of a head's products."
     figures = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, caption)
     means = [f"{PRODUCTS[c]} {words.number(_mean(numbers.get('effective_rank', c)))}" for c in have]
     lead = f"On average over heads, directions in use: {words.listed(means)}."
     return Section(
-        "How many directions does a head use?", (lead,), (*short, *figures), (told,), blocks=(TextBlock(said, "quiet"),)
+        "How many directions does a head use?", (lead,), (*short, *figures), (fold,), blocks=(TextBlock(said, "quiet"),)
     )
 
 

@@ -110,14 +110,14 @@ def _answer(rows: StudyRows, figure: Figure | None) -> Section:
         lead = study_words.lead(rows)
         each = found(rows)
         drawn = small_multiples("in-short-by-method", "Method by method", SHORT, each)
-        told = sentences(each, "Method by method, in words")
+        in_words = sentences(each, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
         blocks = [Picture(figure, titled=bool(figure.number)), *([TextBlock(lead)] if lead else [])]
         blocks += [Picture(drawn)] if drawn is not None else []
-        blocks += [*([told, TextBlock(rule, "quiet")] if told is not None else []), _numbers(rows)]
+        blocks += [*([in_words, TextBlock(rule, "quiet")] if in_words is not None else []), _numbers(rows)]
     return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
 
 
