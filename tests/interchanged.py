@@ -29,20 +29,30 @@ class Facts(NamedTuple):
         return " ".join([*(word for pair in zip(self.keys, self.values, strict=True) for word in pair), self.asked])
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, WORDS[0]))
+def tokenizer(words: Sequence[str] = WORDS, longest: int = LONGEST) -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, words[0]))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=LONGEST)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=longest)
 
 
-def recaller() -> GPT2LMHeadModel:
+def inductor(words: Sequence[str], longest: int) -> GPT2LMHeadModel:
+    """The same with any word before any other: … A B … A, and then B."""
+    return recaller(words, longest, range(len(words)), range(len(words)))
+
+
+def recaller(
+    words: Sequence[str] = WORDS,
+    longest: int = LONGEST,
+    keys: range = range(len(KEYS)),
+    values: range = range(len(KEYS), len(WORDS)),
+) -> GPT2LMHeadModel:
     """Layer 1 copies the key before a value to the value's place; layer 2 looks for the asked key there and takes the value."""
-    word, place = range(len(WORDS)), range(len(WORDS), len(WORDS) + LONGEST)
-    before = range(place.stop, place.stop + len(KEYS))
-    answer = range(before.stop, before.stop + len(VALUES))
+    word, place = range(len(words)), range(len(words), len(words) + longest)
+    before = range(place.stop, place.stop + len(keys))
+    answer = range(before.stop, before.stop + len(values))
     width = answer.stop
     config = GPT2Config(
-        vocab_size=len(WORDS), n_positions=LONGEST, n_embd=width, n_layer=2, n_head=1, n_inner=4, tie_word_embeddings=False,
+        vocab_size=len(words), n_positions=longest, n_embd=width, n_layer=2, n_head=1, n_inner=4, tie_word_embeddings=False,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config).double().eval()
@@ -51,8 +61,8 @@ def recaller() -> GPT2LMHeadModel:
             if "ln_" not in name:
                 parameter.zero_()
         body = model.transformer
-        body.wte.weight[:, list(word)] = torch.eye(len(WORDS), dtype=torch.float64)
-        body.wpe.weight[:, list(place)] = torch.eye(LONGEST, dtype=torch.float64)
+        body.wte.weight[:, list(word)] = torch.eye(len(words), dtype=torch.float64)
+        body.wpe.weight[:, list(place)] = torch.eye(longest, dtype=torch.float64)
 
         def maps(layer: int) -> list[torch.Tensor]:
             """W_Q, W_K, W_V and W_O of a layer, [in, out] each, to be written to."""
@@ -60,19 +70,19 @@ def recaller() -> GPT2LMHeadModel:
             return [*joined.split(width, 1), out]
 
         q, k, v, o = maps(0)
-        for i in range(1, LONGEST):
+        for i in range(1, longest):
             q[place[i], place[i - 1]] = SHARP
-        for i in range(LONGEST):
+        for i in range(longest):
             k[place[i], place[i]] = 1.0
-        for i in range(len(KEYS)):
-            v[word[i], before[i]] = o[before[i], before[i]] = 1.0
+        for i, key in enumerate(keys):
+            v[word[key], before[i]] = o[before[i], before[i]] = 1.0
         q, k, v, o = maps(1)
-        for i in range(len(KEYS)):
-            q[word[i], before[i]] = SHARP
+        for i, key in enumerate(keys):
+            q[word[key], before[i]] = SHARP
             k[before[i], before[i]] = 1.0
-        for i in range(len(VALUES)):
-            v[word[len(KEYS) + i], answer[i]] = o[answer[i], answer[i]] = 1.0
-            model.lm_head.weight[word[len(KEYS) + i], answer[i]] = 1.0
+        for i, value in enumerate(values):
+            v[word[value], answer[i]] = o[answer[i], answer[i]] = 1.0
+            model.lm_head.weight[word[value], answer[i]] = 1.0
     return model
 
 

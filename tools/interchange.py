@@ -10,6 +10,7 @@ from minilm import table
 
 from trisect.core.tables import read_table
 from trisect.experiments.patch.sites import SiteNumbers, read_sites
+from trisect.experiments.patch.words import place_of
 from trisect.report.subject import spoken
 
 ROOT = Path(__file__).parents[1] / "results" / "interchange"
@@ -45,6 +46,14 @@ the donor is about to translate, k the base's word at the place where the donor 
 the place where the base has that role.
 """
 
+TOGETHER = """## The same models, all of cross-attention at once
+
+One layer's values bring their own answer in about a quarter of pairs. So do those of both layers: the rest is not in the other layer.
+With q, k and v of all cross-attention from the donor, so that all that the decoder reads of the source is the donor's, the donor's answer
+comes in two thirds of pairs, since the decoder's own words are still the base's. (Of q and k together nearly no pair has an answer of its
+own.)
+"""
+
 EIGHT = """## Models that recall, eight seeds
 
 `trisect recall --data embedded --recipe embedded --seeds 4-11 --workers 0` trains them ([recall](../recall/README.md)); MODEL are its
@@ -60,9 +69,8 @@ def models_part(name: str, head: str) -> list[str]:
     over = read_table(folder / "tables", "over_models").filter(pl.col("head").is_null())
     found: dict[str, dict[str, str]] = {}
     for row in over.sort("stack", "layer").iter_rows(named=True):
-        if row["component"] in ("q", "k", "v"):
-            site = f"{row['component']}@{row['layer']}"
-            site = site if row["stack"] == "plain" else f"{row['stack']}.{site}"
+        if row["component"] is not None:
+            site = place_of(row["stack"], row["layer"], None, row["component"], row["group"])
             found.setdefault(site, {})[row["measure"]] = spoken(row["value"], row["low"], row["high"], False)
     order = sorted(found, key=_place)
     kinds = [m for m in COLUMNS if any(m in of for of in found.values())]
@@ -74,7 +82,7 @@ def models_part(name: str, head: str) -> list[str]:
 def _place(site: str) -> tuple[int, str, int]:
     """Sort key: stack, layer, component."""
     stack, _, place = site.rpartition(".")
-    return STACKS.index(stack), site[-1], "qkv".find(place[0])
+    return STACKS.index(stack), site[-1], 3 * place.count("+") + "qkv".find(place[0])
 
 
 COLUMNS = {
@@ -118,7 +126,7 @@ def section(name: str) -> list[str]:
 def main() -> None:
     """Write the page for every folder that is there."""
     lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
-    for name, head in (("recall-eight", EIGHT), ("translation", TRANSLATION)):
+    for name, head in (("recall-eight", EIGHT), ("translation", TRANSLATION), ("translation-all", TOGETHER)):
         lines += ["", *models_part(name, head)]
     (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
 

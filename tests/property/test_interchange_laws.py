@@ -24,6 +24,7 @@ from trisect.lab.experiment import Bench
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import every_site, plan_edits
 from trisect.measure.patching import hold_later, put_all, put_at, record
+from trisect.text.induction import ENGLISH
 
 ROUNDING = 1e-12  # float64 sums of a few dozen terms of order one
 
@@ -124,6 +125,48 @@ def test_a_patch_at_one_position_leaves_what_a_causal_model_said_before_it(place
     assert torch.equal(made[0, :place], clean[0, :place])
     assert torch.equal(made[1:], clean[1:])
     assert not torch.equal(made[0, place:], clean[0, place:])
+
+
+@functools.cache
+def inductor():
+    """A model whose weights were set by hand: after … A B … A it says B, whatever stands between."""
+    words = ENGLISH[:30]
+    return trisect.load(interchanged.inductor(words, 24), tokenizer=interchanged.tokenizer(words, 24))
+
+
+def induced(**chosen):
+    asked = PatchSettings(ModelSource(inductor()), task="induction", count=30, **chosen)
+    return measure(asked, Bench(folder=Path(), machine=Machine(quiet=True), subjects=(inductor(),))).tables
+
+
+def test_an_induction_head_set_by_hand_gives_each_components_own_answer_always():
+    found = shares_of(induced(how="both"))
+    for how in ("denoise", "noise"):
+        for component in "qkv":
+            assert (found[f"{component}@2", how, "own"], found[f"{component}@2", how, "unchanged"]) == (1.0, 0.0)
+        assert found["v@1", how, "as k"] == 1.0  # the word before is what a place is found by
+        assert found["q@1", how, "unchanged"] == found["k@1", how, "unchanged"] == 1.0
+
+
+@pytest.mark.parametrize(("path", "came"), [("all", "k+v"), ("direct", "v")])
+def test_layers_patched_at_once_act_together(path, came):
+    """The values of both layers: the first hands on keys, so that keys and values are the donor's, unless keys are held."""
+    tables = induced(sites=("q@all", "k@all", "v@all", "q+k+v@all"), per="site", path=path)
+    pairs = tables["pairs"]
+    for component, name in (("q", "q"), ("k", "k"), ("v", came), ("q+k+v", "donor")):
+        rows = tables["interchanges"].filter(component=component).sort("pair")
+        assert [answer.strip() for answer in pairs[f"answer_{name}"]] == rows["answer"].to_list(), component
+        assert set(rows["group"]) == {"denoise, layers 1-2"}
+        assert rows["layer"].is_null().all()
+
+
+def test_all_layers_of_a_text_patched_from_itself_change_nothing_bit_for_bit():
+    given = [(text, text) for text in ("w1 w2 w3 w4 w1", "w9 w8 w7 w6")]
+    asked = PatchSettings(ModelSource(subject("gpt2")), given=given, per="site", sites=("q+k+v@all", "v@all"))
+    made = measure(asked, Bench(folder=Path(), machine=Machine(quiet=True), subjects=(subject("gpt2"),))).tables
+    own = dict(made["pairs"].select("pair", "own_base").iter_rows())
+    assert all(own[pair] == answer for pair, answer in made["interchanges"].select("pair", "answer").iter_rows())
+    assert made["interchanges"]["logit_difference"].to_list() == [0.0] * 4
 
 
 def sites_of(count=40, **chosen):

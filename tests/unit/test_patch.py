@@ -13,7 +13,9 @@ from trisect.experiments.patch.page import page
 from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.rows import COMPLEMENT
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
-from trisect.text.bindings import BindingTemplate, Bound, draw_bindings, predicted, usable_templates
+from trisect.text.bindings import BindingTemplate, Bound, draw_bindings, predicted, single_tokens, usable_templates
+from trisect.text.induction import BETWEEN, InductionWords, draw_induction, induction_words
+from trisect.text.labelled import LabelledTexts, placed
 from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
 
 KEYS = ("Ann", "Bob", "Cid", "Dan", "Eve")
@@ -191,6 +193,18 @@ def test_an_encoder_decoder_takes_queries_from_another_target(tmp_path):
     refused(lambda: trisect.patch(model, given=[pair], sites="cross.k@1", out=tmp_path / "b", quiet=True), longer)
 
 
+def test_all_cross_attention_layers_can_be_patched_at_once(tmp_path):
+    model = trisect.load(tinyhf.bart(), tokenizer=tinyhf.tokenizer())
+    given = [(("w1 w2", "w5 w6"), ("w3 w4", "w8 w9"))]
+    sites = ["cross.v@all", "cross.q+k@1-2", "cross.q@2.h1"]
+    done = trisect.patch(model, given=given, sites=sites, per="site", how="both", out=tmp_path / "out", quiet=True)
+    named = ["cross.v@1-3", "cross.q+k@1-2", "cross.q@2.h1"]
+    assert [(site.site, site.how) for site in done.sites] == [(n, how) for how in ("denoise", "noise") for n in named]
+    assert all(site.logit_change is not None and site.n == 1 for site in done.sites)
+    assert "all that a site names patched at once" in done.report.read_text()
+    assert "--per site" in done.about.command
+
+
 # -- the task bindings ----------------------------------------------------------------------------------------------
 
 
@@ -256,6 +270,65 @@ def test_pairs_of_bindings_have_four_answers_in_both_directions_and_are_a_functi
 def test_what_the_base_gives_the_donor_is_what_the_donor_gives_the_base():
     assert all(COMPLEMENT[COMPLEMENT[name]] == name for name in ANSWERS)
     assert {COMPLEMENT[name] for name in ANSWERS} == set(ANSWERS)
+
+
+def test_a_tokenizer_that_leaves_out_what_it_does_not_know_is_served():
+    def ids(texts):
+        return [[sorted(KEYS + VALUES).index(w) for w in text.split() if w in KEYS + VALUES] for text in texts]
+
+    pairs = BindingTemplate("pairs", "", " {key} {value}", " {key}", (*KEYS, "Fay"), VALUES)
+    assert (single_tokens(ids, pairs, "key"), single_tokens(ids, pairs, "value")) == (KEYS, VALUES)
+
+
+# -- the task induction ---------------------------------------------------------------------------------------------
+
+TWELVE = (*(key.lower() for key in KEYS), *VALUES, "sun", "sea")
+
+
+def sentences(*texts):
+    """Texts of words alone."""
+    made = tuple(placed("", text.split(), {}) for text in texts)
+    return LabelledTexts("sentences", (), lambda: iter(made), (), "", ())
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_pairs_of_induction_ask_what_came_after_a_word_and_are_a_function_of_the_seed(between):
+    pairs = draw_induction(InductionWords(TWELVE, (tuple("abcdefghijklmno"),)), 20, 3, between)
+    for pair in pairs:
+        base, donor = (str(text).split() for text in (pair.base, pair.donor))
+        assert len(base) == len(donor) == 4 * (between + 2) + between + 1
+        assert (
+            [w for w in base if len(w) == 1]
+            == [w for w in donor if len(w) == 1]
+            == list("abcdefghijklmno"[: 5 * between])
+        )
+        assert (base.count(base[-1]), base[-1] != donor[-1]) == (2, True)
+        after = [
+            text[text.index(asked) + 1] for text, asked in ((base, base[-1]), (base, donor[-1]), (donor, donor[-1]))
+        ]
+        place = donor.index(base[-1]) + 1, base.index(base[-1]) + 1
+        own = dict(zip(("base", "q", "donor", "k", "v"), (*after, base[place[0]], donor[place[1]]), strict=True))
+        assert {name: pair.answers[name].strip() for name in own} == own
+        assert len({own[name] for name in ("base", "q", "k", "v")}) == 4
+    words = InductionWords(TWELVE, ())
+    assert draw_induction(words, 9, 1) == draw_induction(words, 9, 1) != draw_induction(words, 9, 2)
+
+
+def test_induction_takes_its_words_from_the_text_that_is_named():
+    texts = sentences("sun . sun " + " ".join(TWELVE), "sea")
+    found = induction_words(ids_of({*TWELVE}), texts)
+    assert (found.words[:2], set(found.words)) == (("sun", "sea"), set(TWELVE))
+    assert [len(passage) for passage in found.passages] == [15]
+
+
+def test_induction_says_why_a_text_or_a_tokenizer_does_not_do(gpt2, tmp_path):
+    few = "The task 'induction' has too few words."
+    refused(lambda: induction_words(ids_of({"ball", "cup"}), None), few, "2 of", "9 are needed", "--corpus", "--pairs")
+    short = sentences(*TWELVE)
+    refused(lambda: induction_words(ids_of({*TWELVE}), short), few, "sentences has 0 runs of 15 words")
+    refused(lambda: trisect.patch(gpt2, task="induction", out=tmp_path / "out", quiet=True), few, "0 of")
+    asked = lambda: trisect.patch(gpt2, task="bindings", corpus="embedded", out=tmp_path / "out", quiet=True)  # noqa: E731
+    refused(asked, "--corpus embedded was given.", "task induction", "Leave it out, or give --task induction.")
 
 
 # -- the task recall ------------------------------------------------------------------------------------------------

@@ -75,11 +75,19 @@ def edited_passes(subject: Subject) -> EditedPasses:
 
 
 class EditedPass(NamedTuple):
-    """One edited pass: components of one layer, all of its heads or some."""
+    """One edited pass: components of one layer (of several where a site is edited as a whole), all of its heads or some.
+
+    `address` is the first that is edited.
+    """
 
     site: Site
     address: Address
     targets: tuple[SiteTarget, ...]
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All that are edited, in the order of the layers."""
+        return tuple(dict.fromkeys(target.address for target in self.targets))
 
     @property
     def routes(self) -> bool:
@@ -150,7 +158,7 @@ def what_was_read(
 
 
 def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[EditedPass, ...]:
-    """The edits that the sites stand for: one for each layer, or each head, that a site names; none twice.
+    """The edits that the sites stand for: one for each layer, or each head, that a site names, or for the whole site; none twice.
 
     Null stands for q, k and v of every layer. Raises SiteError where a site lies outside the model, and where the
     components of one have different heads.
@@ -158,6 +166,11 @@ def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tu
     edits: dict[str, EditedPass] = {}
     for site in (Site.parse(s) if isinstance(s, str) else s for s in (every_site(shape) if sites is None else sites)):
         targets = shape.resolve(site)
+        if per == "site":
+            layers = tuple(dict.fromkeys(t.address.layer for t in targets))
+            place = Site(site.components, layers, site.heads, site.stack)
+            edits.setdefault(str(place), EditedPass(place, targets[0].address, targets))
+            continue
         for address in dict.fromkeys(t.address for t in targets):
             here = tuple(t for t in targets if t.address == address)
             for heads in [site.heads] if per == "layer" else _heads(shape, site, address):

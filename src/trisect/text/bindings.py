@@ -99,8 +99,8 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
     """
     found, reasons = [], []
     for template in templates:
-        keys = _single(ids, template, "key", template.keys)
-        values = _single(ids, template, "value", template.values)
+        keys = single_tokens(ids, template, "key")
+        values = single_tokens(ids, template, "value")
         if min(len(keys), len(values)) >= BINDINGS:
             found.append(UsableTemplate(template, keys[:WORDS], values[:WORDS]))
         counts = f"{len(keys)} of {len(template.keys)} keys and {len(values)} of {len(template.values)} values"
@@ -124,18 +124,28 @@ def draw_bindings(templates: Sequence[UsableTemplate], count: int, seed: int) ->
         usable = templates[number % len(templates)]
         keys = _some(draw, usable.keys, BINDINGS)
         values = _some(draw, usable.values, BINDINGS)
-        base = Bound(keys, values, keys[int(draw.integers(BINDINGS))])
-        while True:
-            order = _some(draw, keys, BINDINGS)
-            donor = Bound(order, _some(draw, values, BINDINGS), order[int(draw.integers(BINDINGS))])
-            answers = predicted(base, donor)
-            told_apart = [{answers[name] for name in names} for names in (FROM_DONOR, FROM_BASE)]
-            if all(len(of) == BINDINGS for of in told_apart) and answers["base"] != answers["donor"]:
-                break
+        base, donor = draw_bound(draw, keys, values)
         texts = [_told(usable.template, bound) for bound in (base, donor)]
-        spaced = {name: f" {answer}" for name, answer in answers.items()}
-        found.append(TextPair(texts[0], texts[1], spaced, f"pair {number + 1} of bindings", usable.template.name))
+        place = f"pair {number + 1} of bindings"
+        found.append(TextPair(texts[0], texts[1], spaced_answers(base, donor), place, usable.template.name))
     return tuple(found)
+
+
+def draw_bound(draw: np.random.Generator, keys: Sequence[str], values: Sequence[str]) -> tuple[Bound, Bound]:
+    """Base and donor of these keys and values, whose answers, and those that q, k and v predict, differ as `draw_bindings` says."""
+    base = Bound(tuple(keys), tuple(values), keys[int(draw.integers(BINDINGS))])
+    while True:
+        order = _some(draw, keys, BINDINGS)
+        donor = Bound(order, _some(draw, values, BINDINGS), order[int(draw.integers(BINDINGS))])
+        answers = predicted(base, donor)
+        told_apart = [{answers[name] for name in names} for names in (FROM_DONOR, FROM_BASE)]
+        if all(len(of) == BINDINGS for of in told_apart) and answers["base"] != answers["donor"]:
+            return base, donor
+
+
+def spaced_answers(base: Bound, donor: Bound) -> Mapping[str, str]:
+    """Every predicted answer as it stands behind the text."""
+    return {name: f" {answer}" for name, answer in predicted(base, donor).items()}
 
 
 def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
@@ -157,9 +167,9 @@ def _told(template: BindingTemplate, bound: Bound) -> str:
     return template.lead + facts + template.question.format(key=bound.asked)
 
 
-def _single(ids: TokenIds, template: BindingTemplate, slot: str, words: Sequence[str]) -> tuple[str, ...]:
-    """The words that are one token of their own wherever the template has them: in two bindings, and at the end."""
-    other = {"key": template.values, "value": template.keys}[slot][0]
+def single_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> tuple[str, ...]:
+    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them."""
+    words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
     whole, asked = [], []
     for word in (*words, NO_WORD):
         filled = {"key": word, "value": other} if slot == "key" else {"key": other, "value": word}
@@ -174,7 +184,8 @@ def _single(ids: TokenIds, template: BindingTemplate, slot: str, words: Sequence
         if len(places) == SLOTS:
             own = [next(iter(of)) for of in tokens.values() if len(of) == 1]
             good = [i for i, of in tokens.items() if len(of) == 1 and own.count(next(iter(of))) == 1]
-            return tuple(words[i] for i in good if i < len(words) and tokens[i] != {rows[-1][p] for p in places})
+            unknown = {rows[-1][p] for p in places if p < len(rows[-1])}  # a tokenizer may also leave it out
+            return tuple(words[i] for i in good if i < len(words) and tokens[i] != unknown)
     return ()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trisect.experiments.patch.sites import SiteNumbers
-from trisect.experiments.patch.words import NUMBERS, RUNS, TITLES, UNITS
+from trisect.experiments.patch.words import NUMBERS, RUNS, TITLES, UNITS, heads_of, layers_of
 from trisect.report import format as words
 from trisect.report.heatmaps import grid
 from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
@@ -56,7 +56,7 @@ def _by_head(sites: Sequence[SiteNumbers], measure: str, number: int, facts: Pat
     signed = measure == "logit_change"
     groups = component_groups([Bar(s.component, "", 0.0) for s in sites])
     values = {
-        words.GROUP.get(g, g): [(s.layer, s.head or 0, s.mean(measure) or 0.0) for s in sites if s.component == g]
+        words.GROUP.get(g, g): [(s.layer or 0, s.head or 0, s.mean(measure) or 0.0) for s in sites if s.component == g]
         for g in groups
     }
     most = max((abs(row[2]) for rows in values.values() for row in rows), default=0.0) or 1.0
@@ -71,7 +71,8 @@ def _caption(sites: Sequence[SiteNumbers], measure: str, facts: PatchFacts) -> s
     n = max((s.numbers[measure].n or 0 for s in sites), default=0)
     what = NUMBERS[measure][0].upper() + NUMBERS[measure][1:]
     run = RUNS[sites[0].how]
-    return f"{what}, with one {facts.per}'s component patched, {run}; n\u00a0=\u00a0{words.several(n, 'pair')}."
+    what_is = "all that a site names patched at once" if facts.per == "site" else f"one {facts.per}'s component patched"
+    return f"{what}, with {what_is}, {run}; n\u00a0=\u00a0{words.several(n, 'pair')}."
 
 
 def _name(kind: str, sites: Sequence[SiteNumbers]) -> str:
@@ -85,5 +86,4 @@ def _title(kind: str, sites: Sequence[SiteNumbers]) -> str:
 
 
 def _layer(site: SiteNumbers) -> str:
-    some = site.group.partition("heads ")[2]
-    return f"{site.layer}" + (f".h{some}" if some else "")
+    return layers_of(site.layer, site.group) + heads_of(None, site.group)

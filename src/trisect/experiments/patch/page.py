@@ -36,9 +36,10 @@ REFERENCES = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     """The page from the tables."""
     facts, sites = about.facts, read_sites(tables["measures"])
+    where_patched = "several layers at once" if facts.per == "site" else f"one {facts.per}"
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     lede = (
-        f"What {words.called(facts.subject)} answers when queries, keys or values of one {facts.per} are another text's "
+        f"What {words.called(facts.subject)} answers when queries, keys or values of {where_patched} are another text's "
         f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')} of texts. "
         f"This speaks of this one model on these texts."
     )
@@ -229,13 +230,12 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
 
 def _answers(interchanges: pl.DataFrame, site: SiteNumbers) -> dict[int, str]:
     """What each pair answered with a site patched, and whose prediction that was."""
-    head = pl.col("head").is_null() if site.head is None else pl.col("head") == site.head
     mine = interchanges.filter(
         pl.col("stack") == site.stack,
-        pl.col("layer") == site.layer,
+        pl.col("layer").eq_missing(site.layer),
+        pl.col("head").eq_missing(site.head),
         pl.col("component") == site.component,
         pl.col("group") == site.group,
-        head,
     )
     return {
         row["pair"]: f"{_shown(row['answer'])} ({row['came']})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.measure.interchange import UNKNOWN
 from trisect.text.bindings import draw_bindings, usable_templates
+from trisect.text.induction import BETWEEN, draw_induction, induction_words
+from trisect.text.labelled import open_labelled
 from trisect.text.pairs import ANSWERS, TextPair, bad_pair, given_pairs, read_pairs
 from trisect.text.translations import draw_translations
 
@@ -110,6 +113,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
     task, count, seed = settings.task, settings.count, settings.seed
     wants, for_whom = {
         "bindings": ("causal", "models that go on with a text"),
+        "induction": ("causal", "models that go on with a text"),
         "translation": ("seq2seq", "encoder-decoders"),
     }[str(task)]
     if subject.objective != wants:
@@ -120,9 +124,42 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
             lambda texts: [(one.source, one.target) for one in tokenize(subject, texts)], count, seed
         )
         return pairs, ("Sentences are of the embedded bitext's languages, whose links and roles are known.",)
-    usable = usable_templates(lambda texts: [one.source for one in tokenize(subject, texts)])
+    ids = partial(_ids, subject)
+    if task == "induction":
+        opened = (
+            None if settings.corpus is None else open_labelled(settings.corpus, settings.split, settings.reader, True)
+        )
+        words = induction_words(ids, opened)
+        of = f"runs of words of {opened.name}" if opened is not None else "other such words"
+        said = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {of}."
+        drawn = (draw_induction(words, count, seed, between) for between in BETWEEN)
+        pairs = next((of for of in drawn if _fit(subject, of)), draw_induction(words, count, seed, BETWEEN[-1]))
+        return pairs, (said, *(() if opened is None else opened.notes))
+    usable = usable_templates(ids)
     names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
+
+
+def _ids(subject: Subject, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """The ids of every text; none for a text of which the model knows no word."""
+    try:
+        return [one.source for one in tokenize(subject, texts)]
+    except ModelError:
+        return [tokenize(subject, [text])[0].source if _readable(subject, text) else () for text in texts]
+
+
+def _fit(subject: Subject, pairs: Sequence[TextPair]) -> bool:
+    """Whether the model reads each base at once."""
+    return not any(
+        start for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for _, start in batch.rows
+    )
+
+
+def _readable(subject: Subject, text: str) -> bool:
+    try:
+        return any(True for _ in subject.batches([text], 1))
+    except ModelError:
+        return False
 
 
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:

@@ -160,12 +160,13 @@ def _answered(runs: PatchedRuns) -> list[NewRow]:
 
 def _where(one: Interchanged) -> NewRow:
     """The columns that say which site was patched, and in which direction."""
-    heads = one.edit.site.heads
+    heads, several = one.edit.site.heads, len(one.edit.addresses) > 1
     single = heads is not None and len(heads) == 1
-    some = "" if heads is None or single else f", heads {str(one.edit.site).rpartition('.h')[2]}"
+    layers, _, spelt = str(one.edit.site).rpartition("@")[2].partition(".h")
+    some = f", layers {layers}" * several + ("" if heads is None or single else f", heads {spelt}")
     return {
         "stack": one.edit.address.stack,
-        "layer": one.edit.address.layer,
+        "layer": None if several else one.edit.address.layer,
         "head": heads[0] if single and heads else None,
         "component": "+".join(one.edit.site.components),
         "group": f"{one.how}{some}",

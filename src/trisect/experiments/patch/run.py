@@ -24,6 +24,7 @@ from trisect.lab.passes import EditedPass, edited_passes, plan_edits
 from trisect.measure.ablation import relative_change
 from trisect.measure.interchange import UNKNOWN
 from trisect.measure.patching import hold_later, put_at, record
+from trisect.text.labelled import open_labelled
 from trisect.text.pairs import TextPair, given_pairs, read_pairs
 
 ROLES = {
@@ -60,11 +61,13 @@ class _Found:
 
 
 def check(settings: PatchSettings) -> None:
-    """Raise CorpusError where the pairs that are named or given cannot be read, whatever the model is."""
+    """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
     if settings.base is not None:
         given_pairs([{"base": settings.base, "donor": settings.donor}])
     if settings.pairs is not None:
         read_pairs(settings.pairs)
+    if settings.corpus is not None:
+        open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
     if isinstance(settings.given, list | tuple):
         given_pairs(settings.given)
 
@@ -75,12 +78,13 @@ def check_model(settings: PatchSettings, subject: Subject) -> None:
 
 
 def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
-    """Patch each site of every pair, one pass each, in one layer or one head at a time.
+    """Patch each site of every pair, one pass each, in one layer or one head at a time, or all that a site names.
 
     A patch puts what the other text has at the site in place of the patched text's own, at the chosen positions, and lets
     the model go on. With the path 'direct' q, k and v of all layers after the site are put back to what they were without
     the patch: what is left is what the layer's own attention output does through the residual stream and the feed-forward
-    networks, and nothing that a later layer's attention carries on. Raises SiteError, SpecError, CorpusError, ModelError.
+    networks, and nothing that a later layer's attention carries on; of a site of several layers those after its first.
+    Raises SiteError, SpecError, CorpusError, ModelError.
     """
     subject = answering(bench.subject)
     wanted = read_positions(settings.positions)
@@ -89,11 +93,11 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
     order = list(subject.shape.heads)
     in_order = sorted(enumerate(edits), key=lambda one: order.index(one[1].address))
-    edited = tuple(dict.fromkeys(edit.address for _, edit in in_order))
+    edited = tuple(dict.fromkeys(address for _, edit in in_order for address in edit.addresses))
     wanted_parts: dict[str, tuple[Address, ...]] = {ROLES[how][1]: edited for how in directions}
     if settings.path == "direct":  # the patched text's own are put back in all later layers
         wanted_parts = {"base": tuple(order), "donor": tuple(order)}
-    room = None if settings.path == "direct" else ROOM
+    room = None if settings.path == "direct" or settings.per == "site" else ROOM
     with bench.progress(f"patching {len(edits)} sites") as step:
         for start in range(0, len(prepared.pairs), settings.batch):
             stop = min(start + settings.batch, len(prepared.pairs))
@@ -164,13 +168,18 @@ def _patched(
     """What one text gives with one site from the other."""
     run, other = (texts[name] for name in ROLES[how])
     sides = patched_sides(run.batch, other.batch, wanted, run.places)
-    stack = edit.address.stack
-    write: dict[Address, Writer] = {
-        edit.address: put_at(edit.targets, other.parts[edit.address], sides.queries(stack), sides.keys(stack))
-    }
+    write: dict[Address, Writer] = {}
     if path == "direct":
         write |= hold_later(run.parts, list(subject.shape.heads), edit.address)
+    for address in edit.addresses:
+        here, stack = [target for target in edit.targets if target.address == address], address.stack
+        put = put_at(here, other.parts[address], sides.queries(stack), sides.keys(stack))
+        write[address] = put if address not in write else _both(write[address], put)
     return passes.outputs(run.batch, write, run.places)
+
+
+def _both(first: Writer, second: Writer) -> Writer:
+    return lambda parts: second(first(parts))
 
 
 def _note(

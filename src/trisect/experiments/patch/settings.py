@@ -12,9 +12,11 @@ from trisect.core.fields import Setting
 from trisect.core.site import Site
 from trisect.experiments.patch.named_positions import read_positions
 from trisect.lab.experiment import Experiment, LayerMeasure
-from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Units
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
+from trisect.text.names import SPLITS
+from trisect.text.readers import HELP
 
-TASKS = ("bindings", "recall", "translation")
+TASKS = ("bindings", "induction", "recall", "translation")
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
 SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
@@ -62,16 +64,35 @@ class PatchSettings:
         Annotated[
             str,
             Setting(
-                "Pairs that are made for the model: bindings (who has what), recall (for a model of trisect recall), or "
-                "translation (for a model of trisect translate-train and the embedded bitext).",
+                "Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
+                "trisect recall), or translation (for a model of trisect translate-train and the embedded bitext).",
                 choices=TASKS,
                 metavar="TASK",
             ),
         ]
         | None
     ) = None
+    corpus: (
+        Annotated[
+            str | Path,
+            Setting(
+                "For induction: a text whose words and passages the pairs are made of (default: English words among others).",
+                metavar="CORPUS",
+            ),
+        ]
+        | None
+    ) = None
+    split: Annotated[str, Setting("Of that text: train, valid or test.", choices=SPLITS, metavar="SPLIT")] = "valid"
+    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
     count: Annotated[int, Setting("Pairs that a task makes.", low=1, high=RESAMPLES)] = 100
-    per: Per = "layer"
+    per: Annotated[
+        str,
+        Setting(
+            "What is patched at a time: a layer, a head, or all that a site names (v@all: the values of every layer).",
+            choices=("layer", "head", "site"),
+            metavar="PER",
+        ),
+    ] = "layer"
     positions: Annotated[
         str,
         Setting(
@@ -121,6 +142,9 @@ def _check_pairs(settings: PatchSettings) -> None:
             known += f" {texts[0]!r} stands among the models."
             raise SpecError(given, known, "Give texts by name: --base TEXT --donor TEXT.")
         raise SpecError(given, known, "Give one of them.")
+    if settings.corpus is not None and settings.task != "induction":
+        known = "A text is what the pairs of the task induction are made of."
+        raise SpecError(f"--corpus {settings.corpus} was given.", known, "Leave it out, or give --task induction.")
     if single and (settings.base is None or settings.donor is None):
         missing = "base" if settings.base is None else "donor"
         raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
@@ -166,6 +190,7 @@ PATCH = Experiment(
 
     \b
     trisect patch MODEL --task bindings --sites q@all k@all v@all
+    trisect patch MODEL --task induction --corpus wikitext-2
     trisect patch MODEL --pairs pairs.jsonl --per head
     trisect patch MODEL --base "The capital of France is" --donor "The capital of Italy is"
     """,

@@ -12,10 +12,10 @@ from trisect.experiments.patch.words import SiteKey, place_of, site_order
 
 
 class SiteNumbers(NamedTuple):
-    """One site in one direction, and its numbers by measure."""
+    """One site in one direction, and its numbers by measure; `layer` is null where several are patched at once."""
 
     stack: str
-    layer: int
+    layer: int | None
     head: int | None
     component: str
     group: str
