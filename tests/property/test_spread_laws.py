@@ -38,7 +38,7 @@ def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
     whole = Sums(50, 3)
     edges = [0, *sorted(set(cuts)), 40]
     for start, stop in itertools.pairwise(edges):
-        whole.add(np.arange(start, stop), values[start:stop])
+        whole.add(torch.arange(start, stop), values[start:stop])
     np.testing.assert_allclose(whole.total(40), values.numpy().sum(0), rtol=1e-12, atol=1e-12)
     times = draw_times(np.random.default_rng(seed), 40, 5)
     assert (times.sum(1) == 40).all()

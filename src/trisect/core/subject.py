@@ -194,7 +194,10 @@ class Subject(Protocol):
         ...
 
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
-        """Read one batch, a layer at a time: nothing of a layer is held any more when the next is met."""
+        """Read one batch, a layer at a time: nothing of a layer is held any more when the next is met.
+
+        Its tensors lie on the device where the model computes.
+        """
         ...
 
     def score(

@@ -14,6 +14,7 @@ from trisect.core.keeping import KeptPart, dataset_of, save_parts
 from trisect.core.site import Site
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
@@ -126,10 +127,10 @@ class Projections:
     b_o: Float[Tensor, " D"] | None = None
     normed: Mapping[str, NormedMap] = field(default_factory=dict)
 
-    def copied(self) -> Projections:
-        """The same with weights of its own, which stay what they are when the model's change."""
-        given = {name: getattr(self, name) for name in WEIGHTS}
-        return replace(self, **{name: None if t is None else t.clone() for name, t in given.items()})
+    def copied(self, device: torch.device) -> Projections:
+        """The same with weights of its own on a device, which stay what they are when the model's change."""
+        given: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
+        return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in given.items()})
 
 
 @dataclass(frozen=True, eq=False)

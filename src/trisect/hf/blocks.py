@@ -98,7 +98,7 @@ def _added(
     for given in met:
         factor = factor_of(given, out.leaf)
         if factor is not None and any(near(given, residual + factor * y + extra, allowed) for extra in (0, *beside)):
-            return (Behind(Rescaling(factor.cpu())),)
+            return (Behind(Rescaling(factor)),)
     return None
 
 
@@ -113,7 +113,7 @@ def _goes_on(later: Sequence[Normed], beside: Sequence[Tensor], allowed: float) 
 
 @contextlib.contextmanager
 def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iterator[dict[Address, ResidualBlock]]:
-    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`, on the CPU.
+    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`.
 
     Norms behind W_O are compared with what was found in them; raises ModelError at the end where one makes something else.
     """
@@ -155,12 +155,19 @@ def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iter
 
 
 def _block(around: Around, given: Tensor) -> ResidualBlock:
-    x = given.detach().cpu()
+    x = given.detach()
     x = x.transpose(0, 1) if around.turned else x
     after = None if around.behind is None else around.behind.rescaling
     if around.norm is None:
         return ResidualBlock(
-            around.kind, x, torch.ones(x.shape[-1], dtype=x.dtype), None, 0.0, False, after, around.forward
+            around.kind,
+            x,
+            torch.ones(x.shape[-1], dtype=x.dtype, device=x.device),
+            None,
+            0.0,
+            False,
+            after,
+            around.forward,
         )
     gamma, beta, epsilon, centred = around.norm
     return ResidualBlock(around.kind, x, gamma, beta, epsilon, centred, after, around.forward)

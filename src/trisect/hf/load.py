@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
-from trisect.core.trace import Address, Projections, Reading, ResidualBlock, Trace
+from trisect.core.trace import Address, Projections, Reading, Trace
 from trisect.hf.arguments import ModelOutput
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
@@ -35,6 +35,7 @@ from trisect.hf.shared_passes import TOGETHER, SharedPasses
 from trisect.hf.sides import find_sides, labelled
 from trisect.hf.sketches import CallLaws
 from trisect.hf.state import State, check_state, mark_of
+from trisect.hf.traces import CPU, Seen, computed_at, seen_at, trace_of
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -42,15 +43,8 @@ MOST = 1_000  # windows in one Reading, all of them in memory
 Inputs = ModelInputs
 
 
-class Seen(NamedTuple):
-    """One attention call that was read, with its tensors on the CPU, and the residual around it."""
-
-    projections: Projections
-    call: Call
-    block: ResidualBlock | None
-
-
 Take = Callable[[Seen], object]
+Written = Mapping[Address, Writer] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,16 +158,16 @@ class Pretrained:
 
     @torch.no_grad()
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
-        """Read one batch, a layer at a time: nothing of a layer is held any more when the next is met.
+        """Read one batch, a layer at a time, where the model computes it: nothing of a layer is held any more when the next is met.
 
         Raises ModelError where the layers' laws do not hold in it, at its end.
         """
-        self._walk(batch.inputs, lambda seen: see(_trace(batch, *seen)))
+        self._walk(batch.inputs, lambda seen: see(trace_of(batch, seen)), home=False)
 
     def _walk(
-        self, inputs: Inputs, take: Take, pattern: bool = False, write: Mapping[Address, Writer] | None = None
+        self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, home: bool = True
     ) -> Sequence[Call]:
-        """One pass over inputs; each layer that is read is given away as it is met, and its laws are looked at."""
+        """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
         check_state(self.name, self.state, self.model)
         found, laws = self.proof.found, () if write else self._laws()
 
@@ -182,7 +176,7 @@ class Pretrained:
             if own is not None and own.module == call.module and own.valid:
                 checker.call(call)
                 block = blocks.pop(own.projections.address, None)
-                take(Seen(own.projections.copied(), _moved(call), block))
+                take(seen_at(CPU if home else computed_at(call), own.projections, call, block))
             return outline(call, pattern)
 
         with (
@@ -196,7 +190,7 @@ class Pretrained:
         return tuple(found.laws if found.valid else None for found in self.proof.found)
 
     def _reading(self, batch: Batch, seen: Sequence[Seen]) -> Reading:
-        traces = tuple(_trace(batch, *one) for one in seen)
+        traces = tuple(trace_of(batch, one) for one in seen)
         about = (batch.source, batch.target, batch.rows, batch.notes, self.objective)
         return Reading(self.name, traces, *about, sides=batch.sides)
 
@@ -373,27 +367,3 @@ def _masks(inputs: Inputs) -> tuple[Tensor, ...]:
 def _past(inputs: Inputs) -> int:
     """How many positions a cache among the inputs holds."""
     return max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
-
-
-def _moved(call: Call) -> Call:
-    """A call with its tensors on the CPU."""
-    weights = None if call.weights is None else call.weights.detach().cpu()
-    q, k, v, output = (t.detach().cpu() for t in (call.q, call.k, call.v, call.output))
-    return Call(call.module, call.order, q, k, v, weights, output, call.scale)
-
-
-def _trace(batch: Batch, projections: Projections, call: Call, block: ResidualBlock | None) -> Trace:
-    address, weights = projections.address, call.weights
-    assert weights is not None
-    real = (
-        _fit(batch.queries(address.stack).real, call.q),
-        _fit(batch.keys(address.stack).real, call.k),
-    )
-    parts = (call.q, call.k, call.v, weights, call.output)
-    return Trace(address, *parts, *real, projections, call.scale, block)
-
-
-def _fit(real: Tensor, part: Tensor) -> Tensor:
-    """Which positions are real, for a layer that sees another number of them (pooled, or patched): all of them."""
-    shape = part.shape[0], part.shape[2]
-    return real if real.shape == shape else torch.ones(shape, dtype=torch.bool)

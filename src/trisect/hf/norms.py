@@ -64,8 +64,8 @@ def measure_norm(used: Normed) -> Norm | None:
         made = standard(like, epsilon, centred) * gamma + shift
         # ε counts where a row is small; where the module has it under another name this comparison fails
         if near(made, used.y, loose(like.dtype)):
-            beta = shift.detach().cpu() if shift.any() else None
-            return Norm(gamma.detach().cpu(), beta, epsilon, centred)
+            beta = shift.detach() if shift.any() else None
+            return Norm(gamma.detach(), beta, epsilon, centred)
     return None
 
 

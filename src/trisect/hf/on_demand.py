@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 from trisect.core.trace import Projections
+from trisect.hf.traces import CPU
 
 
 class OnDemand(Sequence[Projections]):
-    """The weights of several layers, each a copy made when it is asked for; `look` raises where the model's changed meanwhile."""
+    """The weights of several layers, each copied to the CPU when it is asked for; `look` raises where the model's changed."""
 
     def __init__(self, own: Sequence[Projections], look: Callable[[], None]) -> None:
         self._own, self._look = tuple(own), look
@@ -25,7 +26,7 @@ class OnDemand(Sequence[Projections]):
         if isinstance(index, slice):
             return OnDemand(self._own[index], self._look)
         self._look()
-        return self._own[index].copied()
+        return self._own[index].copied(CPU)
 
     def __iter__(self) -> Iterator[Projections]:
         for index in range(len(self)):

@@ -101,7 +101,7 @@ def _one(
     origins = {n: part.origin for n, part in parts.items()} | {"o": out.origin}
     weights: dict[str, Tensor | None] = {f"w_{n}": part.weight for n, part in parts.items()}
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
-    detached = {n: None if t is None else t.detach().cpu() for n, t in weights.items()}
+    detached = {n: None if t is None else _kept(model, t.detach()) for n, t in weights.items()}
     around = forward = None
     if out.passed is not None:
         around, forward = find_around(call, record, sources, out.passed, tolerance(call.v)), None
@@ -116,6 +116,14 @@ def _one(
     laws = CallLaws(own, out.law, maps, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, laws=laws)
+
+
+def _kept(model: nn.Module, t: Tensor) -> Tensor:
+    """Weights as they lie in the model, which takes no memory; those that are no part of its parameters on the CPU."""
+    if t.device.type == "cpu":
+        return t
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    return t if t.untyped_storage().data_ptr() in own else t.cpu()
 
 
 def tolerance(t: Tensor, by: Passed | None = None) -> float:

@@ -60,7 +60,7 @@ def norms(trace: Trace) -> Float[Tensor, "B T S"]:
     step = max(1, ROOM // ((keys + 1) * len(stage.forward.inner)))
     for row in range(rows):
         for start in range(0, queries, step):
-            some = torch.arange(start, min(start + step, queries))
+            some = torch.arange(start, min(start + step, queries), device=found.device)
             found[row, some] = _parts(stage, trace, row, some)[:, :keys].norm(dim=-1)
     return within(trace, found)
 
@@ -74,7 +74,9 @@ def mixed(trace: Trace) -> Mixed:
         weights, values = single(trace.weights[row]), single(trace.values[row])
         itself = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
         both = [project((part @ values)[None], stage.w_o)[0] for part in (itself, weights - itself)]
-        one, other, _ = _through(stage, trace, row, torch.stack(both, 1), torch.arange(len(both[0])), 0).unbind(1)
+        one, other, _ = _through(
+            stage, trace, row, torch.stack(both, 1), torch.arange(len(both[0]), device=both[0].device), 0
+        ).unbind(1)
         own.append(one)
         context.append(other)
     return Mixed(torch.stack(own), torch.stack(context))
@@ -104,7 +106,7 @@ def _through(
     made = torch.cat([given, torch.zeros_like(given[:, :1])], 1)
     _shift(made, trace.projections.b_o)
     made = _rescaled(made, block.after)
-    residual, index = single(block.residual[row])[queries], torch.arange(len(queries))
+    residual, index = single(block.residual[row])[queries], torch.arange(len(queries), device=queries.device)
     last = made.shape[1] - 1
     place = (
         torch.full_like(queries, last) if trace.crosses else queries if own is None else torch.full_like(queries, own)

@@ -12,6 +12,7 @@ from trisect.core.errors import ModelError
 from trisect.core.trace import Projections, Trace
 
 BLOCK = 1 << 22  # numbers of the largest array in between: 16 MiB in single precision
+WIDE_BLOCK = 1 << 25  # the same on a GPU: 256 MiB in double precision
 
 
 def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
@@ -157,6 +158,8 @@ def _summed(
 ) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
     """The lengths of the heads' own vectors, which are those of R_j's columns, and those of their weighted sums."""
     weights, v = single(weights), single(v)
+    if v.device.type != "cpu":
+        return _summed_by_products(weights, v, w_o)
     texts, heads, queries, keys = weights.shape
     width = w_o.shape[2]
     step = min(keys, max(1, BLOCK // (heads * max(width, queries))))
@@ -172,6 +175,25 @@ def _summed(
     return alone, found
 
 
+def _summed_by_products(
+    weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
+) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
+    """The same by a_ijᵀ (f_j f_jᵀ) a_ij in double precision, in which its square of a condition does no harm.
+
+    For GPUs, which multiply many small matrices at once but decompose tall ones one by one.
+    """
+    texts, heads, queries, keys = weights.shape
+    step = max(1, WIDE_BLOCK // (texts * heads * max(w_o.shape[2], queries)))
+    found, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
+    for start in range(0, keys, step):
+        some = slice(start, start + step)
+        f = (v[:, :, some] @ w_o).transpose(1, 2).double()
+        gram, a = f @ f.mT, weights[..., some].permute(0, 3, 1, 2).double()
+        found[..., some] = ((gram @ a) * a).sum(2).clamp_min_(0).sqrt_().mT
+        alone[..., some] = gram.diagonal(dim1=2, dim2=3).sqrt().mT
+    return alone, found
+
+
 def _triangles(
     v: Float[Tensor, "H J E"], w_o: Float[Tensor, "H E D"], f: Float[Tensor, "N H D"], scales: Float[Tensor, "N R"]
 ) -> Float[Tensor, "J R H"]:
@@ -179,8 +201,6 @@ def _triangles(
     f, scales = f[: v.shape[1]], scales[: v.shape[1]]
     for head, mine in enumerate(w_o):
         torch.mm(v[head], mine, out=f[:, head])
-    if f.device.type != "cpu":
-        return torch.geqrf(f.mT).a[:, : scales.shape[1]].triu_()
     # In its own place: a fresh array of this size would cost as much as the decomposition.
     torch.geqrf(f.mT, out=(f.mT, scales))
     return f.mT[:, : scales.shape[1]].triu()

@@ -46,6 +46,10 @@ class Whose(NamedTuple):
     group: Int[Tensor, " B"]
     fewer: Int[Tensor, " B"]
 
+    def on(self, device: torch.device) -> Whose:
+        """The same on a device."""
+        return Whose(*(part.to(device) for part in self))
+
 
 class Cancel:
     """Rank correlations of a_ij and ‖f(x_j)‖ over pairs (i, j) with j of each category, for several series at once."""
@@ -105,7 +109,7 @@ class LayerTally:
 
     @torch.no_grad()
     def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
-        """Add one batch; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
+        """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
         weights = _masked(trace)
         f, attention = both(trace)
         layer = [attention] if self.kind == "attention" else [attention, feed_forward.block_norms(trace, self.kind)]
@@ -125,7 +129,7 @@ class LayerTally:
         return seen
 
     def _add_dispersion(self, trace: Trace, seen: TokenNorms, whose: Whose) -> None:
-        group, real = whose.group.numpy(), trace.key_real[:, None]
+        group, real = whose.group, trace.key_real[:, None]
         x = None if trace.crosses else mixing.layer_input(trace)
         if x is not None:
             self.x.add(group, moments(torch.linalg.vector_norm(single(x), dim=-1), trace.key_real))
@@ -136,8 +140,8 @@ class LayerTally:
         self, trace: Trace, given: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, whose: Whose
     ) -> None:
         """`given` are the weights [B H S] that tokens get, added up over queries: as they are, and as they are added."""
-        group, whole = whose.group.numpy(), given[0]
-        belongs = torch.nn.functional.one_hot(whose.category.to(whole.device), len(CATEGORIES)).to(whole.dtype)
+        group, whole = whose.group, given[0]
+        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(whole.dtype)
         belongs = belongs * trace.key_real[..., None]
         heads = torch.stack([whole @ belongs, (given[1] * seen.f) @ belongs], 1)
         layers = [one.sum(1, keepdim=True) @ belongs for one in norms]
@@ -156,13 +160,14 @@ class LayerTally:
     def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
         chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
-        some = weights[:, :, chosen.to(weights.device)]
-        allowed = (some > 0).any(1) & trace.query_real[:, chosen.to(weights.device), None]
+        chosen = chosen.to(weights.device)
+        some = weights[:, :, chosen]
+        allowed = (some > 0).any(1) & trace.query_real[:, chosen, None]
         for category in range(len(CATEGORIES)):
-            mine = allowed & (whose.category.to(weights.device) == category)[:, None] & trace.key_real[:, None]
+            mine = allowed & (whose.category == category)[:, None] & trace.key_real[:, None]
             row, query, key = mine.nonzero(as_tuple=True)
             x, y = some[row, :, query, key].T, seen.f[row, :, key].T
-            group, fewer = whose.group[row.cpu()], whose.fewer[row.cpu()]
+            group, fewer = whose.group[row], whose.fewer[row]
             self.head_cancel.add(category, x, y, torch.zeros_like(group))
             flat = x.reshape(1, -1), y.reshape(1, -1)
             self.cancel.add(category, *flat, fewer.repeat(len(x)))
@@ -185,7 +190,7 @@ def _ranked(
     """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""
     known = torch.isfinite(whose.rank)
     row, place = (known if which is None else known & which).nonzero(as_tuple=True)
-    found = values.cpu()[row, :, place].T
+    found = values[row, :, place].T
     return whose.rank[row, place].expand(len(found), -1), found, row
 
 
@@ -196,12 +201,13 @@ def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor,
     """
     from scipy.stats import rankdata
 
+    values, whose = values.cpu(), whose.on(torch.device("cpu"))
     kept = torch.isfinite(whose.rank) & whose.word
     found: list[np.ndarray] = []
     groups: list[Tensor] = []
     for row in (kept.sum(1) >= LEAST).nonzero()[:, 0].tolist():
         mine = kept[row]
-        both = np.stack([whose.rank[row, mine].double().numpy(), values[row, 0].cpu()[mine].double().numpy()])
+        both = np.stack([whose.rank[row, mine].double().numpy(), values[row, 0][mine].double().numpy()])
         found.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
         groups.append(whose.group[row].expand(both.shape[1]))
     if not found:

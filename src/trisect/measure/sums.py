@@ -16,15 +16,31 @@ ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins ar
 class Sums:
     """Sums per group of texts: a row per group, so that texts can be resampled after they are gone.
 
-    `group_of` says which group a text belongs to: with no more texts than groups, a group is a text.
+    `group_of` says which group a text belongs to: with no more texts than groups, a group is a text. What lies on another
+    device is added up there, and leaves it when the rows are asked for.
     """
 
     def __init__(self, groups: int, *shape: int) -> None:
-        self.rows = np.zeros((groups, *shape))
+        self._rows = np.zeros((groups, *shape))
+        self._there: Tensor | None = None
 
-    def add(self, group: Int[np.ndarray, " B"], values: Float[Tensor, "B ..."]) -> None:
+    @property
+    def rows(self) -> Float[np.ndarray, "G ..."]:
+        """The sums so far."""
+        if self._there is not None:
+            self._rows += self._there.cpu().numpy()
+            self._there = None
+        return self._rows
+
+    def add(self, group: Int[Tensor, " B"], values: Float[Tensor, "B ..."]) -> None:
         """Add a row per text of a batch to the rows of their groups."""
-        np.add.at(self.rows, group, values.double().cpu().numpy())
+        if values.device.type == "cpu":
+            np.add.at(self._rows, group.numpy(), values.double().numpy())
+            return
+        # a product, since CUDA adds rows of one group to each other in no fixed order
+        belongs = group[:, None] == torch.arange(len(self._rows), device=values.device)
+        found = (belongs.double().T @ values.double().reshape(len(values), -1)).view(self._rows.shape)
+        self._there = found if self._there is None else self._there.add_(found)
 
     def total(self, used: int) -> Float[np.ndarray, "*S"]:
         """The sum over the first `used` groups."""
@@ -69,10 +85,10 @@ class Ranks:
         self._kept = 0
 
     def add(self, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
-        """Add N pairs to every series; `group` says which group of texts each is from."""
+        """Add N pairs to every series; `group` says which group of texts each is from. They are counted where they lie."""
         if not x.shape[1]:
             return
-        pairs = (x.float().cpu(), y.float().cpu(), group.cpu())
+        pairs = (x.float(), y.float(), group)
         if self._edges is not None:
             self._count(*pairs, self._edges)
             return
@@ -88,7 +104,7 @@ class Ranks:
         """
         if self._edges is None and self._waiting:
             self._fix()
-        counts = self.counts.numpy().reshape(self.series, self.groups, self.bins * self.bins)
+        counts = self.counts.cpu().numpy().reshape(self.series, self.groups, self.bins * self.bins)
         used = self.groups if used is None else used
         value = self._correlate(counts[:, :used].sum(1, dtype=float))
         if times is None:
@@ -116,6 +132,7 @@ class Ranks:
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))
         self._edges = (_edges(x, self.bins), _edges(y, self.bins))
+        self.counts = self.counts.to(x.device)
         for pairs in self._waiting:
             self._count(*pairs, self._edges)
         self._waiting.clear()
@@ -123,7 +140,7 @@ class Ranks:
     def _count(self, x: Tensor, y: Tensor, group: Tensor, edges: tuple[Tensor, Tensor]) -> None:
         across = torch.searchsorted(edges[0], x.contiguous(), right=True)
         down = torch.searchsorted(edges[1], y.contiguous(), right=True)
-        place = torch.arange(self.series)[:, None] * self.groups + group % self.groups
+        place = torch.arange(self.series, device=x.device)[:, None] * self.groups + group % self.groups
         flat = ((place * self.bins + across) * self.bins + down).reshape(-1)
         self.counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
 
@@ -133,11 +150,11 @@ class Ranks:
 
 def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
     """Inner edges of bins; a value that equals an edge lies above it. Unneeded edges lie beyond all values."""
-    found = torch.full((len(values), bins - 1), torch.inf)
+    found = torch.full((len(values), bins - 1), torch.inf, device=values.device)
     for row, mine in enumerate(values):
         distinct = torch.unique(mine)
         if len(distinct) > bins:
-            ranks = torch.arange(1, bins) * len(mine) // bins
+            ranks = torch.arange(1, bins, device=values.device) * len(mine) // bins
             distinct = torch.cat([distinct[:1], torch.unique(mine.sort().values[ranks])])
         found[row, : len(distinct[1:bins])] = distinct[1:bins]
     return found

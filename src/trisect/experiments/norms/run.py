@@ -156,7 +156,7 @@ def _read(
     def see(trace: Trace) -> None:
         tally = tallies.get(trace.stack)
         if tally is not None and trace.address in tally.layers:
-            own = whose[trace.stack]
+            own = whose[trace.stack] = whose[trace.stack].on(trace.weights.device)
             if trace.block is None or trace.block.after is not None:
                 around[trace.address] = LOST if trace.block is None else BEHIND
             seen[trace.stack].append(tally.layers[trace.address].add(trace, own, tally.model))

@@ -117,7 +117,8 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     found = maps_of(trace, component)
     if found is None or found[0].shape[1] != x.shape[2]:
         return False
-    made = torch.einsum("btd,pde->btpe", x, found[0]) + found[1]
+    weight, bias = (t.to(x.device) for t in found)
+    made = torch.einsum("btd,pde->btpe", x, weight) + bias
     real, there = trace.query_real, used(trace, component)
     return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
 
@@ -147,22 +148,24 @@ class _Collector:
 
     def _add(self, trace: Trace, rows: Tensor, columns: Tensor) -> None:
         x = taken_in(trace)
+        rows, columns = rows.to(trace.q.device), columns.to(trace.q.device)
         if not self.begun:
             self._begin(trace, x, rows, columns)
         if (layer := self.layers.get(trace.address)) is not None:
             assert x is not None
-            layer.taken.add(x[rows, columns])
+            layer.taken.add(x[rows, columns].cpu())
             for component, store in layer.own.items():
-                store.add(used(trace, component)[rows, columns].flatten(1))
+                store.add(used(trace, component)[rows, columns].flatten(1).cpu())
 
     def _begin(self, trace: Trace, x: Tensor | None, rows: Tensor, columns: Tensor) -> None:
         if (why := _unreadable(trace, x)) is not None or x is None:
             self.left.setdefault(str(why), []).append(str(trace.address))
             return
         plain = {c: is_plain(trace, c, x) for c in COMPONENTS}
-        own = {c: StoredWords.like(used(trace, c)[rows, columns].flatten(1)) for c in COMPONENTS if not plain[c]}
+        own = {c: StoredWords.like(used(trace, c)[rows, columns].flatten(1).cpu()) for c in COMPONENTS if not plain[c]}
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
-        self.layers[trace.address] = LayerWords(trace.projections, heads, StoredWords.like(x[rows, columns]), own)
+        held = trace.projections.copied(torch.device("cpu"))
+        self.layers[trace.address] = LayerWords(held, heads, StoredWords.like(x[rows, columns].cpu()), own)
 
     def notes(self) -> Iterator[str]:
         for why, where in self.left.items():

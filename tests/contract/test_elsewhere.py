@@ -1,0 +1,118 @@
+"""Models on another device, which is pretended: measures are computed there, equal those of a CPU, and little leaves it."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from tests import tinyhf
+from tests.elsewhere import PLACE, Elsewhere, elsewhere, moved, put
+
+import trisect
+from trisect.core.subject import Texts
+from trisect.core.trace import Trace
+from trisect.experiments.norms import run
+from trisect.hf.load import Pretrained, load
+from trisect.measure.norms import summed
+from trisect.measure.running_sums import LayerTally, PooledTally
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+TEXTS = ["w1 w2 w3 , w4 w5 .", "w6 w7 w8 w9", "w7 w8 w9 w10 w11 w12", "w3 w4 w1"]
+MODELS = {"bert": tinyhf.bert, "gpt2": tinyhf.gpt2}
+MEASURES = {
+    "norms": partial(trisect.norms, texts=TEXTS, block="full"),
+    "ablate": partial(trisect.ablate, texts=TEXTS, hold=True),
+    "patch": partial(trisect.patch, given=[("w1 w2 w3", "w4 w5 w6")]),
+}
+SUMS = ("x", "f", "a", "af", "sums", "head_sums", "queries", "means", "tokens", "mixing")
+
+
+def both_of(name: str) -> tuple[Pretrained, Pretrained]:
+    """The same model on the CPU, and elsewhere."""
+    near = load(MODELS[name](), tinyhf.tokenizer())
+    with elsewhere():
+        return near, load(put(MODELS[name]()), tinyhf.tokenizer())
+
+
+@pytest.mark.parametrize(("model", "measures"), [("bert", ("norms",)), ("gpt2", ("ablate", "patch"))])
+def test_measures_of_a_model_on_another_device_are_those_of_a_cpu(model, measures, tmp_path):
+    near, far = both_of(model)
+    for name in measures:
+        here = MEASURES[name](near, out=tmp_path / f"{name} near", quiet=True).tables["measures"]["value"]
+        with elsewhere():
+            there = MEASURES[name](far, out=tmp_path / f"{name} far", quiet=True).tables["measures"]["value"]
+        np.testing.assert_allclose(there.to_numpy(), here.to_numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_are_handed_over_where_they_are_computed_and_a_reading_lies_on_the_cpu():
+    _, far = both_of("bert")
+    seen: list[Trace] = []
+    with elsewhere() as mode:
+        batch = next(far.batches(TEXTS))
+        far.each(batch, seen.append)
+        given = mode.left
+        reading = far.trace(batch)
+        weights = [t for p in far.projections() for t in (p.w_q, p.w_o) if t is not None]
+    for trace, home in zip(seen, reading.traces, strict=True):
+        assert trace.block is not None
+        assert home.block is not None
+        parts = ("q", "k", "v", "weights", "output", "query_real", "key_real", "w_q", "w_o")
+        assert {getattr(trace, part).device for part in parts} == {PLACE} == {trace.block.residual.device}
+        assert {getattr(home, part).device.type for part in parts} == {"cpu"} == {home.block.residual.device.type}
+    whole = sum(home.weights.numel() + 4 * home.q.numel() for home in reading.traces)
+    assert given < whole / 2  # what the laws look at, and no trace
+    assert {t.device.type for t in weights} == {"cpu"}
+
+
+@pytest.mark.parametrize("kind", ["attention", "full", "feed-forward"])
+def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
+    subject = load(tinyhf.bert(), tinyhf.tokenizer())
+    texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
+    batch = next(subject.batches(texts))
+    counted = run._count(subject, Texts("four", lambda: iter(texts)), 4)
+    whose = run._whose(batch, "plain", torch.arange(4), counted, causal=False)
+    traces: list[Trace] = []
+    subject.each(batch, traces.append)
+    near, far = (([LayerTally(t.heads, kind) for t in traces], PooledTally()) for _ in range(2))
+    near[1].add_frequency([x.add(t, whose, near[1]) for x, t in zip(near[0], traces, strict=True)], whose)
+    with elsewhere() as mode:
+        own = whose.on(PLACE)
+        far[1].add_frequency([x.add(moved(t), own, far[1]) for x, t in zip(far[0], traces, strict=True)], own)
+        assert mode.looks == 0
+        assert mode.left <= 16 * batch.source.real.numel()
+        for one, other in zip(near[0], far[0], strict=True):
+            for name in SUMS:
+                want, found = (getattr(tally, name).rows for tally in (one, other))
+                np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+            for a, b in zip(one.cancel.ranks, other.cancel.ranks, strict=True):
+                want, found = a.estimate(), b.estimate()
+                assert int(a.counts.sum()) == int(b.counts.sum())
+                np.testing.assert_allclose(found.value, want.value, atol=0.02)  # a number at an edge may change bins
+            assert sum(int(b.counts.sum()) for b in other.cancel.ranks) > 100
+
+
+@pytest.mark.parametrize("ratio", [1e-1, 1e-3, 1e-5])
+def test_norms_of_heads_that_cancel_keep_their_digits_elsewhere(ratio):
+    """All heads' vectors but a small part of them sum to zero: products in single precision would leave nothing right."""
+    draw = torch.Generator().manual_seed(1)
+    v, w_o = torch.randn(2, 4, 6, 3, generator=draw), torch.randn(4, 3, 8, generator=draw)
+    v[:, 1], w_o[1] = v[:, 0], ratio * torch.randn(3, 8, generator=draw) - w_o[0]
+    weights = torch.zeros(2, 4, 5, 6)
+    weights[:, :2] = 0.5
+    exact = (0.5 * (v[:, 0].double() @ w_o[0].double() + v[:, 1].double() @ w_o[1].double())).norm(dim=-1)
+    with elsewhere():
+        found = summed(moved(weights), moved(v), moved(w_o)).cpu()
+    rounding = 1e-6 / ratio  # of the vectors themselves, which are in single precision
+    torch.testing.assert_close(found.double(), exact[:, None].expand_as(found), rtol=rounding, atol=0.0)
+
+
+def test_the_pretended_device_refuses_to_be_mixed_and_counts_what_leaves_it():
+    with elsewhere() as mode:
+        there = torch.arange(6.0, device=PLACE).view(2, 3)
+        assert isinstance(there, Elsewhere)
+        with pytest.raises(RuntimeError, match="mixes devices"):
+            _ = there + torch.ones(2, 3)
+        assert (there * 2).sum().item() == 30.0
+        assert there.cpu().tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        assert (mode.left, mode.looks) == (6, 1)
