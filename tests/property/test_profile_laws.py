@@ -1,5 +1,7 @@
 """Laws of profiles: what a map reads is found, what it drops is not, random maps are calibrated, and no probe sees its test words."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -157,6 +159,27 @@ def test_folds_keep_groups_whole_and_are_of_about_one_size():
     assert len(sizes) == 5
     assert sizes.max() - sizes.min() < 60
     assert not np.array_equal(fold, deal_folds(groups, 5, np.random.default_rng(4)))
+
+
+def resident(name):
+    """Bytes of a mapped file that are in this process's memory; 0 where the system does not say."""
+    maps = Path("/proc/self/smaps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    starts = [i for i, line in enumerate(lines) if line.endswith(name)]
+    return sum(1024 * int(line.split()[1]) for i in starts for line in lines[i : i + 12] if line.startswith("Rss:"))
+
+
+def test_of_words_on_disk_no_page_stays_in_memory_and_the_numbers_are_the_same(tmp_path):
+    x, label = world(20_000)
+    path = tmp_path / "words.npy"
+    stored = x.astype(np.float16)
+    np.save(path, stored)
+    mapped = np.load(path, mmap_mode="r")
+    maps = random_maps(WIDTH, INTO, 3, generator())
+    found, whole = prober(mapped, label).scores(maps), prober(stored, label).scores(maps)
+    for on_disk, in_memory in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(on_disk, in_memory)
+    assert resident(path.name) < mapped.nbytes / 10
 
 
 def test_a_map_to_nothing_finds_the_majority_and_no_bits():

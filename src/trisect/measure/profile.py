@@ -9,6 +9,7 @@ Axes: N word, D width of the vectors, P map, E width of a map, C class, L label,
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -231,4 +232,9 @@ def _losses(logits: Float[Tensor, "P C N"], gold: Int[Tensor, " N"]) -> tuple[Fl
 
 
 def _rows(x: Float[np.ndarray, "N D"], words: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
-    return torch.from_numpy(np.asarray(x[words], dtype=np.float32))
+    """A copy of some rows; of a file that is mapped no page stays in this process's memory, however long it is."""
+    found = torch.from_numpy(np.asarray(x[words], dtype=np.float32))
+    mapped = getattr(x, "_mmap", None)  # NumPy's memmap and its views have it
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):  # where the system has this
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return found

@@ -209,6 +209,7 @@ def read_words(
     notes = dict.fromkeys(texts.notes)
     last = subject.objective == "causal"
     seen: dict[int, dict[str, tuple[str | None, ...]]] = {}
+    same: dict[str | None, str | None] = {}  # one string for all words of a class
     count = 0
     with torch.no_grad():
         for batch in marker.batches(_wanted(texts, settings.limit, settings.words), settings.batch, scored=False):
@@ -218,7 +219,8 @@ def read_words(
                 numbers.append(place.text)
                 articles.append(marker.text(place.text).article)
                 for name, own in names.items():
-                    own.append(seen[place.text][name][place.word])
+                    called = seen[place.text][name][place.word]
+                    own.append(same.setdefault(called, called))
             notes |= dict.fromkeys(batch.notes)
             count = batch.rows[-1][0] + 1
             if places:

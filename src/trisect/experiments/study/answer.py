@@ -200,15 +200,23 @@ def figure(rows: StudyRows, answers: Sequence[Finding]) -> Figure | None:
 
 
 def _more(rows: StudyRows) -> tuple[str | Markup, ...]:
-    """Which command asks what this study does not."""
-    if rows.measure(OWN, "valid"):
-        return ()
+    """Which command asks what this study does not, and which shows it at work."""
     code = Markup("<code>{}</code>").format
+    see = Markup("See it at work: {} works attention out by hand, {} shows a model of this study head by head.").format(
+        code("trisect theory"), code('trisect explore STUDY "some words" --out page.html')
+    )
+    if rows.measure(OWN, "valid"):
+        return (see,)
     return (
         Markup(
-            "These numbers say how much each matters, not what it does. {} asks that where the truth is known, {} of any "
-            "model that answers in context."
-        ).format(code("trisect study roles"), code("trisect patch MODEL --task bindings")),
+            "These numbers say how much each matters, not what it does. {} asks that where the truth is known, {} of a "
+            "model of this study, {} of any model that answers in context."
+        ).format(
+            code("trisect study roles"),
+            code("trisect patch STUDY --task induction --corpus CORPUS"),
+            code("trisect patch MODEL --task bindings"),
+        ),
+        see,
     )
 
 
