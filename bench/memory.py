@@ -1,4 +1,4 @@
-"""Memory of norms, ablate and patch on large models beside that of the model's plain forward pass.
+"""Memory of norms, profile, ablate and patch on large models beside that of the model's plain forward pass.
 
 python bench/memory.py
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-WAYS = ("norms", "ablate", "patch")
+WAYS = ("norms", "profile", "ablate", "patch")
 LIMIT = 1.3  # times the plain pass's
 
 
@@ -77,6 +77,7 @@ SIZES = {
     ),
 }
 VOCABULARY = 500
+PROFILED = 2  # texts of a profile to each of the others'
 
 
 def tokenizer(kind: str) -> Any:
@@ -135,7 +136,25 @@ def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path)
     trisect.patch(subject, pairs=pairs, sites=sites, out=out, batch=len(texts), quiet=True)
 
 
-RUNS = {"norms": run_norms, "ablate": run_ablate, "patch": run_patch}
+def run_profile(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
+    """`trisect profile` of a word's position, over as many texts as folds need; every layer is profiled."""
+    import trisect
+
+    corpus = out.with_suffix(".text")
+    corpus.mkdir()
+    few = [line for text in texts for line in pieces(text)]
+    for split in ("train", "valid", "test"):
+        (corpus / f"{split}.txt").write_text("\n".join(few) + "\n")
+    trisect.profile(subject, corpus=corpus, labels=("position",), out=out, batch=len(texts), quiet=True)
+
+
+def pieces(text: str) -> list[str]:
+    """A text's words turned round a few times, so that folds have texts of one length to be dealt."""
+    words = text.split()
+    return [" ".join([*words[i:], *words[:i]]) for i in range(PROFILED)]
+
+
+RUNS = {"norms": run_norms, "profile": run_profile, "ablate": run_ablate, "patch": run_patch}
 
 
 def peak_of(work: Callable[[], object]) -> float:
@@ -191,22 +210,25 @@ def rows(kinds: tuple[str, ...] = ("small",)) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for kind in kinds:
         plain, size = child("plain", kind), SIZES[kind]
-        for way in WAYS:
-            ours = child(way, kind)
-            share = plain / ours
-            found.append(
-                {
-                    "what": f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts",
-                    "plain": f"{plain:.0f} MiB",
-                    "ours": f"{ours:.0f} MiB",
-                    **dict.fromkeys(("ratio", "low", "high"), share),
-                    "notes": [
-                        f"{ours / plain:.2f} times the plain pass's memory; the aim is {LIMIT}.",
-                        f"Tensors, the model's own among them, at most, {size.texts} texts of {size.tokens} tokens; one layer is edited.",
-                    ],
-                }
-            )
+        found += [row(way, size, plain, child(way, kind)) for way in WAYS]
     return found
+
+
+def row(way: str, size: Size, plain: float, ours: float) -> dict[str, object]:
+    """One row of docs/bench.md, of MiB that the plain pass and a command take."""
+    read, edited = f"{size.texts} texts of {size.tokens} tokens", "one layer is edited"
+    if way == "profile":
+        read, edited = f"{PROFILED * size.texts} such texts, {size.texts} at once", "every layer is profiled and edited"
+    return {
+        "what": f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts",
+        "plain": f"{plain:.0f} MiB",
+        "ours": f"{ours:.0f} MiB",
+        **dict.fromkeys(("ratio", "low", "high"), plain / ours),
+        "notes": [
+            f"{ours / plain:.2f} times the plain pass's memory; the aim is {LIMIT}.",
+            f"Tensors, the model's own among them, at most, {read}; {edited}.",
+        ],
+    }
 
 
 def main(words: list[str]) -> None:

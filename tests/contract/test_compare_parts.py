@@ -1,6 +1,7 @@
 """Two models side by side by what not all texts can be asked: profiles of a corpus, interchange over pairs."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from tests import tinyhf
 
 from trisect.core.errors import CorpusError
 from trisect.experiments import EXPERIMENTS
+from trisect.experiments.compare import run as compare_run
 from trisect.experiments.compare.page import page
+from trisect.experiments.compare.run import _differences, _unpaired
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.hf.load import load
 from trisect.lab.driver import run
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import ROW, Experiment
 from trisect.lab.inputs import ModelsSource, TextSource
+from trisect.stats.bootstrap import percentile_interval
+from trisect.stats.tested import finite
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +64,89 @@ def test_profiles_and_interchange_stand_beside_each_other_each_with_what_it_is_o
     assert [said[f"more than random maps, {label}, mean over layers, accuracy"] for label in labels] == [
         ["q", "k", "v"]
     ] * 3
+
+
+@pytest.fixture(scope="module")
+def parts(two, tmp_path_factory):
+    """Both models by what has units of its own, and what each gave."""
+    place = tmp_path_factory.mktemp("parts")
+    corpus, units, draw = place / "bank", list[Any](), random.Random(0)
+    corpus.mkdir()
+    for split, count in (("train", 60), ("dev", 20), ("test", 60)):
+        sentences = []
+        for _ in range(count):
+            lines = [
+                f"{i}\tw{w}\tw{w}\t{'NOUN' if w % 2 else 'VERB'}\t_\t_\t{i - 1}\t{'root' if i == 1 else 'obj'}\t_\t_"
+                for i, w in enumerate((draw.randrange(9) for _ in range(4)), 1)
+            ]
+            sentences.append("\n".join(lines))
+        (corpus / f"en-ud-{split}.conllu").write_text("\n\n".join(sentences) + "\n\n")
+    pairs = place / "pairs.jsonl"
+    given = [
+        {"base": f"w{i} w1 w2", "donor": f"w{i} w3 w2", "answers": {"base": "w1", "donor": "w3"}} for i in range(5)
+    ]
+    pairs.write_text("\n".join(map(json.dumps, given)))
+    settings = asked(two, corpus, what=("erase", "profile", "patch"), pairs=pairs)
+    with pytest.MonkeyPatch.context() as patched:
+        own = compare_run.measure_unit
+        patched.setattr(compare_run, "measure_unit", lambda *asked: [units.append(own(*asked)), units[-1]][1])
+        done = run(experiment("compare"), settings, place / "out", quiet=True)
+    return done, dict(zip(("erase", "profile", "patch"), zip(units[::2], units[1::2], strict=True), strict=True))
+
+
+def test_draws_are_those_behind_each_models_own_intervals(parts):
+    """A t interval over heads is another, and its draws are only round its value."""
+    for both in parts[1].values():
+        for one in both:
+            rows = {tuple(row[name] for name in ROW): row for row in one.tables["measures"].to_dicts()}
+            assert one.replicates
+            for key, drawn in one.replicates.items():
+                row = rows[key]
+                assert row["n"] == drawn.units
+                if drawn.unit == "head":
+                    assert drawn.values.mean() == pytest.approx(row["value"], abs=0.05)
+                elif row["measure"] not in ("own", "donor"):  # whose intervals are Jeffreys'
+                    ends = percentile_interval(drawn.values, drawn.units)
+                    assert (finite(ends.low), finite(ends.high)) == (row["low"], row["high"])
+                else:
+                    assert drawn.values.mean() == pytest.approx(row["value"], abs=0.05)
+
+
+def test_differences_over_heads_texts_and_pairs_have_paired_intervals(parts):
+    done, units = parts
+    table = done.tables["differences"]
+    wanted = {
+        ("erase", "erase_excess_nats"): "text",
+        ("profile", "profile_gain"): "head",
+        ("profile", "exchange_change"): "text",
+        ("patch", "logit_change"): "pair",
+    }
+    for (part, measure), unit in wanted.items():
+        rows = table.filter(pl.col("part") == part, pl.col("measure") == measure).to_dicts()
+        assert rows
+        for row in rows:
+            drawn = [one.replicates[tuple(row[name] for name in ROW)] for one in units[part]]
+            ends = percentile_interval(drawn[1].values - drawn[0].values, drawn[0].units)
+            assert (row["low"], row["high"]) == (finite(ends.low), finite(ends.high))
+            assert (row["n"], row["per"]) == (drawn[0].units, unit)
+    page = done.report.read_text(encoding="utf-8")
+    assert "Heads are paired by layer and place." in page
+    assert "What a label is needed for" in page
+    assert "nor have profiles" not in page
+
+
+def test_units_that_differ_are_said_to_be_unpaired(parts):
+    one, other = parts[1]["patch"]
+    moved = other._replace(replicates={key: of._replace(which="others") for key, of in other.replicates.items()})
+    part = experiment("patch")
+    assert list(_unpaired(part, one, other)) == []
+    assert list(_unpaired(part, one, moved)) == [
+        "patch: the models do not have the same pairs behind their numbers, so that differences over pairs are unpaired and have no "
+        "interval."
+    ]
+    rows = list(_differences(part, one, moved, True))
+    assert rows
+    assert not any("low" in row for row in rows)
 
 
 def test_texts_with_too_few_words_leave_profiles_out_and_say_so(two, tmp_path):

@@ -188,3 +188,25 @@ def test_a_map_to_nothing_finds_the_majority_and_no_bits():
     found = prober(x, WordClasses("uneven", label.classes, y)).scores(torch.zeros(1, WIDTH, INTO))
     assert found.accuracy[0, 0] == pytest.approx((y == 1).mean())
     assert found.bits[0, 0] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("width", "into", "number"), [(20, 4, 40), (19, 3, 200), (64, 8, 16)])
+def test_random_maps_made_as_they_are_used_are_those_that_are_made_at_once(width, into, number):
+    draw = generator(5)
+    parts = [random_maps(width, into, min(16, number - i), draw) for i in range(0, number, 16)]
+    assert torch.equal(torch.cat(parts), random_maps(width, into, number, generator(5)))
+
+
+def test_scores_of_the_whole_and_of_random_maps_are_the_same_bits_however_they_are_made():
+    x, label = world(900)
+    for scale in (None, torch.rand(WIDTH, generator=generator(2)) + 0.1):
+        asked = Prober(x, (label,), deal_folds(np.arange(900) // 20, 5, np.random.default_rng(1)), scale)
+        one, other = asked.whole_scores(), asked.scores(torch.eye(WIDTH)[None])
+        assert np.array_equal(one.accuracy, other.accuracy)
+        assert np.array_equal(one.bits, other.bits)
+        steps: list[int] = []
+        one = asked.random_scores(INTO, 40, generator(3), steps.append)
+        other = asked.scores(random_maps(WIDTH, INTO, 40, generator(3)))
+        assert np.array_equal(one.accuracy, other.accuracy)
+        assert np.array_equal(one.bits, other.bits)
+        assert steps == [16, 32, 40]

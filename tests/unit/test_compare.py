@@ -149,13 +149,21 @@ def test_draws_of_other_texts_are_no_pair():
         assert "low" not in _difference(1.0, 2.0, [mine, other])
 
 
+def test_other_tokens_unpair_texts_and_neither_heads_nor_pairs():
+    draws = np.linspace(0.0, 1.0, 101)
+    for unit, paired in {"text": False, "article": False, "head": True, "pair": True}.items():
+        mine = Replicates(draws, 40, "a", unit)
+        row = _difference(1.0, 2.0, [mine, mine._replace(values=draws + 1)], paired=False)
+        assert ("low" in row) == paired
+
+
 def test_two_models_and_known_parts_alone(two):
     with pytest.raises(SpecError) as caught:
         trisect.compare((*two, model(3)), TEXTS)
     assert (caught.value.given, caught.value.known) == ("3 models were given.", "Two are compared.")
     with pytest.raises(SpecError, match="'rewind' cannot be compared") as caught:
         trisect.compare(two, TEXTS, what=("norms", "rewind"))
-    assert caught.value.known == "There is norms, similarity, ablate, profile, patch."
+    assert caught.value.known == "There is norms, similarity, ablate, erase, profile, patch."
 
 
 def asked(two, texts: Any = TEXTS, **named: Any) -> CompareSettings:
@@ -170,11 +178,17 @@ def test_what_both_can_be_asked_is_what_is_compared(two):
     assert asked(two, task="bindings").parts == (*always, "patch")
     assert asked(two, Path("there"), pairs=Path("pairs")).parts == (*always, "profile", "patch")
     assert asked(two, "embedded", what=("ablate", "norms")).parts == ("norms", "ablate")
+    assert asked(two, "embedded", what=("erase", "norms")).parts == ("norms", "erase")
 
 
 @pytest.mark.parametrize(
     ("named", "given", "known"),
     [
+        (
+            {"what": ("erase", "norms")},
+            "--what erase, norms was given.",
+            "Erasing is of the labels of a corpus, and texts were given one by one.",
+        ),
         (
             {"what": ("profile",)},
             "--what profile was given.",

@@ -30,7 +30,8 @@ from trisect.lab.units import marks as units_marks
 from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
 from trisect.lab.units import travel
-from trisect.lab.units.kept import ABOUT, KEPT
+from trisect.lab.units.jobs import AskedUnit, UnitWork
+from trisect.lab.units.kept import ABOUT, KEPT, UnitStore
 from trisect.report.sheet import Document
 
 HERE = __name__
@@ -227,7 +228,7 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
         case "the texts":
             settings = replace(settings, read=TextSource(["a text"]))
         case "the code":
-            monkeypatch.setattr(units_run, "code_mark", lambda: "other")
+            monkeypatch.setattr(units_marks, "code_mark", lambda: "other")
         case "the processor":
             monkeypatch.setattr(units_run, "made_on", lambda *given: "other")
     weigh(settings, out)
@@ -473,6 +474,31 @@ def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monk
     assert found.source.model == f"{tmp_path}/laid/0/stones@stone2"
     assert (tmp_path / "laid/0/stones/stone2/config.json").read_text() == "xx"
     assert travel.encoded("zero") == "zero"
+
+
+def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
+    from trisect.experiments.profile.settings import PROFILE, ProfileSettings
+
+    for name in ("first", "middle", "last"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text(name)
+    given = ProfileSettings(ModelSource("unused"), "embedded", checkpoints=("first", "gone", "last"))
+    source = ModelSource(str(tmp_path / "runs" / "last"))
+    unit = AskedUnit(1, source, "last", "key", "asked", "models/01-last")
+    work = UnitWork(unit, PROFILE, given, "source", UnitStore(tmp_path / "kept"), None, "", True, False)
+    order = work.order()
+    laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
+    travel.lay_out(laid, tmp_path / "laid")
+    found = travel.decoded(ProfileSettings, order.asked.settings, tmp_path / "laid")
+    there = Path(found.source.model)
+    assert there == tmp_path / "laid/0/last"
+    assert found.checkpoints == given.checkpoints
+    assert {p.name: (p / "config.json").read_text() for p in there.parent.iterdir()} == {
+        "first": "first",
+        "last": "last",
+    }
+    near = replace(work, far=False).order()  # a process of this machine finds them where they lie
+    assert near.asked.laid == {}
 
 
 def test_texts_come_back_as_they_were(tmp_path):

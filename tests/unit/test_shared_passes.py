@@ -11,6 +11,7 @@ from tests import tinyhf
 
 from trisect.core.subject import Batch
 from trisect.hf.load import Pretrained, load
+from trisect.hf.room import NoRoomError
 from trisect.hf.shared_passes import APART, FAILED, NO_ROWS, SharedPasses
 from trisect.lab.passes import WholePasses, edited_passes, plan_edits
 from trisect.measure.ablation import put, zeros
@@ -69,7 +70,7 @@ def test_memory_that_does_not_do_for_one_is_an_error(subject):
     def meet(_rows: int) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(NoRoomError):
         edited(subject, of(subject), meet)
 
 

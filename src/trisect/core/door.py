@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trisect.core.errors import StudyError, TrisectError
+from trisect.core.memory import lacks_memory
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_MEMORY = ("can't allocate memory", "out of memory", "bad allocation")
 
 
 @contextmanager
@@ -25,10 +25,8 @@ def door() -> Iterator[None]:
         raise
     except OSError as error:
         raise refused(error) from error
-    except MemoryError as error:
-        raise _too_large(error) from error
-    except RuntimeError as error:
-        if any(words in str(error) for words in _MEMORY):
+    except (MemoryError, RuntimeError) as error:
+        if lacks_memory(error):
             raise _too_large(error) from error
         raise
     except ValueError as error:

@@ -26,7 +26,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
     replace(
-        COMPARE, of=(NORMS, SIMILARITY, ABLATE, PROFILE, PATCH)
+        COMPARE, of=(NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)
     ),  # none knows another: who lists all says what it is made of
     DISSECT,
     ERASE,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
+from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs
 from trisect.hf.affine import is_affine
 from trisect.hf.calls import NOTHING, Call, CallHook
@@ -98,6 +99,7 @@ def _eagerly(model: nn.Module, inputs: ModelInputs) -> Tensor:
         with eager(model):
             return first_tensor(model(**inputs))
     except RuntimeError as error:
+        pass_memory(error)
         given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
         known = f"The model says: {' '.join(str(error).split())[:200]}"
         raise ModelError(given, known, "Choose a model whose eager attention runs.") from error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
+from trisect.core.memory import pass_memory
 from trisect.hf.opened import eagerly
 
 SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
@@ -43,6 +44,7 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
             with torch.no_grad(), eagerly(), torch.random.fork_rng(devices=[]):
                 model(**given)
         except FAILED as error:
+            pass_memory(error)
             first = first or error
             continue
         return given

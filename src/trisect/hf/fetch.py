@@ -15,6 +15,7 @@ from trisect.core.errors import ModelError, unknown
 from trisect.core.steps import began
 from trisect.hf.given_files import INDEX, check_files, check_sizes
 from trisect.hf.refusal import check_finite, not_loaded, saying
+from trisect.hf.room import LOADING, room
 from trisect.hf.tokenizer import Tokenizer
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
@@ -48,7 +49,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
     name, known, config, (kind, objective) = str(where), found.known, found.config, _head(found.config)
     method = getattr(config, "quantization_config", None)
     began(f"Loading {name} …")
-    with saying(not_loaded(name, _method(method))), quiet():
+    with room(name, LOADING), saying(not_loaded(name, _method(method))), quiet():
         model, info = kind.from_pretrained(
             name,
             config=config,
@@ -64,7 +65,8 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
         raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
     check_finite(name, model)
     if options.device_map is None:
-        model = model.to(found.device)
+        with room(name, LOADING):
+            model = model.to(found.device)
     return model.eval(), _tokenizer(name, known), objective
 
 
@@ -72,7 +74,7 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     """The commit of a hub's model that `fetch` loads; empty where it is not known."""
     import transformers
 
-    with saying(not_loaded(name)), quiet():
+    with room(name, LOADING), saying(not_loaded(name)), quiet():
         config = transformers.AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=remote_code)
     return str(getattr(config, "_commit_hash", None) or "")
 

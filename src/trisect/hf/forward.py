@@ -16,6 +16,7 @@ from trisect.hf.calls import Call, Calls, Edits, outline, sparing
 from trisect.hf.proof import Proof, evaluating
 from trisect.hf.refusal import check_ids
 from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
+from trisect.hf.room import room
 
 
 class OtherCallsError(ModelError):
@@ -65,6 +66,7 @@ def run_forward(
             around.enter_context(prefix.recording(calls))
         if start is not None:
             around.enter_context(restarted(start))
+        around.enter_context(room(proved.name, "Running", own))
         made = proved.model(**own)
     _same_calls(proved.name, [call.module for call in calls], proved.modules)
     return list(calls), made

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trisect.core.memory import pass_memory
 from trisect.hf.affine import Normed
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
@@ -57,7 +58,13 @@ def measure_norm(used: Normed) -> Norm | None:
     epsilon = next((float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)), 1e-6)
     try:
         shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
-    except (RuntimeError, ValueError, TypeError, IndexError):  # called a norm, and made for inputs of another shape
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        IndexError,
+    ) as error:  # a norm by name, made for inputs of another shape
+        pass_memory(error)
         return None
     for centred in (True, False):
         gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]

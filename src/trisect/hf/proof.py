@@ -20,6 +20,7 @@ from trisect.hf.calls import Call, CallHook, Edits, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
+from trisect.hf.room import room
 from trisect.hf.rounding import NO_ROUNDING, Rounding, coarsest, derived, rounding_of
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
@@ -132,7 +133,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     began(f"Verifying {name} …")
-    with evaluating(model), sparing(model), derived(model):
+    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model):
         given = dict(inputs) if inputs is not None else example_inputs(name, model)
         return _prove(name, model, given)
 

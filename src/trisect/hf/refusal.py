@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, TrisectError
+from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs
 
 PART = 1 << 22  # numbers that are converted at once
@@ -28,6 +29,7 @@ def saying(refusal: Callable[[Exception], ModelError]) -> Iterator[None]:
     except (TrisectError, PermissionError, MemoryError):
         raise
     except Exception as error:
+        pass_memory(error)
         raise refusal(error) from error
 
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from trisect.core.memory import pass_memory
 from trisect.core.subject import Batch, Parts, RowScores, Writer
 from trisect.core.trace import Address
 from trisect.hf.calls import Edits, edits_at
@@ -17,6 +18,7 @@ from trisect.hf.forward import ProvedModel, run_forward
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor, output_at, row_scores
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
+from trisect.hf.room import NoRoomError
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
 APART = "Edits were made one at a time: several in one pass gave this model other numbers, since rows of its batch are not independent."
@@ -85,7 +87,7 @@ class SharedPasses:
             own = writers[len(found) : len(found) + max(1, self.together)]
             try:
                 made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
-            except torch.OutOfMemoryError:
+            except (torch.OutOfMemoryError, NoRoomError):
                 self.together = len(own) // 2
                 continue
             found += made or [self.score(batch, {address: writer}, hold, clean) for writer in own]
@@ -110,9 +112,8 @@ class SharedPasses:
         given = None if start is None else start._replace(given=_copies(start.given, rows, count))
         try:
             made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            pass_memory(error)
             fits = all(_has_rows(value, rows) for value in batch.inputs.values())
             self.restarts.apart = FAILED.format(type(error).__name__) if fits else NO_ROWS
             return None
@@ -164,7 +165,10 @@ class SharedPasses:
         """The mark of what a pass that begins there gives, so that it need not be kept; null where the model does not run so."""
         try:
             return mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
-        except Exception:
+        except NoRoomError:
+            raise
+        except Exception as error:
+            pass_memory(error)
             return None
 
     def _start(self, batch: Batch, edits: Edits, hold: HeldWeights | None) -> RestartPoint | None:

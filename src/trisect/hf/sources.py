@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.calls import Call, CallHook, Edits
@@ -80,7 +81,8 @@ def find_sources(
     try:
         with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
             model(**inputs)
-    except RuntimeError:  # a model that cannot be derived
+    except RuntimeError as error:  # a model that cannot be derived
+        pass_memory(error)
         found = []
     if len(found) != len(calls):
         return tuple(CallSource(call.module, 0, _by_length(call)) for call in calls)

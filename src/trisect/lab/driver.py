@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import polars as pl
 from trisect.claims import claims_hash
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import inside, read_json, write_json
+from trisect.core.files import digest, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject, Texts
@@ -21,11 +22,14 @@ from trisect.core.tables import read_table, write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
+from trisect.lab.halfway import Halfway
 from trisect.lab.home import links_of
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
+from trisect.lab.units.jobs import made_on, uses_gpu
 from trisect.lab.units.kept import begun_units, check_begun, remove_units
+from trisect.lab.units.marks import asked_mark, weights_mark
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
@@ -72,6 +76,7 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
     if work is None:
         with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
             bench = Bench(stage, machine, subjects, texts, experiment.of, place)
+            bench = replace(bench, halfway=_halfway(experiment, settings, bench))
             measured = experiment.measures().measure(settings, bench)
             words = command(experiment, settings, subjects, texts)
             done = conclude(experiment, measured, place, words, time.monotonic() - began, stage)
@@ -82,6 +87,22 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         measured = work.measure(Bench(place, machine, subjects, texts))
         words = measured.command or command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
+
+
+def _halfway(experiment: Experiment[Any, Any], settings: Any, bench: Bench) -> Halfway | None:
+    """Where what is summed up over one model is kept meanwhile; null where several are measured, or none is opened from the settings."""
+    own = [f.name for f in fields(settings) if isinstance(getattr(settings, f.name), ModelSource)]
+    if isinstance(experiment, OverModels) or len(own) != 1 or bench.home is None:
+        return None
+    source: ModelSource = getattr(settings, own[0])
+
+    def mark() -> str:
+        weights = weights_mark(settings, source)
+        asked = asked_mark(experiment.name, settings, own[0], bench.given_texts)
+        numerics = made_on(uses_gpu(source))
+        return weights and digest(json.dumps([asked, weights, bench.subject.fingerprint, numerics]))
+
+    return Halfway(bench.home, experiment.name, mark)
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:

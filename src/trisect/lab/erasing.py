@@ -164,11 +164,11 @@ def erasure_rows(
 
     `table` is a Tally's, or its sums by article.
     """
-    counts, sums = table[:, 0], table[:, 1:]
-    edited = sums[:, 1:].reshape(len(table), len(places), 1 + draws)
-    beyond = edited[:, :, 0] - edited[:, :, 1:].mean(2)
-    sums = np.concatenate([sums, beyond], 1)
-    values, ends = ratios(sums, counts), percentile_interval(drawn_ratios(sums, counts, seed), len(table))
+    sums = _with_excess(table, places, draws)
+    values, ends = (
+        ratios(sums, table[:, 0]),
+        percentile_interval(drawn_ratios(sums, table[:, 0], seed), len(table)),
+    )
     unit = "share" if subject.objective == "output" else "nats"
 
     def row(column: int, measure: str, interval: bool = True, **more: Any) -> NewRow:
@@ -179,16 +179,7 @@ def erasure_rows(
     if unit == "nats":
         yield row(0, "loss_nats")
     for i, place in enumerate(places):
-        heads = place.edit.site.heads
-        single = heads is not None and len(heads) == 1
-        some = "" if heads is None or single else f", heads {str(place.edit.site).rpartition('.h')[2]}"
-        where = {
-            "stack": place.edit.address.stack,
-            "layer": place.edit.address.layer,
-            "head": heads[0] if heads and single else None,
-            "component": "+".join(place.edit.site.components),
-            "group": f"{place.label}{some}",
-        }
+        where = _where(place)
         first = 1 + i * (1 + draws)
         yield row(first, f"erase_rise_{unit}", **where)
         yield row(1 + len(places) * (1 + draws) + i, f"erase_excess_{unit}", **where)
@@ -197,3 +188,37 @@ def erasure_rows(
         shared = {"subject": subject.name, "n": place.fitted} | where
         yield shared | {"measure": "erase_rank", "value": float(place.erasers[0].rank)}
         yield shared | {"measure": "erase_explained", "value": place.explained}
+
+
+def erasure_replicates(
+    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
+) -> Iterator[tuple[NewRow, Float[np.ndarray, " R"]]]:
+    """Each place's rise and its rise beyond random subspaces in draws of the rows of `table`, by the columns that name it."""
+    sums = _with_excess(table, places, draws)
+    first = [1 + i * (1 + draws) for i in range(len(places))]
+    columns = [*first, *range(1 + len(places) * (1 + draws), sums.shape[1])]
+    drawn = drawn_ratios(sums[:, columns], table[:, 0], seed)
+    names = [f"erase_{kind}_{'share' if subject.objective == 'output' else 'nats'}" for kind in ("rise", "excess")]
+    for number, place in enumerate(places):
+        for kind, name in enumerate(names):
+            yield _where(place) | {"measure": name}, drawn[:, kind * len(places) + number]
+
+
+def _with_excess(table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int) -> Float[np.ndarray, "N D"]:
+    """The sums of a table, and behind them what each place's eraser adds beyond the mean of its random ones."""
+    edited = table[:, 2:].reshape(len(table), len(places), 1 + draws)
+    return np.concatenate([table[:, 1:], edited[:, :, 0] - edited[:, :, 1:].mean(2)], 1)
+
+
+def _where(place: ErasedSite) -> dict[str, Any]:
+    """The columns that say what was erased where."""
+    heads = place.edit.site.heads
+    single = heads is not None and len(heads) == 1
+    some = "" if heads is None or single else f", heads {str(place.edit.site).rpartition('.h')[2]}"
+    return {
+        "stack": place.edit.address.stack,
+        "layer": place.edit.address.layer,
+        "head": heads[0] if heads and single else None,
+        "component": "+".join(place.edit.site.components),
+        "group": f"{place.label}{some}",
+    }

@@ -59,12 +59,20 @@ def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: 
     known) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
     such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ.
     """
-    assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
-    wanted = {name: np.asarray(predictions[name]) for name in _compared(predictions, component)}
-    came, clear = np.asarray(answers), all_differ(list(wanted.values()))
-    found = {name: share_of((came == of)[clear]) for name, of in wanted.items()}
+    hits, clear = share_hits(answers, predictions, component)
+    found = {name: share_of(hit[clear]) for name, hit in hits.items()}
     own, unchanged = found.pop(component), found.pop(BASE)
     return InterchangeShares(component, own, found, unchanged, int(clear.sum()))
+
+
+def share_hits(
+    answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str
+) -> tuple[dict[str, Bool[np.ndarray, " N"]], Bool[np.ndarray, " N"]]:
+    """For each prediction the pairs whose answer it is, and the pairs that count; arguments as those of `shares`."""
+    assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
+    wanted = {name: np.asarray(predictions[name]) for name in _compared(predictions, component)}
+    came = np.asarray(answers)
+    return {name: came == of for name, of in wanted.items()}, all_differ(list(wanted.values()))
 
 
 def share_of(hits: Bool[np.ndarray, " N"]) -> PairShare:
@@ -105,13 +113,21 @@ def logit_change(
     patch. Sums before the ratio: a pair that both runs answer alike weighs little, where its own ratio would be boundless.
     Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
     """
-    moved, room = (own - patched)[:, None], own - other
-    kept = np.isfinite(moved[:, 0]) & np.isfinite(room) & ((room != 0) | (moved[:, 0] != 0))  # else it says nothing
-    moved, room, n = moved[kept], room[kept], int(kept.sum())
+    above, room, kept = logit_ratio(patched, own, other)
+    moved, n = above[:, None], int(kept.sum())
     if not n or room.sum() == 0:
         return LogitChange(None, None, None, n)
     ends = percentile_interval(drawn_ratios(moved, room, seed), n)
     return LogitChange(finite(ratios(moved, room)[0]), finite(ends.low[0]), finite(ends.high[0]), n)
+
+
+def logit_ratio(
+    patched: Float[np.ndarray, " N"], own: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
+    """What `logit_change` adds up above and below its line, of the pairs that say something, and which those are."""
+    moved, room = own - patched, own - other
+    kept = np.isfinite(moved) & np.isfinite(room) & ((room != 0) | (moved != 0))
+    return moved[kept], room[kept], kept
 
 
 def _compared(predictions: Mapping[str, ArrayLike], component: str) -> list[str]:

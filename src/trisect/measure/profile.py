@@ -105,18 +105,38 @@ class Prober:
             found.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
         return tuple(_Part.of(self, tuple(own)) for own in found.values())
 
-    def scores(self, maps: Float[Tensor, "P D E"], advance: Callable[[int], object] = lambda done: None) -> MapScores:
+    def scores(self, maps: Float[Tensor, "P D E"]) -> MapScores:
         """Accuracy and bits of every label in every map; every word is predicted by a probe fitted to other folds."""
+        return _joined([self._few(few) for few in maps.split(TOGETHER)])
+
+    def random_scores(
+        self, into: int, number: int, draw: torch.Generator, advance: Callable[[int], object] = lambda done: None
+    ) -> MapScores:
+        """The same of random maps, made as they are used: the numbers of `random_maps`, of which TOGETHER are held."""
+        found: list[MapScores] = []
+        for start in range(0, number, TOGETHER):
+            few = min(TOGETHER, number - start)
+            found.append(self._few(random_maps(self.x.shape[1], into, few, draw)))
+            advance(start + few)
+        return _joined(found)
+
+    def whole_scores(self) -> MapScores:
+        """The same of the vectors as they are: of the identity, whose moments need no products of matrices."""
+        return self._few(torch.eye(self.x.shape[1])[None], diagonal=True)
+
+    def _few(self, maps: Float[Tensor, "P D E"], diagonal: bool = False) -> MapScores:
         accuracy, bits = (np.full((len(maps), len(self.labels)), np.nan) for _ in range(2))
-        for start in range(0, len(maps), TOGETHER):
-            few = maps[start : start + TOGETHER]
-            few = few if self.scale is None else few * self.scale[:, None]
-            for part in self._parts:
-                right, gained = part.score(few.float())
-                accuracy[start : start + len(few), list(part.which)] = right
-                bits[start : start + len(few), list(part.which)] = gained
-            advance(start + len(few))
+        scaled = maps if self.scale is None else maps * self.scale[:, None]
+        for part in self._parts:
+            right, gained = part.score(scaled.float(), diagonal)
+            accuracy[:, list(part.which)] = right
+            bits[:, list(part.which)] = gained
         return MapScores(accuracy, bits)
+
+
+def _joined(found: Sequence[MapScores]) -> MapScores:
+    """What was found in maps, one after the other."""
+    return MapScores(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +159,14 @@ class _Part:
         words = tuple(np.flatnonzero(there & (prober.fold == f)) for f in range(prober.folds))
         return cls(prober.x, which, spans, y, words, gather_moments(prober.x, y, spans, words))
 
-    def score(self, maps: Float[Tensor, "P D E"]) -> tuple[Float[np.ndarray, "P L"], Float[np.ndarray, "P L"]]:
-        """Accuracy and bits of each map and label of this part."""
+    def score(
+        self, maps: Float[Tensor, "P D E"], diagonal: bool = False
+    ) -> tuple[Float[np.ndarray, "P L"], Float[np.ndarray, "P L"]]:
+        """Accuracy and bits of each map and label of this part; `diagonal`: of one map, whose numbers are 0 off its diagonal."""
         right = torch.zeros(len(maps), len(self.which), dtype=torch.float64)
         gained = torch.zeros_like(right)
         cat = maps.transpose(0, 1).flatten(1)
-        for (weight, bias, prior), own in zip(_fit(self.moments, maps, self.spans), self.words, strict=True):
+        for (weight, bias, prior), own in zip(_fit(self.moments, maps, self.spans, diagonal), self.words, strict=True):
             for start in range(0, len(own), BLOCK):
                 few = own[start : start + BLOCK]
                 z = _rows(self.x, few) @ cat
@@ -190,13 +212,18 @@ class _Fitted(NamedTuple):
     prior: Float[Tensor, " C"]
 
 
-def _fit(moments: ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice]) -> Iterator[_Fitted]:
-    """For each fold the probes that are fitted to all others."""
-    wide = maps.double()
-    grams = [wide.mT @ (gram @ wide) for gram in moments.gram]
+def _fit(
+    moments: ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice], diagonal: bool = False
+) -> Iterator[_Fitted]:
+    """For each fold the probes that are fitted to all others; a diagonal map's moments are made as they are added up."""
+    wide, folds = maps.double(), range(len(moments.gram))
+    grams = [] if diagonal else [wide.mT @ (gram @ wide) for gram in moments.gram]
     sums = [one @ wide for one in moments.sums]
-    for f in range(len(grams)):
-        gram = sum((g for i, g in enumerate(grams) if i != f), torch.zeros_like(grams[f]))
+    scale = wide[0].diagonal()
+    for f in folds:
+        gram = wide.new_zeros(len(wide), wide.shape[2], wide.shape[2])
+        for i in (i for i in folds if i != f):
+            gram += scale[:, None] * (moments.gram[i] * scale) if diagonal else grams[i]
         total = sum((s for i, s in enumerate(sums) if i != f), torch.zeros_like(sums[f]))
         counts = moments.counts.sum(0) - moments.counts[f]
         found = [_discriminant(gram, total[:, span], counts[span]) for span in spans]

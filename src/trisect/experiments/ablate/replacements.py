@@ -13,6 +13,7 @@ from torch import Tensor
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.subject import Batch, Parts, Subject, TextOrPair, Texts, Writer
 from trisect.core.trace import Address, Side
+from trisect.lab.mapped import MappedTensors
 from trisect.measure.ablation import Means, borrow, real_parts, zeros
 
 POOL = 256  # texts kept to be borrowed from
@@ -90,23 +91,41 @@ def _borrowed(
     subject: Subject, read: TextsRead, addresses: Sequence[Address], batch: Batch, seed: int
 ) -> dict[Address, Parts]:
     """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
-    donors: dict[int, dict[Address, tuple[Tensor, Tensor, Tensor]]] = {}
+    lender = MappedTensors[tuple[int, Address, int]]()
     for text in dict.fromkeys(text for text, _ in batch.rows):
-        own = donors.setdefault(text, {})
         lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
 
-        def note(address: Address, parts: Parts, lent: Batch = lent, own: dict[Address, tuple] = own) -> None:
-            own[address] = real_parts(parts, 0, *_real(lent, address, parts))
+        def note(address: Address, parts: Parts, lent: Batch = lent, text: int = text) -> None:
+            for i, part in enumerate(real_parts(parts, 0, *_real(lent, address, parts))):
+                lender.add((text, address, i), part)
 
         _listen(subject, lent, addresses, note)
-    found = {}
-    for address in addresses:
-        queries, keys = batch.queries(address.stack).real, batch.keys(address.stack).real
-        rows = [donors[text][address] for text, _ in batch.rows]
-        found[address] = Parts(
-            *(borrow([row[i] for row in rows], real) for i, real in enumerate((queries, keys, keys)))
-        )
-    return found
+    return _BorrowedLayers(lender.finish(), batch, addresses)
+
+
+@dataclass
+class _BorrowedLayers(Mapping[Address, Parts]):
+    """The other texts' q, k and v, put together for a layer when it is asked for; those of one layer are held."""
+
+    lent: Mapping[tuple[int, Address, int], Tensor]
+    batch: Batch
+    addresses: Sequence[Address]
+    _last: tuple[Address, Parts] | None = None
+
+    def __getitem__(self, address: Address) -> Parts:
+        if self._last is None or self._last[0] != address:
+            self._last = None
+            sides = self.batch.queries(address.stack), *(self.batch.keys(address.stack),) * 2
+            rows = [text for text, _ in self.batch.rows]
+            made = (borrow([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
+            self._last = address, Parts(*made)
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self.addresses)
+
+    def __len__(self) -> int:
+        return len(self.addresses)
 
 
 def _listen(

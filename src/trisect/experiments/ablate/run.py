@@ -20,6 +20,7 @@ from trisect.core.trace import Address
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import ROW, Bench, Measured, Replicates
+from trisect.lab.mapped import held_weights
 from trisect.lab.passes import EditedPass, Tally, compare_components, edited_passes, plan_edits, what_was_read
 from trisect.measure.ablation import put
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -48,7 +49,8 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
         rounds = read.count * (2 if how == "mean" else 1)
         replace = make_replacement(subject, read, addresses, how, batch, settings.seed, lambda n: step(n, rounds))
         tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)
-        for one in subject.batches(read.stream(), batch, scored=True):
+        batches, state = subject.batches(read.stream(), batch, scored=True), {"texts": tally.texts, "notes": notes}
+        for one in bench.going_on("batches", batches, state):
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *_passes(subject, passes, one, edits, replace(one), settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
@@ -88,9 +90,8 @@ def _passes(
     """The unedited pass over one batch, and one for each edit."""
     with torch.no_grad():
         clean = passes.score(batch)
-        kept: dict[Address, Tensor] | None = {} if hold else None
+        kept = held_weights(subject, batch) if hold else None
         if kept is not None:
-            subject.each(batch, lambda trace: kept.update({trace.address: trace.weights}))
             passes.begin(batch, kept)
         edited: list[RowScores] = []
         for (address, _), some in groupby(edits, lambda e: (e.address, e.routes)):

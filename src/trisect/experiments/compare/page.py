@@ -27,9 +27,11 @@ TITLES = {
     "norms": "Where information comes from",
     "similarity": "How alike matrices are",
     "ablate": "What breaks",
+    "erase": "What a label is needed for",
     "profile": "What is kept",
     "patch": "What another text's parts change",
 }
+READ = ("text", "article")
 DifferenceRows = list[dict[str, Any]]
 
 
@@ -118,22 +120,28 @@ def _pairing(facts: CompareFacts, units: Sequence[str]) -> str:
     if facts.paired:
         by = " or ".join(units) or "text"
         return f"Both split the texts into the same tokens, so that differences are paired by {by}."
-    return f"They split the texts differently ({_both(facts)}): numbers of a token stand side by side, and differences have no interval."
+    return f"They split the texts differently ({_both(facts)}): differences over texts have no interval."
 
 
 def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
     units = _units(differences.to_dicts())
     over = " or ".join(f"{unit}s" for unit in units)
-    if facts.paired:
+    if units:
         yield (
-            f"Intervals are 95 % of a bootstrap over {over or 'texts'} in which both models meet the same draws. They speak of "
+            f"Intervals are 95 % of a bootstrap over {over} in which both models meet the same draws. They speak of "
             "these two models, not of how they were made, and are not corrected for how many there are. What is of the weights "
-            "alone has none, nor have profiles and interchange: heads of two models are no pairs, and pairs have intervals on each "
-            "model's own page."
+            "alone has none."
         )
-        n = differences["n"].max()
-        if isinstance(n, int) and n < FEW_TEXTS:
-            yield f"With fewer than {FEW_TEXTS} {over} such intervals are too narrow to lean on."
+    if "head" in units:
+        yield (
+            "Heads are paired by layer and place. Between models that were trained apart a place means nothing: pairs are then pairs "
+            "of a layer's heads, as good as any others."
+        )
+    few = differences.filter(pl.col("per").is_in(READ))
+    n = few["n"].max()
+    if isinstance(n, int) and n < FEW_TEXTS:
+        read = " or ".join(f"{unit}s" for unit in _units(few.to_dicts()))
+        yield f"With fewer than {FEW_TEXTS} {read} such intervals are too narrow to lean on."
     if facts.shapes[0] != facts.shapes[1]:
         yield "The models differ in shape: differences are of the layers and heads that both have."
 

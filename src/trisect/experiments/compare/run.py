@@ -36,11 +36,16 @@ DIFFERENCES: dict[str, type[pl.DataType]] = {
     "low": pl.Float64,
     "high": pl.Float64,
     "n": pl.Int64,  # units, or groups of them, behind the interval
-    "per": pl.String,  # what they are: text, or article
+    "per": pl.String,  # what they are: text, article, head, or pair
 }
+APART = ("head", "pair")  # units that are the same however texts are split into tokens
+UNPAIRED = (
+    "{part}: the models do not have the same {unit}s behind their numbers, so that differences over {unit}s are unpaired and have no "
+    "interval."
+)
 SIDE_BY_SIDE = (
     "The two models split the texts differently: what is counted by token is then of other tokens, and no difference "
-    "has an interval."
+    "over texts has an interval."
 )
 
 
@@ -96,6 +101,7 @@ def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
     compared = tuple(_part(part, *done[part.name]) for part in parts)
     notes = dict.fromkeys(note for both in done.values() for note in notes_by_model(both))
     notes |= dict.fromkeys(left_out) | ({} if paired else {SIDE_BY_SIDE: None})
+    notes |= dict.fromkeys(note for part in parts for note in _unpaired(part, *done[part.name]))
     facts = CompareFacts(
         (first.name, second.name),
         (first.fingerprint, second.fingerprint),
@@ -149,7 +155,7 @@ def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasu
     for key in (key for key in mine if key in theirs):
         draws = [of.replicates.get(key) for of in (one, other)]
         named: NewRow = dict(zip(KEYS, key, strict=True))
-        yield {"part": part.name} | named | _difference(mine[key], theirs[key], draws if paired else [None])
+        yield {"part": part.name} | named | _difference(mine[key], theirs[key], draws, paired)
     shared = [key for key in mine if key in theirs]
     for (stack, component, measure, group), keys in _layers(shared, part.by_layer).items():
         named = {"stack": stack, "component": component, "measure": f"mean_{measure}", "group": group}
@@ -157,7 +163,7 @@ def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasu
         keys = [whole] if whole in mine and whole in theirs else keys
         one_mean, other_mean = (float(np.mean([of[key] for key in keys])) for of in (mine, theirs))
         draws = [_mean([of.replicates.get(key) for key in keys]) for of in (one, other)]
-        yield {"part": part.name} | named | _difference(one_mean, other_mean, draws if paired else [None])
+        yield {"part": part.name} | named | _difference(one_mean, other_mean, draws, paired)
 
 
 RowKey = tuple[str | None, int | None, int | None, str | None, str, str | None, float | None]
@@ -195,13 +201,22 @@ def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
     return known[0]._replace(values=np.mean([one.values for one in known], 0))
 
 
-def _difference(first: float, second: float, draws: Sequence[Replicates | None]) -> NewRow:
-    """Second less first, with its interval where both have the same draws of the same texts."""
+def _same_units(one: Replicates, other: Replicates) -> bool:
+    return (one.units, one.which, one.values.shape) == (other.units, other.which, other.values.shape)
+
+
+def _unpaired(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured) -> Iterator[str]:
+    """A note on numbers whose units differ from model to model, by what they are."""
+    both = [(mine, other.replicates[key]) for key, mine in one.replicates.items() if key in other.replicates]
+    for unit in dict.fromkeys(mine.unit for mine, theirs in both if not _same_units(mine, theirs)):
+        yield UNPAIRED.format(part=part.name, unit=unit)
+
+
+def _difference(first: float, second: float, draws: Sequence[Replicates | None], paired: bool = True) -> NewRow:
+    """Second less first, with its interval where both have the same draws of the same units."""
     row: NewRow = {"first": first, "second": second, "value": second - first}
-    if len(draws) < 2 or draws[0] is None or draws[1] is None:
-        return row
-    one, other = draws[0], draws[1]
-    if (one.units, one.which, one.values.shape) != (other.units, other.which, other.values.shape):
+    one, other = draws
+    if one is None or other is None or not _same_units(one, other) or not (paired or one.unit in APART):
         return row
     ends = percentile_interval(other.values - one.values, one.units)
     return row | {"low": finite(ends.low), "high": finite(ends.high), "n": one.units, "per": one.unit}

@@ -12,7 +12,7 @@ from trisect.core.fields import Setting
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed, TextSource
 
-PARTS = ("norms", "similarity", "ablate", "profile", "patch")  # in this order on the page
+PARTS = ("norms", "similarity", "ablate", "erase", "profile", "patch")  # in this order on the page
 TASKS = ("bindings",)
 
 
@@ -26,10 +26,10 @@ class CompareSettings:
         Annotated[
             tuple[str, ...],
             Setting(
-                "What is compared, with commas: norms, similarity, ablate, profile, patch.",
+                "What is compared, with commas: norms, similarity, ablate, erase, profile, patch.",
                 many="commas",
                 metavar="PARTS",
-                unset="all; profile where --corpus names the texts, patch with --pairs or --task",
+                unset="all but erase; profile where --corpus names the texts, patch with --pairs or --task",
             ),
         ]
         | None
@@ -67,15 +67,16 @@ class CompareSettings:
         """What is compared, in the order of the page."""
         if self.what is not None:
             return tuple(name for name in PARTS if name in self.what)
-        cannot = {"profile": self.corpus is None, "patch": self.pairs is None and self.task is None}
+        cannot = {"erase": True, "profile": self.corpus is None, "patch": self.pairs is None and self.task is None}
         return tuple(name for name in PARTS if not cannot.get(name))
 
     def _check_parts(self) -> None:
         """Raise SpecError where a part is asked for without what it is of, or pairs come from two places."""
         named = ", ".join(self.what or ())
-        if "profile" in (self.what or ()) and self.corpus is None:
-            known = "A profile is of the words of a corpus, and texts were given one by one."
-            raise SpecError(f"--what {named} was given.", known, "Name a corpus, or leave profile out.")
+        for part, is_of in (("erase", "Erasing is of the labels"), ("profile", "A profile is of the words")):
+            if part in (self.what or ()) and self.corpus is None:
+                known = f"{is_of} of a corpus, and texts were given one by one."
+                raise SpecError(f"--what {named} was given.", known, f"Name a corpus, or leave {part} out.")
         if "patch" in (self.what or ()) and self.pairs is None and self.task is None:
             known = "Interchange is over pairs of texts, and none are named."
             raise SpecError(f"--what {named} was given.", known, "Add --pairs FILE or --task, or leave patch out.")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import islice
 
 from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.core.extras import need_extra
+from trisect.core.files import digest
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.articles import marked_articles
-from trisect.lab.erasing import compare_by_label, erasure_rows, fit_erasers, passes
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.erasing import compare_by_label, erasure_replicates, erasure_rows, fit_erasers, passes
+from trisect.lab.experiment import ROW, Bench, Measured, Replicates
 from trisect.lab.passes import EditedPass, Tally, edited_passes, plan_edits, what_was_read
 from trisect.lab.word_labels import WordLabels
 from trisect.text.labelled import LabelledTexts, open_labelled
@@ -37,8 +39,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     from the same whitened space. Every piece of a word carries the word's label; with `whose` 'next' a position carries
     that of the piece after it, with 'own' its own (null: 'next' for causal models, as in studies). `sites` is q, k
     and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over articles (texts where none is
-    marked). Raises
-    TrisectError.
+    marked). Raises TrisectError.
     """
     subject, tokens, batch = bench.subject, settings.tokens, settings.batch
     whose = settings.whose or ("next" if subject.objective == "causal" else "own")
@@ -61,7 +62,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         )
         texts = list(islice(read.texts(), settings.limit))
         sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, *_said(whose)))
-        for one in marker.batches(texts, batch):
+        for one in bench.going_on("batches", marker.batches(texts, batch), {"texts": tally.texts, "notes": notes}):
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(sharing, one, places))
             step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
@@ -85,7 +86,11 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         settings.shrinkage,
         articles=None if articles.numbers is None else len(units),
     )
-    return Measured({"measures": measures}, facts, tuple(notes), packages=("transformers", "concept-erasure"))
+    unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(tally.kept), 8)
+    each = erasure_replicates(subject, units, places, settings.draws, settings.seed)
+    drawn = {tuple(n.get(name) for name in ROW): Replicates(values, len(units), which, unit) for n, values in each}
+    packages = ("transformers", "concept-erasure")
+    return Measured({"measures": measures}, facts, tuple(notes), packages=packages, replicates=drawn)
 
 
 def _said(whose: str) -> tuple[str, ...]:

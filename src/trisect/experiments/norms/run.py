@@ -21,8 +21,17 @@ from trisect.lab.articles import find_articles
 from trisect.lab.experiment import Bench, Measured, Replicates
 from trisect.measure.mixing import expansion_rate
 from trisect.measure.norms import output_projection
-from trisect.measure.running_sums import FEWER, GROUPS, LayerTally, TokenNorms, Whose, frequency_ranks
-from trisect.measure.sums import group_of
+from trisect.measure.running_sums import (
+    FEWER,
+    GROUPS,
+    Cancel,
+    LayerTally,
+    PooledTally,
+    TokenNorms,
+    Whose,
+    frequency_ranks,
+)
+from trisect.measure.sums import Ranks, Sums, group_of
 from trisect.measure.token_categories import CATEGORIES, find_categories, find_words
 from trisect.papers.norms_revised import SOURCE
 
@@ -31,6 +40,7 @@ BEHIND = (
     "without that scale, which no token has by itself, and expansion rates are of W_V and W_O alone."
 )
 LOST = "What is added to the residual stream was not found at {where}: norms there are of what W_O makes."
+TALLIES = (StackTally, LayerTally, PooledTally, Cancel, Sums, Ranks)
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
     "sep": "No special token stands inside or after a text here: there is no category [SEP].",
@@ -75,7 +85,8 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     }
     around: dict[Address, str] = {}
     with bench.progress("Reading texts") as step:
-        for one in subject.batches(texts.texts(), settings.batch):
+        batches, state = subject.batches(texts.texts(), settings.batch), {"tallies": tallies, "around": around}
+        for one in bench.going_on("batches", batches, state, TALLIES):
             _read(subject, one, tallies, counted, around)
             step(one.rows[-1][0] + 1, counted.texts)
     drawn, statistics = DrawnTexts(counted.texts, settings.seed, units=counted.units), {}

@@ -99,10 +99,10 @@ class PatchTables(NamedTuple):
 
 def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTables:
     """`measures`: a row per site and number; `pairs`, `tokens` and `interchanges`: what was read and what came."""
-    counted = _counted(runs) if settings.answered else np.ones(len(runs.pairs), dtype=bool)
+    counted = counted_pairs(runs, settings.answered)
     rows = [{"subject": subject} | row for row in _answered(runs)]
     for one in runs.done:
-        where = _where(one)
+        where = where_patched(one)
         rows += [{"subject": subject} | where | row for row in _site(one, runs, counted, settings.seed)]
     notes = []
     if settings.answered and not counted.all():
@@ -139,10 +139,10 @@ def predictions(
     return found
 
 
-def _counted(runs: PatchedRuns) -> Bool[np.ndarray, " N"]:
-    """Pairs whose two texts the model answers as stated."""
+def counted_pairs(runs: PatchedRuns, answered: bool) -> Bool[np.ndarray, " N"]:
+    """Pairs that count: with `answered` those whose two texts the model answers as stated."""
     right = np.ones(len(runs.pairs), dtype=bool)
-    for name, mine in runs.own.items():
+    for name, mine in runs.own.items() if answered else ():
         known = runs.stated.get(name, np.full(len(mine), UNKNOWN))
         right &= (mine == known) | (known == UNKNOWN)
     return right
@@ -158,7 +158,7 @@ def _answered(runs: PatchedRuns) -> list[NewRow]:
     return found
 
 
-def _where(one: Interchanged) -> NewRow:
+def where_patched(one: Interchanged) -> NewRow:
     """The columns that say which site was patched, and in which direction."""
     heads, several = one.edit.site.heads, len(one.edit.addresses) > 1
     single = heads is not None and len(heads) == 1
@@ -188,19 +188,34 @@ def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"],
     own, other = ("base", "donor") if one.how == "denoise" else ("donor", "base")
     ends = (runs.differences[own][counted], runs.differences[other][counted])
     found = [{"measure": "logit_change"} | _row(logit_change(values, *ends, seed))]
+    asked = compared(one, runs, counted)
+    scored = [shares(one.answers[counted], of.predicted, of.component) for of in asked]
+    found += [{"measure": of.measure} | _row(share.own) for of, share in zip(asked, scored, strict=True)]
+    found.append({"measure": "unchanged"} | _row(scored[-1].unchanged))
+    return [*found, *({"measure": f"as {name}"} | _row(share) for name, share in scored[-1].others.items())]
+
+
+class ComparedAnswers(NamedTuple):
+    """A share of answers: the column `measure` of its row, whose prediction is counted, and the predictions that have to differ."""
+
+    measure: str
+    component: str
+    predicted: Mapping[str, Int[np.ndarray, " N"]]
+
+
+def compared(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " P"]) -> list[ComparedAnswers]:
+    """Shares of one site in one direction: of the other text's answer and, where it has one, of the component's own."""
     component = "+".join(one.edit.site.components)
     named = {name: of[counted] for name, of in predictions(one.how, component, runs.predicted).items()}
-    answers = one.answers[counted]
-    both = shares(answers, {name: named[name] for name in (BASE, DONOR)}, DONOR)
-    found.append({"measure": DONOR} | _row(both.own))
-    mine = DONOR if component == "q+k+v" else component
-    if mine not in named or mine == DONOR:
-        own_rows = [{"measure": "own"} | _row(both.own)] * (mine == DONOR)
-        return [*found, *own_rows, {"measure": "unchanged"} | _row(both.unchanged)]
-    beside = SINGLE if component in SINGLE else ()  # four values leave a joint component no answer of its own
-    scored = shares(answers, {name: named[name] for name in (BASE, *beside, mine) if name in named}, mine)
-    found += [{"measure": "own"} | _row(scored.own), {"measure": "unchanged"} | _row(scored.unchanged)]
-    return [*found, *({"measure": f"as {name}"} | _row(share) for name, share in scored.others.items())]
+    both = {name: named[name] for name in (BASE, DONOR)}
+    found = [ComparedAnswers(DONOR, DONOR, both)]
+    if component == "q+k+v":
+        found.append(ComparedAnswers("own", DONOR, both))
+    elif component in named:
+        beside = SINGLE if component in SINGLE else ()  # four values leave a joint component no answer of its own
+        ours = {name: named[name] for name in (BASE, *beside, component) if name in named}
+        found.append(ComparedAnswers("own", component, ours))
+    return found
 
 
 def _row(found: PairShare | LogitChange) -> NewRow:
@@ -237,7 +252,7 @@ def _tokens(one: PairReading) -> list[NewRow]:
 
 def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
     """What came of every pair."""
-    where, count = _where(one), len(runs.pairs)
+    where, count = where_patched(one), len(runs.pairs)
     came: Sequence[str | None] = [None] * count
     if one.answers is not None:
         came = which_came(one.answers, predictions(one.how, "+".join(one.edit.site.components), runs.predicted))

@@ -17,7 +17,8 @@ from trisect.core.trace import Address
 from trisect.experiments.patch.named_positions import read_positions
 from trisect.experiments.patch.positions import PatchedSides, answer_places, patched_sides
 from trisect.experiments.patch.preparation import PreparedPairs, prepare_pairs
-from trisect.experiments.patch.rows import Interchanged, PairReading, PatchedRuns, tables
+from trisect.experiments.patch.replicates import pair_replicates
+from trisect.experiments.patch.rows import Interchanged, PairReading, PatchedRuns, counted_pairs, tables
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import EditedPass, edited_passes, plan_edits
@@ -99,7 +100,8 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
         wanted_parts = {"base": tuple(order), "donor": tuple(order)}
     room = None if settings.path == "direct" or settings.per == "site" else ROOM
     with bench.progress(f"patching {len(edits)} sites") as step:
-        for start in range(0, len(prepared.pairs), settings.batch):
+        starts = range(0, len(prepared.pairs), settings.batch)
+        for start in bench.going_on("pairs", starts, {"found": found}, (_Found, PairReading)):
             stop = min(start + settings.batch, len(prepared.pairs))
             texts = _read(subject, prepared.pairs[start:stop], wanted_parts, room)
             _note(found, prepared, texts, edits, wanted, start)
@@ -114,7 +116,9 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     runs = _runs(subject, found, prepared, edits, directions)
     made = tables(subject.name, runs, settings)
     facts = _facts(subject, prepared, runs, settings, made.counted)
-    return Measured(made.tables, facts, (*prepared.notes, *made.notes, *subject.notes, *passes.notes))
+    notes = (*prepared.notes, *made.notes, *subject.notes, *passes.notes)
+    drawn = pair_replicates(runs, counted_pairs(runs, settings.answered), settings.seed)
+    return Measured(made.tables, facts, notes, replicates=drawn)
 
 
 def _prepared(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[EditedPass, ...], PreparedPairs]:

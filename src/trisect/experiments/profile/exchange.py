@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -12,10 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.claims.heads import ResampledHeads
-from trisect.core.subject import Batch, Parts, RowScores, Subject, Writer
+from trisect.core.files import digest
+from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject, Writer
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address
-from trisect.experiments.profile.numbers import COMPONENTS, EXCHANGED, KINDS
+from trisect.experiments.profile.numbers import COMPONENTS, EXCHANGED, HELD, KINDS
+from trisect.lab.mapped import held_weights
+from trisect.lab.passes import edited_passes
 from trisect.lab.word_labels import WordTexts
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.ratios import ratios
@@ -31,6 +35,8 @@ class Exchange(NamedTuple):
 
     addresses: tuple[Address, ...]
     changes: Float[np.ndarray, "N L 2 3"]
+    notes: tuple[str, ...] = ()
+    mark: str = ""  # of the texts
 
 
 def exchange(
@@ -41,16 +47,18 @@ def exchange(
     The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
     queries and keys have nothing to act by, and what still changes came by the values (science F-2).
     """
-    found: list[Float[np.ndarray, "N L 2 3"]] = []
+    found, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
     chosen = _alike(subject, list(islice(texts(), LOOKED)), size, np.random.default_rng([seed, 7]))
     with torch.no_grad():
         for batch in WordTexts(subject).batches(iter(chosen), size):
             donors = _donors(batch, np.random.default_rng([seed, batch.rows[0][0], 6]))
             if (given := donors != torch.arange(len(donors))).any():
-                found.append(_changes(subject, batch, layers, donors)[given.numpy()])
+                read += [chosen[text].text for (text, _), on in zip(batch.rows, given.tolist(), strict=True) if on]
+                found.append(_changes(subject, passes, batch, layers, donors)[given.numpy()])
             if sum(map(len, found)) >= TEXTS:
                 break
-    return Exchange(tuple(layers), np.concatenate(found)[:TEXTS]) if found else None
+    mark = digest(json.dumps(read[:TEXTS]), 8)
+    return Exchange(tuple(layers), np.concatenate(found)[:TEXTS], passes.notes, mark) if found else None
 
 
 def _alike(subject: Subject, given: Sequence[Labelled], size: int, draw: np.random.Generator) -> list[Labelled]:
@@ -80,16 +88,18 @@ def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
 
 
 def _changes(
-    subject: Subject, batch: Batch, layers: Sequence[Address], donors: Int[Tensor, " B"]
+    subject: Subject, passes: EditedPasses, batch: Batch, layers: Sequence[Address], donors: Int[Tensor, " B"]
 ) -> Float[np.ndarray, "B L 2 3"]:
-    clean = subject.score(batch)
-    weights: dict[Address, Tensor] = {}
-    subject.each(batch, lambda trace: weights.update({trace.address: trace.weights}))
+    """Passes begin at the layer that is edited, first with all weights free, then with all of them held."""
+    clean = passes.score(batch)
     changed = np.zeros((len(donors), len(layers), len(KINDS), len(COMPONENTS)))
-    for i, address in enumerate(layers):
-        for j, hold in enumerate((None, weights)):
+    for j, kind in enumerate(KINDS):
+        hold = held_weights(subject, batch) if kind == HELD else None
+        if hold is not None:
+            passes.begin(batch, hold)
+        for i, address in enumerate(layers):
             for c, component in enumerate(COMPONENTS):
-                scores = subject.score(batch, {address: _swap(component, donors)}, hold, clean)
+                scores = passes.score(batch, {address: _swap(component, donors)}, hold, clean)
                 changed[:, i, j, c] = _change(scores, clean, subject.objective)
     return changed
 

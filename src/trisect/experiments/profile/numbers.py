@@ -12,7 +12,8 @@ from trisect.stats.tested import ALPHA
 
 COMPONENTS = ("q", "k", "v")
 PAIRS = ("q-v", "k-v", "q-k")
-EXCHANGED, KINDS = "exchange_change", ("weights free", "weights held")
+HELD = "weights held"
+EXCHANGED, KINDS = "exchange_change", ("weights free", HELD)
 ERASED = ("erase_excess_nats", "erase_excess_share")
 
 _Key = tuple[str | None, int | None, int | None, str | None, str, str | None]

@@ -29,6 +29,7 @@ from trisect.experiments.profile.reading import (
     read_words,
     weights_of,
 )
+from trisect.experiments.profile.replicates import profile_replicates
 from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
 from trisect.experiments.profile.stages import EPOCHS, EpochWeights, Stage, epochs_of, places_of, stage_rows
 from trisect.experiments.profile.statistics import (
@@ -42,7 +43,7 @@ from trisect.experiments.profile.statistics import (
 )
 from trisect.lab.experiment import Bench, Measured
 from trisect.lm.reading import OwnModel
-from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
+from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds
 from trisect.papers import profile
 from trisect.stats.correct import holm
 from trisect.stats.tested import ALPHA, finite
@@ -76,8 +77,9 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     if settings.causal is not None:
         twin = erase_labels(settings, label, read.labels, read.layers, bench)
     stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
-    for one in revisions:
-        stages.append(Stage(one.name, _profile(one.source.open(), texts, label, settings, bench)[1]))
+    for number, one in enumerate(revisions, start=1):
+        there = _profile(one.source.open(), texts, label, settings, bench, part=f"layers-{number}")
+        stages.append(Stage(one.name, there[1]))
     moved = None
     if subject.objective != "seq2seq":
         with bench.progress("another text's parts"):
@@ -100,8 +102,10 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
         return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named})
 
     notes = (*read.notes, *((EPOCHS,) if epochs else ()), *(() if twin is None else twin.notes))
+    notes += () if moved is None else moved.notes
     packages = ("transformers",) if twin is None else ("transformers", "concept-erasure")
-    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "head", packages=packages)
+    notes, drawn = tuple(dict.fromkeys(notes)), profile_replicates(scores, label.labels, moved, settings.seed)
+    return Measured({"measures": measures}, facts, notes, judge, "head", packages=packages, replicates=drawn)
 
 
 def _profile(
@@ -112,6 +116,7 @@ def _profile(
     bench: Bench,
     epochs: Sequence[EpochWeights] = (),
     mlp: bool = False,
+    part: str = "layers",
 ) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with bench.progress(f"{subject.name}: words") as step:
@@ -120,7 +125,8 @@ def _profile(
     scores: list[LayerScores] = []
     checked: list[NewRow] = []
     with bench.progress(f"{', '.join(label.labels)} in {len(read.layers)} layers") as step:
-        for number, (address, layer) in enumerate(read.layers.items()):
+        layers, state = enumerate(read.layers.items()), {"scores": scores, "checked": checked}
+        for number, (address, layer) in bench.going_on(part, layers, state, (LayerScores, MapScores)):
 
             def advance(share: float, before: int = number) -> None:
                 step(int(100 * (before + share)), 100 * len(read.layers))
@@ -139,21 +145,22 @@ def score_layer(
     advance: Callable[[float], object],
     epochs: Sequence[EpochWeights] = (),
 ) -> LayerScores:
-    """Probes of every head's q, k and v (and of earlier epochs'), of random maps as wide, and of the whole input of one layer."""
+    """Probes of every head's q, k and v (and of earlier epochs'), of random maps as wide, and of the whole input of one layer.
+
+    The moments of one store of words are held at a time: those of the layer's input come last.
+    """
+    own = {c: _prober(layer.own[c], labels, fold).scores(head_maps(layer, c)) for c in COMPONENTS if c in layer.own}
     taken = _prober(layer.taken, labels, fold)
-    width = len(layer.taken.scale)
-    heads: dict[str, MapScores] = {}
-    for component in COMPONENTS:
-        prober = _prober(layer.own[component], labels, fold) if component in layer.own else taken
-        heads[component] = prober.scores(head_maps(layer, component))
+    heads = {c: own[c] if c in own else taken.scores(head_maps(layer, c)) for c in COMPONENTS}
     widths = {c: layer.heads[c][1] for c in COMPONENTS}
     by_width: dict[int, MapScores] = {}
     for number, into in enumerate(sorted(set(widths.values()))):
         draw = torch.Generator().manual_seed(_seed(settings.seed, address, into))
         base = number / len(set(widths.values()))
-        drawn = random_maps(width, into, settings.draws, draw)
-        by_width[into] = taken.scores(drawn, lambda done, base=base: advance(base + 0.9 * done / settings.draws))
-    whole = taken.scores(torch.eye(width)[None])
+        by_width[into] = taken.random_scores(
+            into, settings.draws, draw, lambda done, base=base: advance(base + 0.9 * done / settings.draws)
+        )
+    whole = taken.whole_scores()
     earlier = tuple(_weighed(taken, epoch.projections[address]) for epoch in epochs)
     return LayerScores(address, heads, {c: by_width[w] for c, w in widths.items()}, whole, earlier)
 

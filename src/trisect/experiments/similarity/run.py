@@ -16,7 +16,7 @@ from jaxtyping import Float
 from trisect.claims.heads import Against, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
-from trisect.core.subject import Batch, Subject, Texts
+from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Trace
 from trisect.experiments.similarity.rows import (
@@ -71,9 +71,9 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     matrices of each shape are compared at least. Raises ModelError, CorpusError.
     """
     subject, texts, seed = bench.subject, bench.given_texts, settings.seed
-    projections = [p for p in subject.projections() if p.address in subject.shape.heads]
-    found = measure_weights(projections)
-    notes = dict.fromkeys((*subject.notes, *why_left_out(projections)))
+    every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
+    found = measure_weights(p for p in every if p.address in known)
+    notes = dict.fromkeys((*subject.notes, *why_left_out(p for p in every if p.address in known)))
     if not found:
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
@@ -84,7 +84,7 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
         with bench.progress("texts") as step:
-            read = _read(subject, texts, settings.batch, notes, step)
+            read = _read(bench, texts, settings.batch, notes, step)
     scored = {address: _on_texts(r, seed) for address, r in read.items() if r.texts}
     rows += [row for address, r in read.items() for row in _cka_rows(address, r)]
     rows += [row for address, s in scored.items() for row in _score_rows(address, s)]
@@ -107,15 +107,16 @@ def _heads(found: Sequence[MapMeasure]) -> int:
 
 
 def _read(
-    subject: Subject, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
+    bench: Bench, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
 ) -> dict[Address, LayerReading]:
     """Read every text once; memory grows by a few numbers a text and head."""
-    read: dict[Address, LayerReading] = {}
+    read, subject = dict[Address, LayerReading](), bench.subject
     count = sum(1 for _ in texts.texts())
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
     with torch.no_grad():
-        for one in subject.batches(texts.texts(), batch):
+        state = {"read": read, "notes": notes}
+        for one in bench.going_on("batches", subject.batches(texts.texts(), batch), state, (LayerReading, PartMoments)):
             notes |= dict.fromkeys(one.notes)
             subject.each(one, partial(_add, read, one))
             step(_last(one) + 1, count)

@@ -119,6 +119,8 @@ class UnitWork:
         luggage = Luggage() if self.far else None
         own = replace(self.settings, **{self.group: self.unit.source}, units=None)
         settings: Any = encoded(own, luggage)
+        if luggage is not None:
+            luggage.pack_beside(self.unit.source.model, getattr(own, "checkpoints", ()))
         parts = {} if luggage is None else luggage.parts
         names = {f"part-{i}": place for i, place in enumerate(parts)}
         needs = {name: parts[place] for name, place in names.items()}

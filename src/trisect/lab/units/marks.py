@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from trisect.core.errors import TrisectError
+from trisect.core.errors import SpecError, TrisectError
 from trisect.core.fields import Declared, declared
 from trisect.core.files import digest
+from trisect.core.subject import Texts
+from trisect.engine.node import code_mark
 from trisect.engine.parcels import fingerprint
 from trisect.lab.inputs import ModelSource
 from trisect.lab.subject import checkpoints_mark, files_mark
+from trisect.lab.units.travel import encoded
+from trisect.lab.versions import versions
 from trisect.text.hub import is_hub, revision_of, split_name
 from trisect.text.worlds import is_generated
+
+
+def asked_mark(experiment: str, settings: Any, group: str, texts: Texts | None) -> str:
+    """A mark of all that one model's numbers follow from, besides the model: command, settings, texts, and software."""
+    source = replace(getattr(settings, group), model=None)
+    plain = replace(settings, **{group: source}, **({"units": None} if hasattr(settings, "units") else {}))
+    try:
+        own = encoded(plain)
+    except SpecError:  # data in memory: for this call alone, nothing of it is found again
+        own = f"memory {secrets.token_hex(16)}"
+    read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
+    software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
+    return digest(json.dumps([experiment, own, read, places_mark(settings), software], default=list))
 
 
 def weights_mark(settings: Any, source: ModelSource) -> str:

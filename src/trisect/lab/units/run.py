@@ -18,7 +18,6 @@ from trisect.core.errors import ModelError, SpecError
 from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.subject import Subject
-from trisect.engine.node import code_mark
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Shows
 from trisect.lab.inputs import ModelWorkers
@@ -27,14 +26,13 @@ from trisect.lab.subject import check_there, name_before, weight_files
 from trisect.lab.units import page
 from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
 from trisect.lab.units.kept import UnitStore
-from trisect.lab.units.marks import places_mark, weights_mark
+from trisect.lab.units.marks import asked_mark, weights_mark
 from trisect.lab.units.measuring import UnitMeasured, notes_by_model, read_unit, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
 from trisect.lab.units.settings import UnitsFacts, UnitsResult
 from trisect.lab.units.sites import check_sites
-from trisect.lab.units.travel import encoded, write_texts
-from trisect.lab.versions import versions
+from trisect.lab.units.travel import write_texts
 from trisect.report.format import slug
 
 FOLDER = "models"  # of each model's own page
@@ -145,7 +143,8 @@ class UnitsMeasure:
 
     def _units(self, settings: Any, bench: Bench) -> tuple[AskedUnit, ...]:
         """The models in their order, each with a name that none before it has."""
-        asked, found, names = self._asked(settings, bench), list[AskedUnit](), set[str]()
+        asked = asked_mark(self.one.name, settings, self.models.group, bench.given_texts)
+        found, names = list[AskedUnit](), set[str]()
         for number, model in enumerate(self.models.models, start=1):
             source, name = replace(getattr(settings, self.models.group), model=model), name_before(model)
             called = f"{name} ({number})" if name in names else name
@@ -155,19 +154,6 @@ class UnitsMeasure:
             place = f"{FOLDER}/{number:02d}-{slug(called)}"
             found.append(AskedUnit(number, source, called, key, asked, place))
         return tuple(found)
-
-    def _asked(self, settings: Any, bench: Bench) -> str:
-        """A mark of all that one model's numbers follow from, besides the model: command, settings, texts, and software."""
-        texts, group = bench.given_texts, self.models.group
-        source = replace(getattr(settings, group), model=None)
-        plain = replace(settings, **{group: source}, units=None)
-        try:
-            own = encoded(plain)
-        except SpecError:  # data in memory: for this call alone, nothing of it is found again
-            own = f"memory {id(settings)}"
-        read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
-        software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
-        return digest(json.dumps([self.one.name, own, read, places_mark(settings), software], default=list))
 
     def _do(self, units: Sequence[AskedUnit], settings: Any, bench: Bench, store: UnitStore) -> None:
         """Measure what is not kept from a call before."""

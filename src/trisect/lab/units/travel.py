@@ -46,6 +46,16 @@ class Luggage:
         self.parts[f"{number}/{place.name}"] = place
         return f"{number}/{place.name}"
 
+    def pack_beside(self, model: object, names: Sequence[str]) -> None:
+        """Checkpoints that lie beside a packed model's folder come to lie beside it there."""
+        folder = Path(model).resolve() if isinstance(model, str | Path) else None
+        home = next((there for there, place in self.parts.items() if place == folder), None)
+        if home is None or folder is None:
+            return
+        for name in names:
+            if (folder.parent / name / "config.json").is_file():
+                self.parts[f"{home.rpartition('/')[0]}/{name}"] = folder.parent / name
+
 
 def encoded(value: Any, luggage: Luggage | None = None) -> Json:
     """Settings as JSON, which `decoded` reads; where there is luggage, paths go into it.

@@ -1,0 +1,75 @@
+"""Tensors kept in a temporary file come back bit for bit; what a pass holds or borrows lies in one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tinyhf
+from torch import Tensor
+
+from trisect.core.subject import Texts
+from trisect.experiments.ablate.replacements import TextsRead, make_replacement
+from trisect.hf.load import Pretrained, load
+from trisect.lab.mapped import MappedTensors, held_weights
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int64)
+
+
+@pytest.fixture(scope="module")
+def subject() -> Pretrained:
+    return load(tinyhf.llama(), tinyhf.tokenizer())
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_tensors_come_back_bit_for_bit_whatever_their_kind_shape_and_order():
+    draw, kept = torch.Generator().manual_seed(0), MappedTensors[int]()
+    given = [
+        (torch.randn(shape, generator=draw) * 9).to(kind) for kind in TYPES for shape in ((3, 5), (), (0, 4), (7, 1, 3))
+    ]
+    given += [torch.randn(4, 6, generator=draw).T, torch.tensor([float("nan"), -0.0, float("inf")])]
+    for i, tensor in enumerate(given):
+        kept.add(i, tensor)
+    found = kept.finish()
+    assert list(found) == list(range(len(given)))
+    for i, tensor in enumerate(given):
+        assert (found[i].shape, found[i].dtype) == (tensor.shape, tensor.dtype)
+        assert bits(found[i]) == bits(tensor)
+
+
+def test_none_are_none_and_one_that_is_written_to_is_the_writers_own():
+    assert MappedTensors[str]().finish() == {}
+    kept = MappedTensors[str]()
+    for name in ("one", "two"):
+        kept.add(name, torch.ones(3))
+    found = kept.finish()
+    found["one"] += 1
+    assert (found["one"].tolist(), found["two"].tolist()) == ([2.0] * 3, [1.0] * 3)
+
+
+def test_held_weights_are_those_of_the_unedited_pass(subject):
+    batch = next(iter(subject.batches(["the cat sat on the mat"] * 2, 2)))
+    own = {trace.address: trace.weights for trace in subject.trace(batch).traces}
+    held = held_weights(subject, batch)
+    assert set(held) == set(own)
+    assert all(bits(held[a]) == bits(own[a]) for a in own)
+
+
+def test_what_another_text_lends_is_put_together_for_one_layer_at_a_time(subject):
+    lines = ["the cat sat on the mat", "a dog ran", "the mat"]
+    texts = Texts("lines", lambda: iter(lines))
+    read = TextsRead.of(texts, 0)
+    list(read.stream())
+    replace = make_replacement(subject, read, subject.addresses, "resample", 3, 0, lambda n: None)
+    batch = next(iter(subject.batches(lines, 3, scored=True)))
+    lent, again = replace(batch), replace(batch)
+    assert list(lent) == list(subject.addresses)
+    assert len(lent) == len(subject.addresses)
+    first = lent[subject.addresses[0]]
+    assert lent[subject.addresses[0]] is first
+    for address in reversed(subject.addresses):  # in any order the same
+        assert all(bits(a) == bits(b) for a, b in zip(lent[address], again[address], strict=True))
+        assert lent[address].q.shape[0] == len(lines)
+    assert lent[subject.addresses[0]] is not first
