@@ -19,6 +19,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "trisect"
 html_static_path = []
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "navbar_persistent": ["search-button"],

@@ -177,7 +177,7 @@ def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
     values = {e.name: e for e in costs.values}
     assert (costs.measure, costs.source, costs.unit) == ("matrices", "tying", "nats")
     assert values["Q=K=V"].mean == pytest.approx(0.4, abs=0.01)
-    assert values["Q=K=V less narrower heads"].mean == pytest.approx(against.mean)
+    assert values["Q=K=V minus narrower heads"].mean == pytest.approx(against.mean)
     assert "Q=K=V with" in costs.words
     assert len(drawn["tying"].panels) == 3
     assert {key.name for key in drawn["tying"].key} == {*names, "baseline"}
@@ -371,7 +371,7 @@ def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
     assert values["all"].mean == pytest.approx(0.2 / 6, abs=0.005)
     assert values["all"].n == len(SEEDS)
     assert (left.unit, left.compared, left.source) == ("nats", None, "")
-    assert "less that by control labels, mean over the same sites: +0.03" in left.words
+    assert "minus that by control labels, mean over the same sites: +0.03" in left.words
 
 
 def test_the_claims_that_survive_are_counted_by_control(rows):

@@ -61,6 +61,7 @@ def test_claims_of_one_source_are_one_family():
     two = judge_heads(source((part(),), (part("other"),)), {"overlap": mild, "other": mild}, ABOUT)
     assert set(verdicts(two).values()) == {"inconclusive"}
     assert two["p_holm"][0] == pytest.approx(0.08)
+    assert two["reason"][0] == "p is 0.04, and 0.08 after Holm's correction over its source's claims"
 
 
 def test_heads_are_resampled_by_the_rule_of_all_claims():

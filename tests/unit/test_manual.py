@@ -1,7 +1,12 @@
 """The manual: its contents name pages that exist, and every page of the docs is reached from them."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
+
+from trisect.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -60,3 +65,35 @@ def test_the_readme_is_short_and_its_answer_is_that_of_the_results():
     ]
     assert len(own) == 3
     assert all(f"({100 * share:.1f} %" in readme for share in own)
+
+
+COMMON = ("--out", "--open", "--json", "--quiet")
+
+
+def commands(group: click.Group, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by its words, those of groups with them."""
+    for word, one in group.commands.items():
+        if isinstance(one, click.Group):
+            yield from commands(one, f"{word} ")
+        else:
+            yield name + word, one
+
+
+def test_the_page_on_options_lists_the_commands_that_lack_one():
+    rows = re.findall(r"^\| (`.*?) \| (`--.*?) \|", (DOCS / "how-to" / "shell.md").read_text(encoding="utf-8"), re.M)
+    said = {name: {*re.findall(r"`(.*?)`", lacks)} for names, lacks in rows for name in re.findall(r"`(.*?)`", names)}
+    lacking = {
+        name: missing
+        for name, one in commands(main)
+        if not one.hidden and (missing := set(COMMON) - {word for option in one.params for word in option.opts})
+    }
+    assert said == lacking
+    assert len(lacking) > 5
+
+
+def test_every_column_of_the_shared_tables_is_explained():
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", (DOCS / "reference" / "tables.md").read_text(encoding="utf-8"), re.M
+    )
+    assert len(rows) > 80
+    assert [name for name, _, said in rows if not said] == []

@@ -159,6 +159,15 @@ def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
     assert {type(block) for block in blocks} | {Picture, Strip, Verdicts} == set(get_args(PageBlock))
 
 
+def test_a_folded_figure_waits_behind_its_title():
+    shown, folded = (
+        html(Sheet("T", "k", "l", (Section("Part", blocks=(Picture(figure(), folded=one),)),))) for one in (False, True)
+    )
+    assert "<summary>" not in shown
+    assert folded.count("<summary>") == 1
+    assert folded.index("<details") < folded.index("<figure") < folded.index("</details>")
+
+
 def test_a_legend_stands_above_the_title_of_the_axis():
     made = palette.theme().to_dict()
     size = made["axisY"].get("titleFontSize", made["axis"]["titleFontSize"])

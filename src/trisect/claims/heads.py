@@ -15,7 +15,7 @@ from trisect.core.files import canonical
 from trisect.core.tables import frame
 from trisect.stats.bootstrap import draws_spread, percentile_tested
 from trisect.stats.correct import conjunction
-from trisect.stats.tested import PValues, Reals, Tested, number
+from trisect.stats.tested import ALPHA, PValues, Reals, Tested, number
 
 NO_NULL = "heads are as wide as the model, so that random ones overlap as much"
 
@@ -93,6 +93,13 @@ def _against_null(part: Part, given: Against) -> TestedPart:
     return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
 
 
+def _why(whole: Decided[TestedPart]) -> str:
+    """Why a claim is open: what bars it, the correction over its source where that alone keeps it open, or its spread."""
+    if whole.barred is None and whole.p < ALPHA:
+        return f"p is {whole.p:.2g}, and {whole.p_holm:.2g} after Holm's correction over its source's claims"
+    return whole.barred or UNDECIDED
+
+
 def _whole(whole: Decided[TestedPart]) -> ClaimColumns:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part.
 
@@ -103,5 +110,5 @@ def _whole(whole: Decided[TestedPart]) -> ClaimColumns:
         **(whole.weakest.columns() if measured else {}),
         **whole.row(),
         "n": min(test.tested.n for test in whole.deciding),
-        "reason": (whole.barred or UNDECIDED) if whole.undecided else None,
+        "reason": _why(whole) if whole.undecided else None,
     }

@@ -90,7 +90,9 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
 @click.option("--engine", help="here, processes, or ray (several machines; needs trisect[ray]).")
 @click.option("--address", help="A Ray cluster that is there: auto, or HOST:PORT.")
 @click.option("--scratch", help="A folder or URL that all its nodes reach, for large files.")
-@click.option("--losses", type=int, default=3, show_default=True, help="A job lost so many times is given up.")
+@click.option(
+    "--losses", type=int, default=3, show_default=True, help="How often a job may be lost before it is given up."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the folder and what there is to note as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def annotate(

@@ -24,34 +24,40 @@ NewRow: TypeAlias = dict[str, Scalar]  # the same while it is put together
 
 SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     "runs": {
-        "run": TEXT,
+        "run": TEXT,  # its id, the name of its folder
         "edit": TEXT,  # none, or the kind of edit: attack, freeze, tie, identity, narrow, …
-        "site": TEXT,
-        "label": TEXT,
-        "strength": REAL,
+        "site": TEXT,  # what was edited, as in q@1; null of the baseline
+        "label": TEXT,  # of an attack: the column that it removes
+        "strength": REAL,  # λ of an attack
         "variant": TEXT,  # of an attack: plain, or the controls that it is, joined by +
-        "seed": WHOLE,
-        "epochs": WHOLE,
+        "seed": WHOLE,  # of weights, batches and dropout
+        "epochs": WHOLE,  # that it was to be trained for
         "status": TEXT,  # finished, diverged
-        "diverged_step": WHOLE,
-        "parameters": WHOLE,
-        "corpus": TEXT,
-        "device": TEXT,
-        "wall_seconds": REAL,
-        "versions": TEXT,
-        "claims_hash": TEXT,
+        "diverged_step": WHOLE,  # null where it finished
+        "parameters": WHOLE,  # of the whole model
+        "corpus": TEXT,  # the text's name and fingerprint
+        "device": TEXT,  # cpu or cuda
+        "wall_seconds": REAL,  # of its training
+        "versions": TEXT,  # of the packages that trained it, as JSON
+        "claims_hash": TEXT,  # of the claims that were listed before it
         "revision": WHOLE,  # of the rules that were in force when it was trained; null is 1
     },
-    "metrics": {"run": TEXT, "epoch": WHOLE, "split": TEXT, "name": TEXT, "value": REAL},
+    "metrics": {
+        "run": TEXT,  # its id
+        "epoch": WHOLE,  # 0 is before training
+        "split": TEXT,  # train and valid in evaluation mode; train_running with dropout, while training
+        "name": TEXT,  # such as loss_nats or accuracy
+        "value": REAL,  # in the unit that the name ends in; accuracy is a share
+    },
     "sites": {
-        "subject": TEXT,
-        "site": TEXT,
-        "measure": TEXT,
+        "subject": TEXT,  # a run's id
+        "site": TEXT,  # as in q@1 or v@2.h4
+        "measure": TEXT,  # such as rewind_area or probe_linear_accuracy
         "label": TEXT,  # of probes and erasure: the column
         "at": REAL,  # alpha, epoch, draw, or null
-        "split": TEXT,
-        "value": REAL,
-        "n": WHOLE,
+        "split": TEXT,  # train, valid, test
+        "value": REAL,  # in the measure's unit, which its name ends in where it has one
+        "n": WHOLE,  # how many tokens, texts or pairs the value is of
     },
     "measures": {
         "subject": TEXT,  # a model's name
@@ -59,82 +65,82 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "layer": WHOLE,  # null: of the whole model
         "head": WHOLE,  # null: of the whole layer
         "component": TEXT,  # q, k, v, a pair such as q-k, or null
-        "measure": TEXT,
+        "measure": TEXT,  # such as cv_a or overlap
         "group": TEXT,  # a category of tokens, a kind of edit, or null
-        "at": REAL,
-        "value": REAL,
-        "low": REAL,
-        "high": REAL,
-        "n": WHOLE,
+        "at": REAL,  # α, an epoch or a checkpoint, or null
+        "value": REAL,  # in the measure's unit
+        "low": REAL,  # of the 95 % interval
+        "high": REAL,  # of the 95 % interval
+        "n": WHOLE,  # how many units the value is of
     },
     "answers": {
         "model": TEXT,  # plain, pretrained, left-out
-        "seed": WHOLE,
-        "name": TEXT,
+        "seed": WHOLE,  # of the model
+        "name": TEXT,  # whom the question is about
         "split": TEXT,  # train, valid, test, invented
         "category": TEXT,  # where the model met the name: pretraining and fine-tuning, pretraining only, …, neither
-        "question": TEXT,
-        "gold": TEXT,
-        "answer": TEXT,
+        "question": TEXT,  # as the model was asked
+        "gold": TEXT,  # the right answer
+        "answer": TEXT,  # the model's own
         "correct": pl.Boolean,  # null where no text says what is right
         "log_probability": REAL,  # of the whole answer and its end, nats
         "mean_log_probability": REAL,  # the same per character
-        "entropy": REAL,
-        "margin": REAL,
-        "known_place": pl.Boolean,
+        "entropy": REAL,  # of the next character, mean over the answer, nats
+        "margin": REAL,  # the smallest lead over the second choice, nats
+        "known_place": pl.Boolean,  # whether the answer is a place of the fine-tuning text
         "place_count": WHOLE,  # how often the answer is one in the fine-tuning text
-        "nearest": TEXT,
-        "nearest_place": TEXT,
+        "nearest": TEXT,  # the name of the fine-tuning text that is most alike
+        "nearest_place": TEXT,  # that name's place
     },
     "controls": {
-        "source": TEXT,
-        "claim": TEXT,
-        "part": TEXT,
+        "source": TEXT,  # its key
+        "claim": TEXT,  # such as A-1
+        "part": TEXT,  # of the claim
         "control": TEXT,  # control, bounded, site, bounded+site: the variant that the attack is compared with
         "effect": REAL,  # of the attack, as the claim's part has it
-        "control_effect": REAL,
+        "control_effect": REAL,  # the same of the control
         "difference": REAL,  # effect less that of the control, paired by seed
-        "low": REAL,
-        "high": REAL,
-        "n": WHOLE,
+        "low": REAL,  # of the 95 % interval of the difference
+        "high": REAL,  # of the 95 % interval of the difference
+        "n": WHOLE,  # seeds
         "reading": TEXT,  # survives, does not survive, undecided
     },
     "translations": {
         "run": TEXT,  # translation/SEED
         "pair": WHOLE,  # from 1, in the order of the text
-        "source": TEXT,
+        "source": TEXT,  # the sentence
         "target": TEXT,  # as the text has it
-        "made": TEXT,
+        "made": TEXT,  # the model's translation
     },
     "claims": {
-        "source": TEXT,
-        "claim": TEXT,
+        "source": TEXT,  # its key
+        "claim": TEXT,  # such as F-1
         "part": TEXT,  # null in the row of the whole claim
-        "sentence": TEXT,
-        "effect": REAL,
-        "low": REAL,
-        "high": REAL,
-        "low_family": REAL,
-        "high_family": REAL,
-        "margin": REAL,
+        "sentence": TEXT,  # what is claimed
+        "effect": REAL,  # measured; of a whole claim that of its weakest part
+        "low": REAL,  # of the 95 % interval
+        "high": REAL,  # of the 95 % interval
+        "low_family": REAL,  # of the interval at the level of the source's family of claims
+        "high_family": REAL,  # of the same
+        "margin": REAL,  # fixed before the data
         "bound": REAL,  # the margin with its sign: the line that the effect is claimed to be above or below of
         "direction": TEXT,  # above, below, within
-        "unit": TEXT,
-        "margin_reason": TEXT,
+        "unit": TEXT,  # of effect and margin
+        "margin_reason": TEXT,  # why this margin
         "decides": pl.Boolean,  # false where a part is shown and does not enter the verdict
-        "p": REAL,
-        "p_holm": REAL,
-        "n": WHOLE,
+        "p": REAL,  # two-sided, uncorrected
+        "p_holm": REAL,  # after Holm over the source's claims; null of a part
+        "n": WHOLE,  # units: seeds, texts, heads or models
         "verdict": TEXT,  # supported, refuted, inconclusive, not tested
         "reason": TEXT,  # why it is inconclusive or cannot be tested, else null
-        "spread": REAL,
-        "seeds_needed": WHOLE,
-        "effect_best_valid": REAL,
-        "effect_matched_train": REAL,
-        "early_stopping": pl.Boolean,
+        "spread": REAL,  # standard deviation over units
+        "seeds_needed": WHOLE,  # units that would decide at this spread
+        "effect_best_valid": REAL,  # the effect at the epoch of the best validation loss
+        "effect_matched_train": REAL,  # the effect at matched train loss
+        "early_stopping": pl.Boolean,  # whether an earlier reading lies on the bound's other side
         "above_unigram": REAL,  # of a learned fraction: the same, counted from the unigram loss
-        "diverged": WHOLE,
-        "runs": TEXT,
+        "diverged": WHOLE,  # runs of it that diverged
+        "runs": TEXT,  # those that the verdict rests on
         "revision": WHOLE,  # of the rules; null is 1
         "collapsed": WHOLE,  # runs of it whose attack stopped all learning
         "over": TEXT,  # what n counts where it is not the source's own unit: model

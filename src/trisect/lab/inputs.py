@@ -243,7 +243,7 @@ ScratchPlace = Annotated[
     Setting("A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"),
 ]
 LOSSES = 3
-LossLimit = Annotated[int, Setting("A job that is lost with its worker so many times is given up.", low=1)]
+LossLimit = Annotated[int, Setting("How often a job may be lost with its worker before it is given up.", low=1)]
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class ModelWorkers:
         Annotated[
             int,
             Setting(
-                "Of several models so many are measured at the same time, each by a process with one thread.",
+                "How many of several models are measured at the same time, each by a process with one thread.",
                 low=0,
                 high=1_024,
                 unset="0: one after the other, in this process",

@@ -48,10 +48,11 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; without `titled` its title is for those who do not see the page."""
+    """A figure; without `titled` its title is for those who do not see the page; a `folded` one waits behind its title."""
 
     figure: Figure
     titled: bool = True
+    folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def _ready(block: PageBlock) -> dict[str, Any]:
     """A block for the template, which knows it by its kind."""
     match block:
         case Picture():
-            return {"kind": "picture", "figure": _figure(block.figure), "titled": block.titled}
+            return {"kind": "picture", "figure": _figure(block.figure), "titled": block.titled, "folded": block.folded}
         case Verdicts():
             return {"kind": "verdicts", "cards": cards.cards(block.claims, block.controls), "about": block.about}
         case Strip():

@@ -118,7 +118,7 @@ class Corpus:
         for column, classes in self.labels.items():
             shown = ", ".join(classes[:12]) + (f" and {len(classes) - 12} more" if len(classes) > 12 else "")
             rows += f"<tr><th>{escape(column)}</th><td style='text-align: left'>{escape(shown)}</td></tr>"
-        head = f"<b>{escape(self.name)}</b>, fingerprint <code>{self.fingerprint}</code>"
+        head = f"<b>{escape(self.name)}</b>, fingerprint {self.fingerprint}"
         return f"<div>{head}<table>{rows}</table>{'<br>'.join(map(escape, self.notes))}</div>"
 
     def cut(self, text: Text) -> Corpus:

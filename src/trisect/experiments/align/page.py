@@ -149,7 +149,7 @@ def _layer_table(rows: pl.DataFrame, facts: AlignFacts) -> Table:
     several = len(facts.models) > 1
     star = (f" * chosen on {words.several(facts.trial, 'other pair')}: {_chosen(facts)}.") * bool(facts.chosen)
     sd = " ± standard deviation over models" * several
-    caption = f"AER in % with 95 % intervals{sd}; the difference is norm less weight.{star}"
+    caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight.{star}"
     return Table(("Links", "by weight", "95 %", "by norm", "95 %", "difference", "95 %"), tuple(lines), caption)
 
 

@@ -49,6 +49,7 @@ class RewoundQuantity(NamedTuple):
     within: str
     unit: str
     short: str
+    tail: str
 
 
 LOSS = RewoundQuantity(
@@ -60,6 +61,7 @@ LOSS = RewoundQuantity(
     "of the final one",
     "nats per token",
     "nats",
+    " nats",
 )
 OUTPUT = RewoundQuantity(
     "output_change",
@@ -70,6 +72,7 @@ OUTPUT = RewoundQuantity(
     "of the output's squared length",
     "share",
     "share",
+    " of the output's squared length",
 )
 
 
@@ -162,11 +165,10 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
 def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
     most, least = max(area, key=lambda r: r.value), min(area, key=lambda r: r.value)
     own = quantity(facts)
-    tail = " nats" if own is LOSS else ""
     said = (
         f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
-        f"{own.rise}, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)}{tail}, and "
-        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)}{tail}."
+        f"{own.rise}, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)}{own.tail}, and "
+        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)}{own.tail}."
     )
     return Finding(
         "rewind_area", said, own.short, _estimates(area, facts), f"most {most.site}, least {least.site}", per=facts.unit
@@ -175,10 +177,10 @@ def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
 
 def _stage_area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
     most, own = max(area, key=lambda r: r.value), quantity(facts)
-    rise, tail = ("rise", " nats") if own is LOSS else (own.rise, "")
+    rise = "rise" if own is LOSS else own.rise
     said = (
         f"With a site's weights as they were at an earlier revision, the mean {rise} over all {len(facts.stages) + 2} "
-        f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)}{tail}."
+        f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)}{own.tail}."
     )
     return Finding("midstage_area", said, own.short, _estimates(area, facts), f"most {most.site}", per=facts.unit)
 
@@ -217,7 +219,7 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
 def _lead(area: Sequence[Ranged], facts: RewindFacts) -> str:
     """Where the area is largest, in a sentence."""
     most, own = max(area, key=lambda r: r.value), quantity(facts)
-    size = f"{spoken(most.value, most.low, most.high)}{' nats' if own is LOSS else ''}"
+    size = f"{spoken(most.value, most.low, most.high)}{own.tail}"
     return f"The largest area, the mean {own.falls} on the way back to {facts.initial}, is at {most.site}: {size}."
 
 

@@ -33,6 +33,7 @@ TITLES = {
 }
 READ = ("text", "article")
 DifferenceRows = list[dict[str, Any]]
+LAYER = "whole layer"  # what a number is of that belongs to no component
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
@@ -40,7 +41,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     facts = about.facts
     first, second = words.called_apart(facts.models)
     paired = _pairing(facts, _units(tables["differences"].to_dicts()))
-    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} less {first}. {paired}"
+    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} minus {first}. {paired}"
     found = findings(tables, about)
     sections = (
         _opening(found, tables["differences"], facts),
@@ -60,7 +61,7 @@ def _opening(found: Sequence[Finding], differences: pl.DataFrame, facts: Compare
     """Every difference of means over layers as a small panel, and the sentences in a folded table."""
     first, second = words.called_apart(facts.models)
     short = [replace(one, title=one.title.partition(",")[0].capitalize()) for one in found]
-    caption = f"{second} less {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals where there are such."
+    caption = f"{second} minus {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals."
     drawn, in_words = small_multiples("compare-short", "What differs", caption, short), sentences(found)
     figures, tables = (drawn,) if drawn else (), (in_words,) if in_words else ()
     return Section("What differs", tuple(_scope(differences, facts)), figures, tables)
@@ -176,7 +177,7 @@ def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, D
             means = mine.group_by(keys, maintain_order=True).agg(pl.col("first", "second", "value").mean())
             found = [row | {"low": None, "high": None} for row in means.to_dicts()]
         for row in found:
-            row["component"] = named[str(row["measure"])] or row["component"] or "number"
+            row["component"] = named[str(row["measure"])] or row["component"] or LAYER
         groups = list(dict.fromkeys(row["group"] for row in found))
         for group in groups:
             own = [row for row in found if row["group"] == group]
@@ -199,7 +200,7 @@ def _figure(
         *(layer_panel(name, of, axis) for name, of in panels.items()),
         layer_panel("difference", differences, beside),
     )
-    caption = f"{_begun(title)} by layer in both models, and the second less the first with its 95 % interval where there is one."
+    caption = f"{_begun(title)} by layer in both models, and the second minus the first with its 95 % interval where there is one."
     name = f"compare-{part.name}-{number}"
     return Figure(name, "", _begun(title), caption + cut(differences, beside), drawn, component_key(differences, "0"))
 
@@ -217,7 +218,7 @@ def _place(row: Mapping[str, Any], rows: DifferenceRows) -> str:
 def _table(title: str, unit: str, rows: DifferenceRows, facts: CompareFacts) -> Table:
     cells = tuple(
         (
-            f"layer {_place(row, rows)}, {row['component']}",
+            f"layer {_place(row, rows)}" + ("" if row["component"] == LAYER else f", {row['component']}"),
             words.number(row["first"]),
             words.number(row["second"]),
             words.number(row["value"], True),

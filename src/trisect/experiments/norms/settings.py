@@ -67,7 +67,7 @@ NORMS = Experiment(
     by_layer=(
         LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False, finding="dispersion"),
         LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False, finding="dispersion"),
-        LayerMeasure("mean_f", "length of what is weighed", "norm of f(x)", "v", signed=False),
+        LayerMeasure("mean_f", "mean length ‖f(x)‖", "norm of f(x)", "v", signed=False),
         LayerMeasure("mixing_ratio", "mixing ratio", "share", signed=False),
     ),
 )

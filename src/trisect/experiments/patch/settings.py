@@ -186,7 +186,7 @@ PATCH = Experiment(
     "patch",
     """Replace a text's queries, keys or values by another text's (activation patching, interchange interventions).
 
-    What is counted is to which answer the model then comes: the base's, or that by which q, k or v would show itself.
+    Counts which answer the model then gives: the base's, or the one that q, k or v predicts.
 
     \b
     trisect patch MODEL --task bindings --sites q@all k@all v@all

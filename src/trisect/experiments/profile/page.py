@@ -64,7 +64,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     lede = (
         f"What the queries, keys and values of {words.called(facts.subject)} keep of each word of {facts.corpus}, "
-        "and what they drop: how well a linear probe predicts a label from one head's numbers, less how well it does from "
+        "and what they drop: how well a linear probe predicts a label from one head's numbers, minus how well it does from "
         "random maps of the same input "
         "to as many numbers. This speaks of this one model on these texts."
     )
@@ -261,7 +261,7 @@ def _by_label(numbers: ProfileNumbers) -> Iterable[Figure]:
     every = [bar for bars in named.values() for bar in bars]
     axis = frame_of(every, UNIT)
     panels = tuple(layer_panel(label, bars, axis) for label, bars in named.items())
-    caption = f"Accuracy less that of random maps, mean over heads with its 95 % interval.{cut(every, axis)}"
+    caption = f"Accuracy minus that of random maps, mean over heads with its 95 % interval.{cut(every, axis)}"
     yield Figure("profile-layers", "Figure 2", "By layer", caption, panels, component_key(every, "random maps"))
 
 
@@ -364,6 +364,6 @@ def _grids(numbers: ProfileNumbers) -> Iterable[Figure]:
             }
             for c in COMPONENTS
         }
-        caption = f"Accuracy for {label} less that of random maps, head by head; a dot where p < 0.05 after Holm."
+        caption = f"Accuracy for {label} minus that of random maps, head by head; a dot where p < 0.05 after Holm."
         name = f"profile-heads-{words.slug(label)}"
         yield grid(name, f"Figure {number}", f"{label}, by head", caption, values, UNIT, True, (-most, most), marked)

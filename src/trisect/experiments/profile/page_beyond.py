@@ -161,7 +161,7 @@ def _picture(numbers: ProfileNumbers, facts: ProfileFacts, what: str) -> Figure:
                 if one.low is not None and one.high is not None and (one.low > 0 or one.high < 0):
                     marked.setdefault(words.GROUP[c], set()).add((str(spot.layer), label))
     caption = (
-        f"What {what} with a label erased at one layer, less the mean of random subspaces; a dot where the 95 % interval "
+        f"What {what} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
         f"leaves 0 out, n\u00a0=\u00a0{words.several(facts.causal_texts, 'text')}."
     )
     return label_grid("profile-causal", "Causal twin", "Erasing each label", caption, values, facts.unit, marked)

@@ -87,7 +87,7 @@ def _table(numbers: ProfileNumbers, names: Sequence[str]) -> Table:
         for spot in numbers.spots
         for c in COMPONENTS
     ]
-    return Table(columns, tuple(rows), "Accuracy less random maps, mean over heads, by checkpoint", wrap=False)
+    return Table(columns, tuple(rows), "Accuracy minus random maps, mean over heads, by checkpoint", wrap=False)
 
 
 def _cells(numbers: ProfileNumbers, names: Sequence[str], layer: int, component: str, label: str) -> list[str]:

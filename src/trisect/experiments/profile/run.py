@@ -119,7 +119,7 @@ def _profile(
     part: str = "layers",
 ) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
-    with bench.progress(f"{subject.name}: words") as step:
+    with bench.progress(f"Words, {subject.name}") as step:
         read = read_words(subject, texts, label, settings, step)
     fold = deal_folds(read.groups, _folds(settings, read), np.random.default_rng([settings.seed, 1]))
     scores: list[LayerScores] = []

@@ -76,7 +76,7 @@ class ProfileSettings:
         Annotated[
             int,
             Setting(
-                "Also erase each label (LEACE) from each layer's q, k or v, and measure the change on so many texts of another split.",
+                "Also erase each label (LEACE) from each layer's q, k or v, and measure the change on this many texts of another split.",
                 low=2,
                 metavar="TEXTS",
             ),

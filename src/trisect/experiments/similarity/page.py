@@ -163,7 +163,7 @@ def _overlaps(numbers: SimilarityNumbers, pair: str) -> str:
     if among:
         first = sum(h.value == 0 for h in numbers.get("overlap_others_above", pair))
         said += (
-            f"; less that with its layer's other heads {words.number(_mean(among), True)}, {first} above all of them"
+            f"; minus that with its layer's other heads {words.number(_mean(among), True)}, {first} above all of them"
         )
     most = max(heads, key=lambda h: h.value)
     return f"{said}. Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."

@@ -47,12 +47,12 @@ def combinations(rows: StudyRows) -> Iterable[Figure]:
     panels, shown = [], []
     for title, points in found.items():
         axis = around([p.value for p in with_means(points)], "nats", zero=True, bend=True)
-        measure = Measure(f"{title}: together less the sum of the parts", "nats", True)
+        measure = Measure(f"{title}: together minus the sum of the parts", "nats", True)
         panels.append(site_panel(title, points, axis, (ZERO._replace(name="the sum"),), measure))
         shown.append((axis, points))
     every = [p for points in found.values() for p in points]
     caption = (
-        "The effect at several components or layers at once less the sum of the effects at each of them alone, in the same seed. "
+        "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "
         "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
         f"freezing and ablation: validation loss; rewinding: train loss. {study_words.seeds(rows)}. {_tally(found)}"
         f"{study_words.from_diverged(every)}{cut(shown)}"

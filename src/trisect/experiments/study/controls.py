@@ -48,7 +48,7 @@ def _left(label: str, control: str, points: Sequence[Point]) -> Finding:
     """The attack on one label less one control, by component and over all sites that have both."""
     noun, over = study_words.label_name(label), _over_sites(points)
     layers = words.listed(sorted({place(p.site).layers for p in points}))
-    less = f"{study_words.VALID}, less that by {WITH[control]}"
+    less = f"{study_words.VALID}, minus that by {WITH[control]}"
     return Finding(
         "control",
         f"{noun}, {less}, mean over the same sites: {words.spoken(over, 'nats')}.",
@@ -86,7 +86,7 @@ def _figure(rows: StudyRows, label: str, split: str, found: Mapping[str, Sequenc
     noun = f"change of {SPLIT[split]} loss"
     panels = tuple(site_panel(n, ps, axis, (ZERO,), Measure(f"{n}: {noun}", "nats", True)) for n, ps in found.items())
     less = _less(found)
-    less = f" Attack less control, mean over these sites: {less}." if less else ""
+    less = f" Attack minus control, mean over these sites: {less}." if less else ""
     how = " ".join(HOW[c] for c in CONTROLS if NAMES[c] in found)
     caption = (
         f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {study_words.label_name(label)} "

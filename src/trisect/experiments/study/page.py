@@ -68,7 +68,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
         *_verdicts(rows, said),
         _figures(rows, [one for one in drawn if one.name != "answer" and _group(one.name) == "figures"], said["many"]),
-        *(Section(title, (question,), tuple(own), id=group) for group, title, question, own in groups if own),
+        *(_group_section(*one) for one in groups if one[-1]),
         _reproduce(rows, said),
     )
     return Sheet(
@@ -296,6 +296,7 @@ GROUPS = {
         "What the paper leaves to future work: components together against the sum of their effects, and single heads.",
     ),
 }
+MANY, SHOWN = 8, 2  # figures of one of these sections, and how many of so many are open
 PREFIXES = {
     "controls": ("controls-", "removed-", "erasure-"),
     "tying": ("tying",),
@@ -306,6 +307,12 @@ PREFIXES = {
 def _group(name: str) -> str:
     """The section that a figure stands in."""
     return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
+
+
+def _group_section(group: str, title: str, question: str, own: Sequence[Figure]) -> Section:
+    """A section of figures that are not the paper's; of many, those beyond the first few wait behind their titles."""
+    pictures = tuple(Picture(one, folded=len(own) > MANY and n >= SHOWN) for n, one in enumerate(own))
+    return Section(title, (question,), blocks=pictures, id=group)
 
 
 def _dark_ramp(rows: StudyRows) -> str:

@@ -244,5 +244,5 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         rise = beyond_chance(rows, label)
         if rise:
             words_ = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
-            what = "rise of the validation loss by LEACE, less that by random subspaces"
+            what = "rise of the validation loss by LEACE, minus that by random subspaces"
             yield study_words.finding("erasure", "Erasure", words_, rise, "nats", what, label, ranks=True)

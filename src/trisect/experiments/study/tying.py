@@ -269,5 +269,5 @@ def _cost(one: Fewer, found: Sequence[Fewer], full: int | None) -> tuple[str, li
     beside = narrow_for(one, found)
     if against := less(one.loss, beside.loss) if beside else None:
         text += f", against narrower heads {words.spoken(against, 'nats')}"
-        values.append(Estimate(f"{one.name} less narrower heads", *against))
+        values.append(Estimate(f"{one.name} minus narrower heads", *against))
     return text, values

@@ -63,6 +63,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     )
 
 
+def _begun(said: str) -> str:
+    return said[:1].upper() + said[1:]
+
+
 def _joined(names: Sequence[str]) -> str:
     return ("; " if any("," in name for name in names) else ", ").join(names)
 
@@ -129,7 +133,8 @@ def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[LayerAverag
 
 
 def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
-    parts = ", ".join(f"{n.name} {spoken(n.mean.mean, n.mean.low, n.mean.high, one.signed)}" for n in one.numbers)
+    sizes = [(n.name, spoken(n.mean.mean, n.mean.low, n.mean.high, one.signed)) for n in one.numbers]
+    parts = ", ".join(size if name == one.label else f"{name} {size}" for name, size in sizes)
     said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}."
     compared = one.compared
     side = paired_words(None if compared is None else compared.data(), "model")
@@ -161,7 +166,7 @@ def _finding(one: PooledFinding, said: str, values: tuple[Estimate, ...], per: s
 def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Iterator[str]:
     facts = about.facts
     found = [one for one in findings(tables, about) if one.claim is None]
-    yield from map(str, found)
+    yield from (_begun(str(one)) for one in found)
     if not found:
         yield "No number stands among the findings of all of them; each model's own page has its own."
     if facts.units != MODELS:
@@ -196,7 +201,7 @@ def _numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
             layer_panel(title, bars, axis, True, "" if whole else "revision", units) for title, bars, units in panels
         )
         caption = f"{small_signs(facts)}." if whole else "Every revision in its order, with its own 95 % interval."
-        title = measure.replace("_", " ").capitalize()
+        title = _begun(found[0].label if len(found) == 1 else measure.replace("_", " "))
         key = component_key(every, "0")
         yield Figure(
             f"over-{words.slug(measure)}-{number}", f"Figure {number}", title, caption + cut(every, axis), drawn, key
@@ -208,7 +213,7 @@ def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Ta
     rows = [
         (
             one.label,
-            f"{p.first} less {p.second}",
+            f"{p.first} minus {p.second}",
             words.number(p.effect, True),
             _between(p),
             f"{p.p_holm:.2g}",
@@ -295,7 +300,7 @@ def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     if facts.units == MODELS:
         rows.append(("mean", *(words.number(n.mean.mean, one.signed) for one, n in columns)))
         rows.append(("95 %", *(ends_said(n.mean, one.signed) for one, n in columns)))
-    names = ("model", *(f"{one.label}: {n.name}" for one, n in columns))
+    names = ("model", *(one.label if n.name == one.label else f"{one.label}: {n.name}" for one, n in columns))
     turned = tuple(zip(names, *rows, strict=True))
     table = Table(tuple(turned[0]), tuple(turned[1:]), "Every model's numbers", wrap=False)
     return Section("Each model", (), (), (table,), blocks=(own,))

@@ -134,7 +134,7 @@ def small_signs(facts: UnitsFacts) -> str:
 
 def group_of_name(name: str) -> str:
     """What a number is drawn as: its component, or as what is none."""
-    return name if name in palette.GROUPS else "number"
+    return name if name in palette.GROUPS else "all"
 
 
 def last_name(model: str) -> str:
