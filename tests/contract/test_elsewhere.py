@@ -107,6 +107,21 @@ def test_norms_of_heads_that_cancel_keep_their_digits_elsewhere(ratio):
     torch.testing.assert_close(found.double(), exact[:, None].expand_as(found), rtol=rounding, atol=0.0)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", MEASURES)
+def test_on_an_accelerator_measures_are_those_of_a_cpu(name, tmp_path):
+    near, far = load(tinyhf.bert(), tinyhf.tokenizer()), load(tinyhf.bert().to("cuda"), tinyhf.tokenizer())
+    seen: list[Trace] = []
+    far.each(next(far.batches(TEXTS)), seen.append)
+    assert {trace.weights.device.type for trace in seen} == {"cuda"}
+    here, there = (
+        MEASURES[name](one, out=tmp_path / place, quiet=True).tables["measures"]["value"].to_numpy()
+        for place, one in (("near", near), ("far", far))
+    )
+    np.testing.assert_allclose(there, here, rtol=1e-3, atol=1e-5)
+
+
 def test_the_pretended_device_refuses_to_be_mixed_and_counts_what_leaves_it():
     with elsewhere() as mode:
         there = torch.arange(6.0, device=PLACE).view(2, 3)

@@ -264,6 +264,16 @@ def test_on_an_accelerator_a_recorded_graph_trains_as_eager_steps_do(runs):
     torch.testing.assert_close(eager.flat, replayed.flat, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("products", [None, torch.bfloat16])
+def test_on_an_accelerator_the_same_steps_have_the_same_bits(products):
+    one, other = (Trainer(CALM + ATTACKED, CORPUS, "cuda", products=products) for _ in range(2))
+    stepped(one, 10)
+    stepped(other, 10)
+    assert torch.equal(one.flat, other.flat)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     members=st.integers(1, 4),

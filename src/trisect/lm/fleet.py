@@ -20,6 +20,7 @@ from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.spec import Model
 from trisect.lm.attention import attend
+from trisect.lm.repeats import add_at
 
 COMPONENT_ROW = {"q": 0, "k": 1, "v": 2}
 Index = tuple[slice, ...]  # rows, or rows and columns, of a matrix; all of it where empty
@@ -222,12 +223,8 @@ def embedding_rows(table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"]) ->
 def add_rows(
     table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"], gradient: Float[Tensor, "F B T D"]
 ) -> Float[Tensor, "F V D"]:
-    """Add a gradient with respect to `embedding_rows` to a gradient of the tables, in place.
-
-    On a CPU in a fixed order. CUDA's `index_add_` has none where words repeat, so that last bits may differ from run to run on a
-    GPU; what it moves was not measured.
-    """
-    return table.index_add_(1, inputs.flatten(), gradient.flatten(1, 2))
+    """Add a gradient with respect to `embedding_rows` to a gradient of the tables, in place."""
+    return add_at(table, inputs.flatten(), gradient.flatten(1, 2))
 
 
 def embed(rows: Float[Tensor, "F B T D"], inputs: Int[Tensor, "B T"], drop: Dropout | None) -> Float[Tensor, "F B T D"]:

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.lm.loss import BLOCK, TALL, Gradients, Scores, blocks, scores_in_place
+from trisect.lm.repeats import add_at
 
 
 class NarrowDecoder:
@@ -15,8 +16,6 @@ class NarrowDecoder:
     With p = softmax(h Wᵀ + b): dh = (p W - W[y]) / N and dW = (pᵀ h - onehot(y)ᵀ h) / N. The products with p are narrow; the
     terms of the gold words, where most of a young model's gradient lies, are sums of few numbers in the precision of `h`
     (on a CPU an error of 1e-4 of the gradient instead of 2e-3). One product over all rows makes dW, so that it is rounded once.
-    On a CPU the same call gives the same bits; CUDA's `index_add_` adds in no fixed order where a word repeats, and bits were
-    not compared on a GPU.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -53,8 +52,8 @@ class NarrowDecoder:
                     dh[own, rows] = torch.bmm(p[:, rows], thin).to(h.dtype)
                 scaled = (h[own] / count).to(self.dtype)
                 dw[own] = torch.bmm(p.transpose(1, 2), scaled, out=self._room("dw", (size, *w.shape[1:]), w))
-            dw.index_add_(1, y, h, alpha=-1 / count)
-            db.index_add_(1, y, db.new_full((1, 1), -1.0).expand(members, count))
+            add_at(dw, y, h, -1 / count)
+            add_at(db, y, db.new_full((1, 1), -1.0).expand(members, count))
             dh.sub_(w[:, y])
         return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
 
