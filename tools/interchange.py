@@ -54,6 +54,14 @@ comes in two thirds of pairs, since the decoder's own words are still the base's
 own.)
 """
 
+LANGUAGE = """## Language models that a study trained, three seeds
+
+`trisect study wikitext2-small --corpus wikitext-2 --only freeze --sites v@1 --seeds 3 --out lm` trains them: five layers of five heads,
+width 100; MODEL are its baselines `lm/runs/baseline-…`. Each pair is a passage of WikiText-2 with four pairs of words (A B) in it and
+one of the As again; B is to follow. These models never say B: with so little training they do not look up what followed a word before,
+and no change below differs from 0. What q, k and v do in looking up cannot be read from a model that does not look up.
+"""
+
 EIGHT = """## Models that recall, eight seeds
 
 `trisect recall --data embedded --recipe embedded --seeds 4-11 --workers 0` trains them ([recall](../recall/README.md)); MODEL are its
@@ -126,7 +134,13 @@ def section(name: str) -> list[str]:
 def main() -> None:
     """Write the page for every folder that is there."""
     lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
-    for name, head in (("recall-eight", EIGHT), ("translation", TRANSLATION), ("translation-all", TOGETHER)):
+    several = {
+        "recall-eight": EIGHT,
+        "translation": TRANSLATION,
+        "translation-all": TOGETHER,
+        "language-models": LANGUAGE,
+    }
+    for name, head in several.items():
         lines += ["", *models_part(name, head)]
     (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
