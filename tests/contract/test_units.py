@@ -177,9 +177,9 @@ def test_components_are_compared_by_each_models_own_difference(whole):
     (table,) = said.tables
     assert table.columns == ("of", "difference", "mean", "95 %", "p, Holm", "reading")
     assert [row[1::4] for row in table.rows] == [
-        ("q less v", "q above v"),
-        ("q less k", "q above k"),
-        ("v less k", "alike"),
+        ("q minus v", "q above v"),
+        ("q minus k", "q above k"),
+        ("v minus k", "alike"),
     ]
     unranked = replace(about, facts=replace(about.facts, by_layer=(drawn._replace(margin=None),)))
     assert all(one.compared is None for one in units_page.findings(tables, unranked))
@@ -212,9 +212,13 @@ def test_a_mean_over_layers_is_known_by_its_measure_and_group_and_not_by_its_num
         next(s for s in units_page.page(tables, about).sections if s.title == title)
         for title in ("Over models", "Layer by layer", "Each model")
     )
-    assert [figure.title for figure in over.figures] == ["Other", "Said", "Mean drawn"]  # one number is no figure
+    assert [figure.title for figure in over.figures] == [
+        "Other",
+        "Said, pos",
+        "Number, shape, mean over layers",
+    ]  # one number is no figure
     assert layers.tables[0].rows[0][1] == "0.000"
-    assert "unedited: unedited" in [row[0] for row in each.tables[0].rows]
+    assert "unedited" in [row[0] for row in each.tables[0].rows]
 
 
 def test_ends_of_a_difference_have_their_signs_in_tables(whole):

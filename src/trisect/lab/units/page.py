@@ -18,12 +18,14 @@ from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.blocks import Bullets, Table
 from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.multiples import sentences
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet
 from trisect.report.subject import paired_words, spoken
 
 FEW_MODELS = 5
+FEW_SENTENCES = 3  # findings that are said in paragraphs; more are folded
 REFERENCES = (
     "Thibault Sellam et al. The MultiBERTs: BERT Reproductions for Robustness Analysis. ICLR 2022.",
     "Oskar van der Wal et al. PolyPythias: Stability and Outliers across Fifty Language Model Pre-Training Runs. ICLR 2025.",
@@ -45,7 +47,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
             "Over models" if whole else "Over revisions",
             tuple(_said(tables, about)),
             tuple(_numbers(tables, facts)),
-            tuple(_pairs(tables, facts)) if whole else (),
+            (*_in_words(tables, about), *(_pairs(tables, facts) if whole else ())),
         ),
         *_claims(tables, facts),
         *layer_sections(tables, facts),
@@ -163,10 +165,23 @@ def _finding(one: PooledFinding, said: str, values: tuple[Estimate, ...], per: s
     )
 
 
+def _found(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> list[Finding]:
+    return [one for one in findings(tables, about) if one.claim is None]
+
+
+def _in_words(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Iterator[Table]:
+    """Findings that are too many for paragraphs, as a table that is folded: the figures show their numbers."""
+    found = _found(tables, about)
+    whole = sentences([replace(one, title=_begun(one.title)) for one in found])
+    if whole is not None and len(found) > FEW_SENTENCES:
+        yield whole
+
+
 def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Iterator[str]:
     facts = about.facts
-    found = [one for one in findings(tables, about) if one.claim is None]
-    yield from (_begun(str(one)) for one in found)
+    found = _found(tables, about)
+    if len(found) <= FEW_SENTENCES:
+        yield from (_begun(str(one)) for one in found)
     if not found:
         yield "No number stands among the findings of all of them; each model's own page has its own."
     if facts.units != MODELS:
@@ -240,8 +255,16 @@ PanelBars = tuple[str, list[Bar], list[Bar]]  # title, numbers, and what they ar
 
 
 def _means(one: PooledFinding) -> list[PanelBars]:
-    bars = [Bar(group_of_name(n.name), n.name, n.mean.mean or 0.0, n.mean.low, n.mean.high) for n in one.numbers]
-    return [(one.label, bars, [Bar(group_of_name(n.name), n.name, e.mean or 0.0) for n in one.numbers for e in n.each])]
+    """Means with every model's number; what is of a component in one of several ways has a panel for each way."""
+    panels: dict[str, tuple[list[Bar], list[Bar]]] = {}
+    for n in one.numbers:
+        component, _, way = n.name.partition(", ")
+        split = bool(way) and component in palette.GROUPS
+        name, title = (component, f"{one.label}, {way}") if split else (n.name, one.label)
+        means, each = panels.setdefault(title, ([], []))
+        means.append(Bar(group_of_name(name), name, n.mean.mean or 0.0, n.mean.low, n.mean.high))
+        each.extend(Bar(group_of_name(name), name, e.mean or 0.0) for e in n.each)
+    return [(title, means, each) for title, (means, each) in panels.items()]
 
 
 def _course(one: PooledFinding, facts: UnitsFacts) -> list[PanelBars]:
