@@ -61,6 +61,9 @@ def ask(command: str, model: str, out: Path) -> Any:
         return trisect.profile(model, "embedded", labels=["position"], words=200, out=out, quiet=True)
     if command == "ablate":
         return trisect.ablate(model, LINES, how="resample", sites=["v@1", "k@2"], out=out, batch=2, quiet=True)
+    if command == "erase":
+        asked = {"labels": ["pos"], "limit": 10, "sites": ["v@1"], "draws": 1, "tokens": 300}
+        return trisect.erase(model, "embedded", out=out, batch=2, quiet=True, **asked)
     return getattr(trisect, command)(model, LINES, out=out, batch=2, quiet=True)
 
 
@@ -68,7 +71,7 @@ def tables(folder: Path) -> dict[str, pl.DataFrame]:
     return {path.stem: pl.read_parquet(path) for path in sorted((folder / "tables").glob("*.parquet"))}
 
 
-COMMANDS = {"norms": 4, "similarity": 3, "ablate": 4, "patch": 3, "profile": 1}
+COMMANDS = {"norms": 4, "similarity": 3, "ablate": 4, "erase": 3, "patch": 3, "profile": 1}
 
 
 @pytest.mark.usefixtures("often")

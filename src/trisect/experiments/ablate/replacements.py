@@ -89,7 +89,7 @@ def _means(
 
 def _borrowed(
     subject: Subject, read: TextsRead, addresses: Sequence[Address], batch: Batch, seed: int
-) -> dict[Address, Parts]:
+) -> Mapping[Address, Parts]:
     """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
     lender = MappedTensors[tuple[int, Address, int]]()
     for text in dict.fromkeys(text for text, _ in batch.rows):

@@ -139,7 +139,8 @@ def _own(part: Experiment[Any, Any], settings: CompareSettings, model: object) -
     """A part's settings for one model: what both share, and else its own defaults."""
     known = {one.name for one in fields(part.settings)}
     shared = {"source": ModelSource(model), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
-    shared |= {"corpus": settings.corpus, "split": settings.read.split, "reader": settings.read.reader}
+    if "pairs" not in known:  # of which a corpus would be another source
+        shared |= {"corpus": settings.corpus, "split": settings.read.split, "reader": settings.read.reader}
     shared |= {"limit": settings.read.limit, "pairs": settings.pairs, "task": settings.task}
     return part.settings(**{name: value for name, value in shared.items() if name in known})
 
