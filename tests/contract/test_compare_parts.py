@@ -131,6 +131,7 @@ def test_differences_over_heads_texts_and_pairs_have_paired_intervals(parts):
             assert (row["n"], row["per"]) == (drawn[0].units, unit)
     page = done.report.read_text(encoding="utf-8")
     assert "Heads are paired by layer and place." in page
+    assert all(f"More than random maps, {label}" in page for label in ("word", "pos", "previous"))
     assert "What a label is needed for" in page
     assert "nor have profiles" not in page
 

@@ -60,7 +60,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
 def _opening(found: Sequence[Finding], differences: pl.DataFrame, facts: CompareFacts) -> Section:
     """Every difference of means over layers as a small panel, and the sentences in a folded table."""
     first, second = words.called_apart(facts.models)
-    short = [replace(one, title=one.title.partition(",")[0].capitalize()) for one in found]
+    short = [replace(one, title=_begun(one.title.partition(", mean over layers")[0])) for one in found]
     caption = f"{second} minus {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals."
     drawn, in_words = small_multiples("compare-short", "What differs", caption, short), sentences(found)
     figures, tables = (drawn,) if drawn else (), (in_words,) if in_words else ()
