@@ -28,6 +28,9 @@ POOL, UNITS, GUARD, SERVED = (
 )
 COMPARE, COMPARED = "experiments/compare/run.py", "tests/unit/test_compare.py"
 TRANSLATION, TRANSLATED = "text/translations.py", "tests/unit/test_translations.py"
+KEPT, STORED = "lab/units/kept.py", "tests/unit/test_kept_units.py"
+SHARED, ATTACKERS = "hf/shared_passes.py", "tests/property/test_control_laws.py"
+IMAGES, RESTARTED = "tests/contract/test_images.py", "tests/unit/test_shared_passes.py tests/contract/test_restart.py"
 ANNOTATED = "tests/contract/test_annotate.py -k 'finished_corpus_is_not or anything_else'"
 
 
@@ -91,6 +94,19 @@ MUTANTS = (
     Mutant("lab/single_page.py", "    if not own:", "    if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
     Mutant("text/annotation_folder.py", "if body.get(key) != statement[key]]", "if False]", ANNOTATED),
     Mutant("text/annotation_folder.py", 'Folder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
+    Mutant(KEPT, "(mark and digest_file(path) != mark)", "False", f"{STORED} -k is_the_same"),
+    Mutant(KEPT, "kept[\"asked\"] == asked and ", "", f"{STORED} -k is_the_same"),
+    Mutant(KEPT, " and kept[\"made_on\"] == made_on", "", f"{STORED} -k is_the_same"),
+    Mutant(KEPT, "kept[\"weights\"] == weights()", "True", f"{STORED} -k is_the_same"),
+    Mutant(KEPT, "and there != experiment:", "and False:", f"{STORED} -k another_command"),
+    Mutant(SHARED, "if marked != mark_of_bits(first_tensor(whole)):", "if False:", RESTARTED),
+    Mutant(SHARED, "if not _near(made[-rows:], alone):", "if False:", RESTARTED),
+    Mutant("lm/classifier.py", "variance.detach() / (1 - weight.square().sum())", "variance.detach()", ATTACKERS),
+    Mutant("lm/classifier.py", "labelled / labelled.sum()", "labelled / labelled.numel()", ATTACKERS),
+    Mutant("lab/units/travel.py", "iter(()) if texts.articles is None else texts.articles()", "iter(())", f"{STORED} -k texts_come"),
+    Mutant("hf/rounding.py", "if is_traceable_wrapper_subclass(tensor):", "if False:", "tests/contract/test_quantised.py -k no_rows"),
+    Mutant("hf/images.py", "simplefilter(\"error\", Image.D", "simplefilter(\"ignore\", Image.D", f"{IMAGES} -k too_large"),
+    Mutant("experiments/study/work.py", "if self.task.kind == \"train\" else ()", "", f"{SURVIVORS} -k evaluation_that"),
     Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),
 )  # fmt: skip
 

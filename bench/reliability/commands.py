@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,7 @@ class Campaign:
         self.draw = random.Random(f"{seed}/{drawn}")
         self.notes, self.doing = place / "connections", place / "doing"
         self.aimed = aimed  # phases that every kill is aimed at, in their order; empty: every other one, at any phase
+        self.begun: Sequence[str] = ()  # folders of the run left in peace with which that of a copied command begins
         self.used = 0.0  # seconds of a processor by the last command that was run to its end
 
     def run(self, call: Call, out: Path, before: Callable[[], object] = lambda: None) -> tuple[int, str]:
@@ -240,12 +241,13 @@ class Campaign:
     def full(self, call: Call, way: str) -> bool:
         """The disk is full from one rename (or wait) on; false where the command has no more of them.
 
-        A command that goes on goes on in the same folder, with one write more each time, so that each call begins at another place.
+        A command that goes on goes on in the same folder, with one write more each time, so that each call begins at another place;
+        one that takes minutes is copied at each of its writes, as those that do not go on.
         """
         done, what = f"full at a {way}, all tried", f"full at a {way}"
         if self.counts.of(call.name, done):
             return False
-        if not call.resumes:
+        if call.copied or not call.resumes:
             self.each_write(call, way)
             self.counts.add(call.name, done)
             return False
@@ -260,18 +262,22 @@ class Campaign:
         return True
 
     def each_write(self, call: Call, way: str) -> None:
-        """Every rename (or wait) of a command that does not go on, in one run of it; some of what is left is called to its end."""
+        """Every rename (or wait) of a command, in one run of it; some of what is left is called to its end."""
         out, left = self.place / call.name / f"full-{way}", self.place / call.name / f"left-{way}"
         for folder in (out, left):
             shutil.rmtree(folder, ignore_errors=True)
         left.mkdir()
+        for name in self.begun if call.copied else ():
+            there = self.place / call.name / "peace" / name
+            shutil.copytree(there, out / name) if there.is_dir() else shutil.copy2(there, out / name)
         status, text = self.run(call, out, each_write(way, out, left))
         self.counts.expect(status == 0, f"{call.name}, copied at each {way}: {text[-400:]}")
         self.same(call, out, f"copied at each {way}")
         found = list(refusals(left))
         for one in found:
             self.refused(call, way, one)
-            self.counts.expect(not (of := mixed(one.folder)), f"{call.name}, full at {way} {one.number}: {of}")
+            of = [] if call.resumes or not one.folder.exists() else mixed(one.folder)
+            self.counts.expect(not of, f"{call.name}, full at {way} {one.number}: {of}")
         found = [one for one in found if one.folder.exists()]
         for one in found[:: max(1, len(found) // ENDED)]:
             self.whole(call, one.folder, f"after a full disk at {way} {one.number}")
@@ -361,6 +367,7 @@ def main() -> int:
     parser.add_argument("--no-disk", action="store_true", help="Leave out disks that fill up.")
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--aim", default="", help="Phases, with commas, as counts.json has them.")
+    parser.add_argument("--begun", default="", help="Parts of dissect that are there already, with commas.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--less", default="")
@@ -377,6 +384,7 @@ def main() -> int:
         (place / "prepared").write_text("")
     os.environ["PYTHONPATH"] = f"{guard}:{os.environ.get('PYTHONPATH', '')}"  # of workers, which note connections too
     campaign, end = Campaign(place, wanted.seed, wanted.aim.split(",")), time.monotonic() + 60 * wanted.minutes
+    campaign.begun = tuple(filter(None, wanted.begun.split(",")))
     only, less = (set(filter(None, text.split(","))) for text in (wanted.only, wanted.less))
     chosen = [call for call in calls(place) if (not only or call.name in only) and call.name not in less]
     for call in chosen:

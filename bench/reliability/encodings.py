@@ -18,15 +18,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from prepared import TRISECT, Call, calls, others, prepare
+from prepared import TRISECT, Call, calls, others, prepare, small_roles
 
-from trisect.core.methods import Interchange, Rewind
-from trisect.core.site import Site
-from trisect.core.spec import Design, Text, plain
-from trisect.experiments.study.planted_presets import ROLES
+from trisect.core.spec import plain
 
 CONTROL = ("\x00", "\x01", "\x1b", "\ufffe", "\x7f", "\u202e")
 LOCALE = ("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "LC_ALL", "LANG")
@@ -94,17 +90,6 @@ def wrong_with(way: str, status: int, said: str, out: Path) -> str:
     if status != 0:
         return f"status {status}: {said[-500:]}"
     return f"not XML: {found[:3]}" if out.exists() and (found := unshown(out)) else ""
-
-
-def small_roles() -> Design:
-    """The study of planted roles at the smallest size that has donors: one seed, one epoch, one site interchanged."""
-    site = (Site.parse("v@1"),)
-    first = ROLES[0]
-    less = {"attack": None, "control": None, "tie": None, "probe": None, "erase": None, "ablate": None, "freeze": None}
-    text = Text("roles", train_tokens=7_680, valid_tokens=1_200)
-    training = replace(first.training, epochs=1)
-    own = {"rewind": Rewind(site, points=2, midstage=False), "interchange": Interchange(site, pairs=50)}
-    return replace(first, seeds=(1,), text=text, training=training, **own, **less)
 
 
 def every(place: Path) -> list[Call]:

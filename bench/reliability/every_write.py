@@ -55,7 +55,7 @@ def _copied(number: int, out: Path, left: Path) -> bool:
     kept, before = left / f"{number}", left / f"{number}.before"
     sys.stdout.flush()
     sys.stderr.flush()
-    shutil.copytree(out, before, symlinks=True)
+    shutil.copytree(out, before, symlinks=True, copy_function=_second_name)
     child = os.fork()
     if child == 0:
         file = os.open(left / f"{number}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -71,11 +71,16 @@ def _copied(number: int, out: Path, left: Path) -> bool:
         os.kill(child, 9)
         os.waitpid(child, 0)
     if out.exists():  # else the copy has made it, and removed it again
-        shutil.copytree(out, kept, symlinks=True)
+        shutil.copytree(out, kept, symlinks=True, copy_function=_second_name)
     _put_back(before, out)
     said = (left / f"{number}.said").read_text(errors="replace")
     (left / f"{number}.json").write_text(json.dumps([number, -9 if status is None else status, said]))
     return False
+
+
+def _second_name(source: str, target: str, **_: object) -> None:
+    """Files are replaced, never changed: a second name keeps them, with the number and the time that jobs know them by."""
+    os.link(source, target, follow_symlinks=False)
 
 
 def _put_back(before: Path, out: Path) -> None:

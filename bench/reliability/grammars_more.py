@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from grammars import KINDS, NASTY, VALUES, as_json, copied, hurt, hurt_one, replaced, words
+from grammars_newest import NEWEST
 from prepared import RECALL, TRANSLATION, some
 
 from trisect.core.files import write_json
@@ -151,4 +152,4 @@ MORE: dict[str, Callable[[random.Random, Path, Path], list[str]]] = {
     "bitexts": bitext, "birth places": birth_places, "recipes": recipe, "several models": several, "runs": run,
     "annotations": annotation, "requests": request, "pairs": pairs,
 }  # fmt: skip
-ALL = {**KINDS, **MORE}
+ALL = {**KINDS, **MORE, **NEWEST}

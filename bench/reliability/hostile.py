@@ -63,6 +63,17 @@ def _state(path: Path) -> None:
         raise SystemExit(2) from None
 
 
+def _not_json(code: int, said: str) -> str:
+    """What is wrong with a reply as JSON; empty where nothing is."""
+    if code:
+        return f"refused, with a reply: {said[:200]!r}" if said.strip() else ""
+    try:
+        json.loads(said, parse_constant=lambda word: (_ for _ in ()).throw(ValueError(word)))
+    except ValueError as error:
+        return f"no JSON ({error}): {said[:200]!r}"
+    return ""
+
+
 def one(number: int, seed: int, work: Path, main: Any, runner: Any) -> dict[str, Any]:
     """Make input `number`, give it to its command, and say what came of it."""
     from grammars_more import ALL, STATE
@@ -98,11 +109,14 @@ def one(number: int, seed: int, work: Path, main: Any, runner: Any) -> dict[str,
     told = code == 0 or "Usage:" in said or (len(lines) >= 3 and "trisect: " in said and lines[-1].startswith("  "))
     if not told:
         what = what or f"a message that does not say what to do: {said[:200]!r}"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if "--json" in words and not what:
+        what = _not_json(code, result.stdout)
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) // 1024
     if peak > MEGABYTES:
         what = what or f"held {peak} MB"
     shutil.rmtree(place, ignore_errors=True)
-    return {"kind": kind, "code": code, "what": what, "words": words, "seconds": time.monotonic() - began, "peak": peak}
+    found = {"kind": kind, "code": code, "what": what, "words": words, "said": said[-300:]}
+    return found | {"seconds": time.monotonic() - began, "peak": peak}
 
 
 def child(first: int, last: int, seed: int, work: Path) -> None:
@@ -147,7 +161,8 @@ def main() -> None:
         return
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
-        subprocess.run([sys.executable, Path(__file__).with_name("grammars.py"), Path(place) / TINY_MODEL], check=True)
+        for script in ("grammars.py", "grammars_newest.py"):  # what they read is made
+            subprocess.run([sys.executable, Path(__file__).with_name(script), Path(place) / TINY_MODEL], check=True)
         first = 0
         while first < asked.inputs:
             last = min(first + 100, asked.inputs)

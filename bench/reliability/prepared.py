@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trisect.core.spec import Design
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,7 +24,8 @@ RECALL = {"layers": 1, "width": 16, "heads": 2, "pretraining_epochs": 1, "epochs
 class Call(NamedTuple):
     """A command: its name here, and what does it into a folder; `words` are those of a command line, without --out.
 
-    `ending` is the share of kills after which it is called to its end.
+    `ending` is the share of kills after which it is called to its end; `copied` says of one that goes on, but takes a minute
+    and more, that its writes are tried in one run of it, by copies of the process.
     """
 
     name: str
@@ -30,6 +34,7 @@ class Call(NamedTuple):
     workers: bool = False
     ending: float = 0.3
     words: Sequence[str] = ()
+    copied: bool = False
 
 
 def _line(words: list[str], out: Path) -> None:
@@ -64,6 +69,22 @@ def _dissect(out: Path) -> None:
 def some(settings: dict[str, int]) -> list[str]:
     """Settings of a recipe as options."""
     return [f"--set={name}={value}" for name, value in settings.items()]
+
+
+def small_roles() -> Design:
+    """The study of planted roles at the smallest size that has donors: one seed, one epoch, one site interchanged."""
+    from trisect.core.methods import Interchange, Rewind
+    from trisect.core.site import Site
+    from trisect.core.spec import Text
+    from trisect.experiments.study.planted_presets import ROLES
+
+    site = (Site.parse("v@1"),)
+    first = ROLES[0]
+    less = {"attack": None, "control": None, "tie": None, "probe": None, "erase": None, "ablate": None, "freeze": None}
+    text = Text("roles", train_tokens=7_680, valid_tokens=1_200)
+    training = replace(first.training, epochs=1)
+    own = {"rewind": Rewind(site, points=2, midstage=False), "interchange": Interchange(site, pairs=50)}
+    return replace(first, seeds=(1,), text=text, training=training, **own, **less)
 
 
 def calls(place: Path) -> list[Call]:
@@ -110,7 +131,7 @@ def calls(place: Path) -> list[Call]:
         of("study, workers", ["study", study, "--workers", "2"], True, True),
         of("translate-train", ["translate-train", "--seeds", "1,", "--workers", "0", *some(TRANSLATION)], True),
         of("recall", ["recall", "--seeds", "1,", "--workers", "0", *some(RECALL)], True),
-        Call("dissect", _dissect, resumes=True, ending=0.1),
+        Call("dissect", _dissect, resumes=True, ending=0.1, copied=True),
     ]  # fmt: skip
 
 

@@ -130,6 +130,18 @@ def test_what_cannot_be_read_says_why(subject, folder, picture, tmp_path):
         subject.read()
 
 
+def test_an_image_too_large_to_open_is_refused_before_it_fills_the_memory(subject, picture, monkeypatch):
+    with monkeypatch.context() as less:
+        less.setattr(Image, "MAX_IMAGE_PIXELS", 599)  # of 600
+        with pytest.raises(ModelError) as caught:
+            subject.read("w1", images=picture)
+    given, known, todo = str(caught.value).split("\n  ")
+    assert given == f"The image '{picture}' cannot be opened."
+    assert known.startswith("DecompressionBombWarning: Image size (600 pixels) exceeds limit of 599 pixels")
+    assert todo == "Give an image file, such as PNG or JPEG."
+    assert subject.read("w1", images=picture).traces
+
+
 def test_inputs_of_another_kind_say_how_to_measure_with_them(subject, folder, picture):
     made = tf.AutoProcessor.from_pretrained(folder)(text="<image> w1", images=Image.open(picture), return_tensors="pt")
     with pytest.raises(ModelError, match=r"or load it with these as an example: load\(model, inputs=...\)"):

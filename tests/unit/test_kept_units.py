@@ -19,6 +19,7 @@ from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.fields import Setting
 from trisect.core.finding import Estimate, Finding
+from trisect.core.machine import Machine
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
@@ -357,6 +358,10 @@ def test_losses_of_jobs_are_for_workers(tmp_path):
         "  Add --workers 2, say, or leave it out."
     )
     assert not measured
+    for without in ({"workers": 0}, {"engine": "here"}):
+        with pytest.raises(SpecError) as here:
+            Machine(losses=5, **without)
+        assert str(here.value) == str(caught.value)
     for given in (ModelWorkers(2, losses=5), ModelWorkers(engine="ray", losses=5), ModelWorkers()):
         assert given.machine(True).losses == given.losses
 

@@ -20,8 +20,11 @@ from trisect.core.subject import Batch, Texts
 from trisect.core.tables import SIGNED, frame, read_table, write_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
+from trisect.experiments.study.tasks import Task
+from trisect.experiments.study.work import StudyWork
 from trisect.hf.fetch import Options, fetch
 from trisect.hf.load import load
+from trisect.lab.folder import Folder
 
 CODE = """
 import pathlib
@@ -158,6 +161,17 @@ def test_bytes_are_on_the_disk_before_a_file_has_its_name(tmp_path, monkeypatch)
     assert flushed == [(5, False)]
     replace_file(path, lambda scratch: scratch.write_bytes(b"1"), durable=False)
     assert len(flushed) == 1
+
+
+@pytest.mark.parametrize(("kind", "left"), [("train", []), ("rewind", ["one.json"])])
+def test_an_evaluation_that_sends_its_runs_files_leaves_the_others_there(tmp_path, kind, left):
+    folder, run = Folder(tmp_path), "baseline-s1"
+    write_json(folder.evaluations(run) / "one.json", {})
+    work = StudyWork(Task(kind, (run,)), folder, {}, "cpu", "float32", set(), None, print)  # pyright: ignore[reportArgumentType]
+    name = folder.run(run).relative_to(tmp_path).as_posix()
+    work.land({name: b"{}"})
+    assert folder.run(run).read_bytes() == b"{}"
+    assert [path.name for path in folder.evaluations(run).glob("*")] == left
 
 
 def test_every_mutant_changes_a_line_that_is_there_once_and_names_tests_that_are_there():

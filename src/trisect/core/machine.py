@@ -11,6 +11,7 @@ from trisect.core.errors import unknown
 from trisect.core.typecheck import need, settle, shortened, whole
 
 PRECISIONS = ("float32", "bfloat16")
+LOSSES = 3  # times that one job is lost with its worker before it is given up
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Machine:
     address: str | None = None
     per_gpu: int | None = None
     scratch: str | None = None
-    losses: int = 3
+    losses: int = LOSSES
     fleet: int | None = None
 
     def __post_init__(self) -> None:
@@ -81,6 +82,13 @@ class Machine:
             given = f"--engine {self.engine} and --workers {self.workers} were both given."
             known = "The engine here has no workers, and the others have at least one."
             need((self.engine == "here") == (self.workers == 0), given, known, "Leave one of them out.")
+        if self.losses != LOSSES:
+            given, away = (
+                f"--losses {self.losses} was given without workers.",
+                self.engine != "here" and self.workers != 0,
+            )
+            known = "It says how often a job may be lost with its worker, and in this process there is none."
+            need(away, given, known, "Add --workers 2, say, or leave it out.")
 
     def cores(self) -> int:
         """How many processor cores this process may use."""

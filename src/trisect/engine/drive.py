@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, assert_never
 
 from trisect.core.errors import StudyError
+from trisect.core.machine import LOSSES
 from trisect.engine.jobs import JobFunction, statement
 from trisect.engine.protocol import Done, Engine, Event, Failed, Files, Job, Lost, Ref, Said
 
-LOSSES = 3  # times that one job is lost with its worker before it is given up
 PATIENCE = 1.0  # seconds that one call waits for events
 
 

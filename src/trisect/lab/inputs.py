@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from trisect.core.bounds import FLEET, TRAINING
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
 from trisect.core.fields import Setting
-from trisect.core.machine import Machine
+from trisect.core.machine import LOSSES, Machine
 from trisect.core.site import Site
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
@@ -242,7 +242,6 @@ ScratchPlace = Annotated[
     str,
     Setting("A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"),
 ]
-LOSSES = 3
 LossLimit = Annotated[int, Setting("How often a job may be lost with its worker before it is given up.", low=1)]
 
 
@@ -322,10 +321,6 @@ class ModelWorkers:
 
     def machine(self, quiet: bool, device: str = "auto") -> Machine:
         """The same as a Machine; raises SpecError for options of workers where there are none."""
-        if self.losses != LOSSES and not self.away:
-            known = "It says how often a job may be lost with its worker, and in this process there is none."
-            given = f"--losses {self.losses} was given without workers."
-            raise SpecError(given, known, "Add --workers 2, say, or leave it out.")
         here = None if self.away or self.workers == 0 or self.engine else "here"
         return Machine(
             device,

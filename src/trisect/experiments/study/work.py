@@ -91,8 +91,11 @@ class StudyWork:
         return [checkpoint] if checkpoint.exists() else []
 
     def land(self, files: Files) -> None:
-        """Put files into the study's folder; evaluations of a run that is trained again belonged to its old weights."""
-        for run in self.task.runs:
+        """Put files into the study's folder; evaluations of a run that is trained again belonged to its old weights.
+
+        An evaluation may send home its run's files as well, where the disk gives them other numbers: they are the same.
+        """
+        for run in self.task.runs if self.task.kind == "train" else ():
             if self._name(self.folder.run(run)) in files:
                 shutil.rmtree(self.folder.evaluations(run), ignore_errors=True)
         land(files, self.folder.path, ORDER)
