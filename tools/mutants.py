@@ -29,7 +29,7 @@ POOL, UNITS, GUARD, SERVED = (
 COMPARE, COMPARED = "experiments/compare/run.py", "tests/unit/test_compare.py"
 TRANSLATION, TRANSLATED = "text/translations.py", "tests/unit/test_translations.py"
 KEPT, STORED = "lab/units/kept.py", "tests/unit/test_kept_units.py"
-SHARED, ATTACKERS = "hf/shared_passes.py", "tests/property/test_control_laws.py"
+SHARED, ATTACKERS = "hf/shared_passes.py", "tests/property/test_accelerated_laws.py -k mask"
 IMAGES, RESTARTED = "tests/contract/test_images.py", "tests/unit/test_shared_passes.py tests/contract/test_restart.py"
 ANNOTATED = "tests/contract/test_annotate.py -k 'finished_corpus_is_not or anything_else'"
 
@@ -95,9 +95,9 @@ MUTANTS = (
     Mutant("text/annotation_folder.py", "if body.get(key) != statement[key]]", "if False]", ANNOTATED),
     Mutant("text/annotation_folder.py", 'Folder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
     Mutant(KEPT, "(mark and digest_file(path) != mark)", "False", f"{STORED} -k is_the_same"),
-    Mutant(KEPT, "kept[\"asked\"] == asked and ", "", f"{STORED} -k is_the_same"),
-    Mutant(KEPT, " and kept[\"made_on\"] == made_on", "", f"{STORED} -k is_the_same"),
-    Mutant(KEPT, "kept[\"weights\"] == weights()", "True", f"{STORED} -k is_the_same"),
+    Mutant(KEPT, "kept[\"asked\"] == asked and ", "", f"{STORED} -k one_question"),
+    Mutant(KEPT, " and kept[\"made_on\"] == made_on", "", f"{STORED} -k one_question"),
+    Mutant(KEPT, "kept[\"weights\"] == weights()", "True", f"{STORED} -k one_question"),
     Mutant(KEPT, "and there != experiment:", "and False:", f"{STORED} -k another_command"),
     Mutant(SHARED, "if marked != mark_of_bits(first_tensor(whole)):", "if False:", RESTARTED),
     Mutant(SHARED, "if not _near(made[-rows:], alone):", "if False:", RESTARTED),

@@ -18,6 +18,7 @@ import trisect
 from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.fields import Setting
+from trisect.core.files import digest_file, write_json
 from trisect.core.finding import Estimate, Finding
 from trisect.core.machine import Machine
 from trisect.core.subject import Texts
@@ -32,7 +33,7 @@ from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
 from trisect.lab.units import travel
 from trisect.lab.units.jobs import AskedUnit, UnitWork
-from trisect.lab.units.kept import ABOUT, KEPT, UnitStore
+from trisect.lab.units.kept import ABOUT, KEPT, UNIT, UnitStore
 from trisect.report.sheet import Document
 
 HERE = __name__
@@ -235,6 +236,21 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
     weigh(settings, out)
     assert measured == again
     assert not (out / KEPT).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "there"), [("", True), ("asked", False), ("made_on", False), ("weights", False), ("files", False)]
+)
+def test_what_is_kept_is_of_one_question_one_processor_and_one_models_weights(tmp_path, name, there):
+    store = UnitStore.open(tmp_path, "stones")
+    unit = {"asked": "a", "weights": "w", "made_on": "m", "subject": "s", "fingerprint": "f", "family": None}
+    unit |= {"packages": [], "page": "", "files": {"x": digest_file(Path(__file__))}}
+    unit |= {name: {"x": "other"} if name == "files" else "other"} if name else {}
+    with store.filling("key") as place:
+        (place / "x").write_bytes(Path(__file__).read_bytes())
+        write_json(place / UNIT, unit)
+    assert store.has("key", "a", "m", lambda: "w") is there
+    assert store.place("key").exists() is there
 
 
 @pytest.mark.parametrize("change", ["none", "files of a checkpoint", "an adapter"])

@@ -228,6 +228,17 @@ def test_a_tokenizer_that_is_none(model, text):
     assert "tokenizer" in refused(model).given
 
 
+@pytest.mark.parametrize("length", [[24], "24", {}, True])
+def test_a_tokenizer_of_no_length(model, length):
+    place = model / "tokenizer_config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"model_max_length": length}))
+    with pytest.raises(ModelError) as error:
+        trisect.load(model)
+    assert error.value.given == f"model_max_length of {model} is {length!r}."
+    assert error.value.known == "It is a number of tokens."
+    assert error.value.todo == "Correct tokenizer_config.json, or save the tokenizer again beside the model."
+
+
 def test_a_tokenizer_that_fails_at_a_text(model):
     _vocabulary(model, lambda words: {})
     error = refused(model)

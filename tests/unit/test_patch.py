@@ -146,6 +146,20 @@ def test_pairs_come_from_one_place(gpt2, tmp_path):
     refused(
         call(base="w1 w2", donor="w3 w4", positions="3"), "Position 3 was named.", "The shortest text has 2 tokens."
     )
+    without = (
+        "--count 3 was given without --task.",
+        "of pairs that are given each is read",
+        "Leave it out, or give --task.",
+    )
+    refused(call(base="w1", donor="w2", count=3), *without)
+    for name, value in {"split": "test", "reader": "plain"}.items():
+        given = f"--{name} {value} was given without --corpus."
+        refused(
+            call(task="induction", **{name: value}),
+            given,
+            "It says how a text is read.",
+            "--task induction --corpus CORPUS",
+        )
     refused(call(task="recall"), "The task 'recall' was asked for", "recall.json")
     refused(call(task="translation"), "The task 'translation' was asked for", "encoder-decoders", "--pairs")
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from trisect.core.errors import ModelError, unknown
 from trisect.core.steps import began
+from trisect.core.typecheck import shortened
 from trisect.hf.given_files import INDEX, check_files, check_sizes
 from trisect.hf.refusal import check_finite, not_loaded, saying
 from trisect.hf.room import LOADING, room
@@ -246,7 +247,7 @@ def _tokenizer(name: str, known: dict[str, Any]) -> Any:
     if Path(name).is_dir() and not any((Path(name) / file).exists() for file in (*TOKENIZERS, "tokenizer_config.json")):
         return None
     try:
-        return transformers.AutoTokenizer.from_pretrained(name, **known)
+        found = transformers.AutoTokenizer.from_pretrained(name, **known)
     except (PermissionError, MemoryError):
         raise
     except Exception as error:  # vision and speech models have none, and each kind says so in its own way
@@ -255,6 +256,11 @@ def _tokenizer(name: str, known: dict[str, Any]) -> Any:
             todo = "Save the tokenizer again beside the model."
             raise ModelError(f"The tokenizer of {name} cannot be read: {', '.join(there)}.", said, todo) from error
         return None
+    longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
+    if longest is not None and type(longest) not in (int, float):
+        todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
+        raise ModelError(f"model_max_length of {name} is {shortened(longest)}.", "It is a number of tokens.", todo)
+    return found
 
 
 def _method(stated: Any) -> object:

@@ -19,6 +19,7 @@ from trisect.text.readers import HELP
 TASKS = ("bindings", "induction", "recall", "translation")
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
+COUNT, SPLIT = 100, "valid"  # unless others are asked for
 SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
 
 
@@ -82,9 +83,9 @@ class PatchSettings:
         ]
         | None
     ) = None
-    split: Annotated[str, Setting("Of that text: train, valid or test.", choices=SPLITS, metavar="SPLIT")] = "valid"
+    split: Annotated[str, Setting("Of that text: train, valid or test.", choices=SPLITS, metavar="SPLIT")] = SPLIT
     reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
-    count: Annotated[int, Setting("Pairs that a task makes.", low=1, high=RESAMPLES)] = 100
+    count: Annotated[int, Setting("Pairs that a task makes.", low=1, high=RESAMPLES)] = COUNT
     per: Annotated[
         str,
         Setting(
@@ -145,9 +146,22 @@ def _check_pairs(settings: PatchSettings) -> None:
     if settings.corpus is not None and settings.task != "induction":
         known = "A text is what the pairs of the task induction are made of."
         raise SpecError(f"--corpus {settings.corpus} was given.", known, "Leave it out, or give --task induction.")
+    _check_used(settings)
     if single and (settings.base is None or settings.donor is None):
         missing = "base" if settings.base is None else "donor"
         raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
+
+
+def _check_used(settings: PatchSettings) -> None:
+    """Raise SpecError for options of a task, or of its text, where there is none."""
+    if settings.count != COUNT and settings.task is None:
+        known = "So many pairs a task makes; of pairs that are given each is read."
+        raise SpecError(f"--count {settings.count} was given without --task.", known, "Leave it out, or give --task.")
+    of = {"split": settings.split if settings.split != SPLIT else None, "reader": settings.reader}
+    name = next((name for name, value in of.items() if value is not None), None)
+    if name is not None and settings.corpus is None:
+        given = f"--{name} {of[name]} was given without --corpus."
+        raise SpecError(given, "It says how a text is read.", "Leave it out, or give --task induction --corpus CORPUS.")
 
 
 def _texts_as_models(given: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.subject import Parts, Shape, Writer
 from trisect.core.trace import Address
+from trisect.hf.batches import BOUNDLESS
 from trisect.hf.load import Pretrained, load
 from trisect.hf.small.gpt import ids_of
 from trisect.measure.ablation import Means
@@ -75,7 +76,7 @@ class Answerer:
     @property
     def block(self) -> int:
         """Characters that it reads at once."""
-        return int(self.subject.tokenizer.model_max_length)
+        return int(min(BOUNDLESS, self.subject.tokenizer.model_max_length))
 
     def unknown(self, text: str) -> tuple[str, ...]:
         """The characters of a text that the model has no token for, each as often as it stands there."""
