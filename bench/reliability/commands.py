@@ -36,9 +36,7 @@ from prepared import Call, calls, others, prepare
 from trisect.core.tables import read_table
 from trisect.lab.whole_run import MANIFEST, check_run, has_run, landing
 
-ENDED = (
-    4  # of the folders that full disks left behind at the writes of one command, about so many are called to their end
-)
+ENDED = 4  # of the folders that full disks left behind, about so many of a command and way are called to their end
 GUARD = """
 import socket
 def _refused(*given):
