@@ -1,4 +1,4 @@
-"""Tensors of all layers kept on disk, in a temporary file that is mapped into memory: of what is not used memory can be taken back."""
+"""Tensors of all layers kept on disk, in a temporary file that is mapped into memory: the system may have back the memory of what is not used."""
 
 from __future__ import annotations
 
