@@ -1,4 +1,4 @@
-"""Tensors of all layers kept on disk, in a temporary file that is mapped into memory: the system may have back the memory of what is not used."""
+"""Tensors of all layers in a temporary file that is mapped into memory, so that the system can free what is not in use."""
 
 from __future__ import annotations
 
