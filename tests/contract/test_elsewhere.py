@@ -15,6 +15,7 @@ from trisect.experiments.norms import run
 from trisect.hf.load import Pretrained, load
 from trisect.measure.norms import summed
 from trisect.measure.running_sums import LayerTally, PooledTally
+from trisect.measure.sums import Ranks, Sums
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -90,6 +91,37 @@ def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
                 assert int(a.counts.sum()) == int(b.counts.sum())
                 np.testing.assert_allclose(found.value, want.value, atol=0.02)  # a number at an edge may change bins
             assert sum(int(b.counts.sum()) for b in other.cancel.ranks) > 100
+
+
+def test_tallies_over_layers_on_two_devices_are_those_of_one():
+    """A device map puts layers on several: what is pooled over them is counted where the first of it lies."""
+    subject = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+    texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
+    batch = next(subject.batches(texts))
+    counted = run._count(subject, Texts("four", lambda: iter(texts)), 4)
+    whose = run._whose(batch, "plain", torch.arange(4), counted, causal=True)
+    traces: list[Trace] = []
+    subject.each(batch, traces.append)
+    alone, both = PooledTally(), PooledTally()
+    alone.add_frequency([LayerTally(t.heads, "attention").add(t, whose, alone) for t in traces], whose)
+    with elsewhere():
+        for _ in range(2):  # the second time their bins are fixed
+            first, second = (LayerTally(t.heads, "attention") for t in traces)
+            seen = first.add(traces[0], whose, both), second.add(moved(traces[1]), whose.on(PLACE), both)
+            both.add_frequency(list(seen), whose.on(PLACE))
+            for pooled in (alone, both):
+                _ = [ranks.estimate() for ranks in _pooled(pooled)]
+        for one, other in zip(_pooled(alone), _pooled(both), strict=True):
+            assert 2 * int(one.counts.sum()) == int(other.counts.sum())
+            np.testing.assert_allclose(other.estimate().value, one.estimate().value, atol=0.02)
+        sums = Sums(4, 1)
+        for values in (torch.ones(2, 1), torch.ones(2, 1, device=PLACE)):
+            sums.add(torch.arange(2, device=values.device), values)
+        assert sums.rows[:, 0].tolist() == [2.0, 2.0, 0.0, 0.0]
+
+
+def _pooled(tally: PooledTally) -> list[Ranks]:
+    return [*tally.cancel.ranks, *tally.frequency.values(), *tally.words.values(), *tally.within.values()]
 
 
 @pytest.mark.parametrize("ratio", [1e-1, 1e-3, 1e-5])

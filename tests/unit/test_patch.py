@@ -307,7 +307,10 @@ def sentences(*texts):
 
 @pytest.mark.parametrize("between", BETWEEN)
 def test_pairs_of_induction_ask_what_came_after_a_word_and_are_a_function_of_the_seed(between):
-    pairs = draw_induction(InductionWords(TWELVE, (tuple("abcdefghijklmno"),)), 20, 3, between)
+    letters = tuple("abcdefghijklmno")
+    ids = ids_of({*TWELVE})
+    usable = InductionWords(dict(zip(TWELVE, (row[0] for row in ids(TWELVE)), strict=True)), (letters,))
+    pairs = draw_induction(ids, usable, 20, 3, between)
     for pair in pairs:
         base, donor = (str(text).split() for text in (pair.base, pair.donor))
         assert len(base) == len(donor) == 4 * (between + 2) + between + 1
@@ -324,8 +327,8 @@ def test_pairs_of_induction_ask_what_came_after_a_word_and_are_a_function_of_the
         own = dict(zip(("base", "q", "donor", "k", "v"), (*after, base[place[0]], donor[place[1]]), strict=True))
         assert {name: pair.answers[name].strip() for name in own} == own
         assert len({own[name] for name in ("base", "q", "k", "v")}) == 4
-    words = InductionWords(TWELVE, ())
-    assert draw_induction(words, 9, 1) == draw_induction(words, 9, 1) != draw_induction(words, 9, 2)
+    words = usable._replace(passages=())
+    assert draw_induction(ids, words, 9, 1) == draw_induction(ids, words, 9, 1) != draw_induction(ids, words, 9, 2)
 
 
 def test_induction_takes_its_words_from_the_text_that_is_named():
@@ -341,8 +344,63 @@ def test_induction_says_why_a_text_or_a_tokenizer_does_not_do(gpt2, tmp_path):
     short = sentences(*TWELVE)
     refused(lambda: induction_words(ids_of({*TWELVE}), short), few, "sentences has 0 runs of 15 words")
     refused(lambda: trisect.patch(gpt2, task="induction", out=tmp_path / "out", quiet=True), few, "0 of")
+    numbered = sentences(" ".join(f"w{i}" for i in range(20)))
+    none = "0 of 0 words of letters alone (two or more), which alone were tried,"
+    refused(lambda: induction_words(ids_of(set()), numbered), few, none, "1 runs of 15 words", "--pairs")
+    bare = BindingTemplate("bare", "", " {key} {value}", " {key}", (), ())
+    assert single_tokens(ids_of(set()), bare, "key") == single_tokens(ids_of(set()), bare, "value") == ()
     asked = lambda: trisect.patch(gpt2, task="bindings", corpus="embedded", out=tmp_path / "out", quiet=True)  # noqa: E731
     refused(asked, "--corpus embedded was given.", "task induction", "Leave it out, or give --task induction.")
+
+
+def pieces_of(words, lower=False):
+    """A tokenizer that begins a word with the longest one that it knows, and goes on with what is left of it."""
+    numbers = {}
+
+    def cut(word):
+        known = next((word[:n] for n in range(len(word), 1, -1) if word[:n] in words), word[:1])
+        return [known, *(cut(word[len(known) :]) if word[len(known) :] else ())]
+
+    def ids(texts):
+        rows = [[p for word in (text.lower() if lower else text).split() for p in cut(word)] for text in texts]
+        return [[numbers.setdefault(piece, len(numbers)) for piece in row] for row in rows]
+
+    return ids
+
+
+def test_no_token_of_a_pair_of_induction_stands_in_its_passage_as_a_piece_of_a_word():
+    ids = pieces_of({*TWELVE})
+    texts = sentences(*(f"{' '.join(TWELVE)} {a}{b} x y z ." for a in TWELVE for b in TWELVE))
+    usable = induction_words(ids, texts)
+    joined = ("sunsun", *"abcdefghijklmn")
+    pairs = draw_induction(ids, usable._replace(passages=(joined,)), 30, 0)
+    assert all("sunsun" in str(pair.base) for pair in pairs)
+    for pair in pairs:
+        for text in (str(pair.base), str(pair.donor)):
+            row, last = ids([text])[0], ids([text.split()[-1]])[0][0]
+            assert (row.count(last), row[-1]) == (2, last)
+            own = [ids([word])[0][0] for word in text.split() if word in TWELVE]
+            assert sorted(token for token in row if token in own) == sorted(own)
+    every = tuple(f"{word}{word}" for word in TWELVE) + tuple("abc")
+    among = draw_induction(ids, usable._replace(passages=(every,)), 3, 0)  # then they stand among other words
+    assert all(set(str(pair.base).split()) <= {*TWELVE} for pair in among)
+    twice = lambda texts: [(*row, *row) for row in ids(texts)]  # noqa: E731
+    refused(
+        lambda: draw_induction(twice, usable, 3, 0),
+        "cannot distinguish the texts of the task 'induction'",
+        "tries",
+        "--pairs",
+    )
+
+
+def test_induction_keeps_the_case_of_a_text_and_takes_words_once_that_a_tokenizer_takes_for_one():
+    said = "Ann ann Bob bob cid Dan eve ball cup Hat map pen sun sea sky"
+    texts = sentences(said)
+    cased = induction_words(ids_of({*said.split()}), texts)
+    assert (set(cased.words), cased.passages) == (set(said.split()), (tuple(said.split()),))
+    lower = induction_words(pieces_of({*said.lower().split()}, lower=True), texts)
+    assert {word.lower() for word in lower.words} == {*said.lower().split()}
+    assert len(lower.words) == 13
 
 
 # -- the task recall ------------------------------------------------------------------------------------------------

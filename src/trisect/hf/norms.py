@@ -11,6 +11,8 @@ from trisect.core.memory import pass_memory
 from trisect.hf.affine import Normed
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
+# what a module says that has a norm's name, and was made for inputs of another shape
+UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 class Norm(NamedTuple):
@@ -58,12 +60,7 @@ def measure_norm(used: Normed) -> Norm | None:
     epsilon = next((float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)), 1e-6)
     try:
         shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        IndexError,
-    ) as error:  # a norm by name, made for inputs of another shape
+    except UNFIT as error:
         pass_memory(error)
         return None
     for centred in (True, False):

@@ -75,10 +75,13 @@ class PooledTally:
         """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers.
 
         `within` gets words alone, no special tokens and no punctuation, and of both numbers the place within the text: the
-        mean weight is about 1 / length, so that texts of unlike length confound it.
+        mean weight is about 1 / length, so that texts of unlike length confound it. Layers may lie on several devices: their
+        means over heads are brought to the first one's.
         """
+        home = seen[0].f.device
+        whose = whose.on(home)
         for name in ("f", "a"):
-            mean = torch.stack([getattr(one, name).mean(1) for one in seen]).mean(0)[:, None]
+            mean = torch.stack([getattr(one, name).mean(1).to(home) for one in seen]).mean(0)[:, None]
             for ranks, which in ((self.frequency[name], None), (self.words[name], ~whose.special)):
                 rank, values, row = _ranked(mean, whose, which)
                 ranks.add(rank, values, whose.group[row])

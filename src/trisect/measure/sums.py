@@ -40,7 +40,7 @@ class Sums:
         # a product, since CUDA adds rows of one group to each other in no fixed order
         belongs = group[:, None] == torch.arange(len(self._rows), device=values.device)
         found = (belongs.double().T @ values.double().reshape(len(values), -1)).view(self._rows.shape)
-        self._there = found if self._there is None else self._there.add_(found)
+        self._there = found if self._there is None else self._there.add_(found.to(self._there.device))
 
     def total(self, used: int) -> Float[np.ndarray, "*S"]:
         """The sum over the first `used` groups."""
@@ -85,10 +85,11 @@ class Ranks:
         self._kept = 0
 
     def add(self, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
-        """Add N pairs to every series; `group` says which group of texts each is from. They are counted where they lie."""
+        """Add N pairs to every series; `group` says which group of texts each is from. They are counted where the first of them lie."""
         if not x.shape[1]:
             return
-        pairs = (x.float(), y.float(), group)
+        home = self._home(x.device)
+        pairs = (x.float().to(home), y.float().to(home), group.to(home))
         if self._edges is not None:
             self._count(*pairs, self._edges)
             return
@@ -128,6 +129,12 @@ class Ranks:
         return np.concatenate(
             [spearman_of_cells(some @ cells, (across, down), (some @ x, some @ y)) for some in blocks]
         )
+
+    def _home(self, first: torch.device) -> torch.device:
+        """The device that pairs are kept and counted on, of a model that lies on several too."""
+        if self._edges is not None:
+            return self._edges[0].device
+        return self._waiting[0][0].device if self._waiting else first
 
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))

@@ -16,9 +16,8 @@ SLOTS = 3  # places of a word in the text that its token is looked for in
 NO_WORD = "zqxjvk"  # stands for whatever a tokenizer does not know
 PARTS = ("q", "k", "v")
 FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of either direction of a patch
-TokenIds = Callable[
-    [Sequence[str]], Sequence[Sequence[int]]
-]  # texts -> the token ids of each, without the tokenizer's own
+# texts -> the token ids of each, without the tokenizer's own
+TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 
 class BindingTemplate(NamedTuple):
@@ -169,6 +168,13 @@ def _told(template: BindingTemplate, bound: Bound) -> str:
 
 def single_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> tuple[str, ...]:
     """The words of a slot ('key', 'value') that are one token of their own wherever the template has them."""
+    return tuple(word_tokens(ids, template, slot))
+
+
+def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[str, int]:
+    """The same words with their tokens; none of a template that has no words to try."""
+    if not template.keys or not template.values:
+        return {}
     words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
     whole, asked = [], []
     for word in (*words, NO_WORD):
@@ -185,8 +191,8 @@ def single_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> tuple[
             own = [next(iter(of)) for of in tokens.values() if len(of) == 1]
             good = [i for i, of in tokens.items() if len(of) == 1 and own.count(next(iter(of))) == 1]
             unknown = {rows[-1][p] for p in places if p < len(rows[-1])}  # a tokenizer may also leave it out
-            return tuple(words[i] for i in good if i < len(words) and tokens[i] != unknown)
-    return ()
+            return {words[i]: next(iter(tokens[i])) for i in good if i < len(words) and tokens[i] != unknown}
+    return {}
 
 
 def _some(draw: np.random.Generator, words: Sequence[str], count: int) -> tuple[str, ...]:

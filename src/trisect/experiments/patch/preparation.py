@@ -20,7 +20,7 @@ from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.measure.interchange import UNKNOWN
 from trisect.text.bindings import draw_bindings, usable_templates
-from trisect.text.induction import BETWEEN, draw_induction, induction_words
+from trisect.text.induction import BETWEEN, InductionWords, draw_induction, induction_words
 from trisect.text.labelled import open_labelled
 from trisect.text.pairs import ANSWERS, TextPair, bad_pair, given_pairs, read_pairs
 from trisect.text.translations import draw_translations
@@ -132,9 +132,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
         words = induction_words(ids, opened)
         of = f"runs of words of {opened.name}" if opened is not None else "other such words"
         said = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {of}."
-        drawn = (draw_induction(words, count, seed, between) for between in BETWEEN)
-        pairs = next((of for of in drawn if _fit(subject, of)), draw_induction(words, count, seed, BETWEEN[-1]))
-        return pairs, (said, *(() if opened is None else opened.notes))
+        return _fitting(subject, words, settings), (said, *(() if opened is None else opened.notes))
     usable = usable_templates(ids)
     names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
@@ -146,6 +144,13 @@ def _ids(subject: Subject, texts: Sequence[str]) -> list[tuple[int, ...]]:
         return [one.source for one in tokenize(subject, texts)]
     except ModelError:
         return [tokenize(subject, [text])[0].source if _readable(subject, text) else () for text in texts]
+
+
+def _fitting(subject: Subject, words: InductionWords, settings: PatchSettings) -> tuple[TextPair, ...]:
+    """Pairs with as much between their words as the model reads at once; the shortest where it reads none of them."""
+    drawn = (draw_induction(partial(_ids, subject), words, settings.count, settings.seed, b) for b in BETWEEN[:-1])
+    found = next((pairs for pairs in drawn if _fit(subject, pairs)), None)
+    return found or draw_induction(partial(_ids, subject), words, settings.count, settings.seed, BETWEEN[-1])
 
 
 def _fit(subject: Subject, pairs: Sequence[TextPair]) -> bool:
