@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from tests import tinyhf
 
 import trisect
 from trisect.core.errors import StudyError
+from trisect.core.steps import shown_by
 from trisect.lab import halfway
 from trisect.lab.halfway import Halfway
 from trisect.lab.units.kept import KEPT, UnitStore
@@ -23,7 +27,9 @@ LINES = [f"w{i} w{i + 1} , w{i + 2} w{3 * i % 40} ." for i in range(1, 13)]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tinyhf.save(tinyhf.llama(), tmp_path_factory.mktemp("kept") / "model"))
+    place = tmp_path_factory.mktemp("kept")
+    tinyhf.save(tinyhf.llama(seed=2), place / "other")
+    return str(tinyhf.save(tinyhf.llama(), place / "model"))
 
 
 @pytest.fixture
@@ -64,6 +70,9 @@ def ask(command: str, model: str, out: Path) -> Any:
     if command == "erase":
         asked = {"labels": ["pos"], "limit": 10, "sites": ["v@1"], "draws": 1, "tokens": 300}
         return trisect.erase(model, "embedded", out=out, batch=2, quiet=True, **asked)
+    if command == "profile --checkpoints":
+        asked = {"labels": ["position"], "words": 200, "checkpoints": ["model", "other"]}
+        return trisect.profile(model, "embedded", out=out, quiet=True, **asked)
     return getattr(trisect, command)(model, LINES, out=out, batch=2, quiet=True)
 
 
@@ -71,7 +80,7 @@ def tables(folder: Path) -> dict[str, pl.DataFrame]:
     return {path.stem: pl.read_parquet(path) for path in sorted((folder / "tables").glob("*.parquet"))}
 
 
-COMMANDS = {"norms": 4, "similarity": 3, "ablate": 4, "erase": 3, "patch": 3, "profile": 1}
+COMMANDS = {"norms": 4, "similarity": 3, "ablate": 4, "erase": 3, "patch": 3, "profile": 1, "profile --checkpoints": 5}
 
 
 @pytest.mark.usefixtures("often")
@@ -84,16 +93,43 @@ def test_a_command_that_was_stopped_goes_on_and_leaves_the_same_bits(command, af
         kept = stopping(once, after)
         with pytest.raises(StoppedError):
             ask(command, model, tmp_path / "out")
-    assert kept[-1][1] == after
+    name, number = kept[-1]
+    assert name == "layers-2" if "--checkpoints" in command else number == after
     assert [path.name for path in (tmp_path / "out" / KEPT).iterdir()] != []
     kept = stopping(monkeypatch, 10_000)
     done = ask(command, model, tmp_path / "out")
-    assert min(number for _, number in kept) == after + 1  # what was done is not done again
+    assert kept[0] == (name, number + 1)  # what was done is not done again
     left, wanted = tables(tmp_path / "out"), tables(tmp_path / "whole")
     assert set(left) == set(wanted)
     assert all(left[name].equals(wanted[name]) for name in wanted)
     assert done.notes == wanted_notes
     assert not (tmp_path / "out" / KEPT).exists()
+
+
+@pytest.mark.usefixtures("often")
+def test_a_file_that_changed_after_it_was_read_is_another(model, tmp_path, monkeypatch):
+    """Also where it changed before anything was kept of what was read."""
+    path = tmp_path / "pairs.jsonl"
+    texts = ["".join(json.dumps({"base": line, "donor": f"w{i} {line[3:]}"}) + "\n" for line in LINES) for i in (7, 9)]
+    path.write_text(texts[0])
+
+    def ask() -> Any:
+        return trisect.patch(model, pairs=path, sites=["v@1"], out=tmp_path / "out", batch=2, quiet=True)
+
+    with monkeypatch.context() as once:
+        stopping(once, 3)
+        noted = Halfway._write
+
+        def edit(self: Halfway, name: str, done: int, state: Any) -> None:
+            path.write_text(texts[1])
+            noted(self, name, done, state)
+
+        once.setattr(Halfway, "_write", edit)
+        with pytest.raises(StoppedError):
+            ask()
+    kept = stopping(monkeypatch, 10_000)
+    ask()
+    assert kept[0][1] == 1  # all is done again
 
 
 @pytest.mark.usefixtures("often")
@@ -170,6 +206,37 @@ def test_only_kinds_that_are_named_are_read_back(tmp_path, often):
     """A file that somebody else put there runs no code."""
     add(tmp_path / "a", until=3)
     assert add(tmp_path / "a", kinds=()) == ([0, 1, 2, 3, 4], 10.0)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_disk_that_is_full_ends_keeping_and_not_the_command(place, tmp_path, monkeypatch):
+    """What was kept before stays, and is gone on from."""
+    assert add(tmp_path / "a", until=3)[0] == [0, 1, 2]
+    said = list[str]()
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full(*given: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as filled, shown_by(said.append):
+        filled.setattr(Path, "write_bytes", full)
+        if place == "folder":
+            filled.setattr(Path, "mkdir", lambda path, **named: None if path.exists() else full())
+            shutil.rmtree(tmp_path / "a" / KEPT)
+        assert add(tmp_path / "a")[1] == 10.0
+    (words,) = [line for line in said if "not kept" in line]
+    assert words.startswith("What is done is not kept, so that a call after a stop does it again. ")
+    assert str(tmp_path / "a" / KEPT) in words
+    assert words.endswith("The disk is full.")
+    assert add(tmp_path / "a")[0] == ([3, 4] if place == "file" else [0, 1, 2, 3, 4])
+
+
+@pytest.mark.usefixtures("often")
+def test_what_cannot_be_read_is_done_again(tmp_path, monkeypatch):
+    add(tmp_path / "a", until=3)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+    assert add(tmp_path / "a")[0] == [0, 1, 2, 3, 4]
 
 
 def test_a_folder_with_a_stopped_command_is_refused_to_another(tmp_path, often, model, monkeypatch):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,22 @@ import trisect
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.machine import Machine
 from trisect.core.subject import Texts
+from trisect.core.trace import Address
 from trisect.experiments.ablate.run import measure as ablate
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.compare import run as compare_run
-from trisect.experiments.compare.run import _difference
+from trisect.experiments.compare.page import _few
+from trisect.experiments.compare.run import _difference, _mean
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.experiments.norms.run import measure as norms
 from trisect.experiments.norms.settings import NormsSettings
+from trisect.experiments.profile.replicates import profile_replicates
 from trisect.hf.load import load
 from trisect.lab.experiment import Bench, Replicates
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
 from trisect.lab.units.measuring import measure_unit
-from trisect.stats.bootstrap import percentile_interval
+from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.shares import paired_difference
 
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(7)]
 
@@ -155,6 +160,59 @@ def test_other_tokens_unpair_texts_and_neither_heads_nor_pairs():
         mine = Replicates(draws, 40, "a", unit)
         row = _difference(1.0, 2.0, [mine, mine._replace(values=draws + 1)], paired=False)
         assert ("low" in row) == paired
+
+
+def shares(hits: np.ndarray) -> Replicates:
+    hits = hits.astype(float)
+    drawn = drawn_ratios(hits[:, None], np.ones(len(hits)), 0)[:, 0]
+    return Replicates(drawn, len(hits), "a", "pair", hits)
+
+
+def test_shares_that_all_pairs_have_alike_differ_by_no_certain_number():
+    ones, some = np.ones(40), np.arange(40) % 2
+    for first, second in ((ones, ones), (ones, 0 * ones), (some, some)):
+        one, other = first.mean(), second.mean()
+        row = _difference(one, other, [shares(first), shares(second)])
+        assert (row["low"], row["high"]) == paired_difference(first.astype(float), second.astype(float))
+        assert row["low"] <= other - one <= row["high"]
+        assert row["high"] - row["low"] > 0.05
+        mean = [_mean([shares(of), shares(of)]) for of in (first, second)]  # over layers
+        of_means = _difference(one, other, mean)
+        assert (of_means["low"], of_means["high"]) == (row["low"], row["high"])
+    one, other = (_mean([shares(some), shares(of)]) for of in (ones, 1 - some))
+    assert one is not None
+    assert other is not None
+    ends = percentile_interval(other.values - one.values, 40)
+    assert _difference(0.75, 0.5, [one, other])["low"] == ends.low
+
+
+def test_one_unit_is_no_sample():
+    mine = Replicates(np.linspace(0.0, 1.0, 101), 1, "a", "head")
+    assert set(_difference(1.0, 2.0, [mine, mine])) == {"first", "second", "value"}
+    gone = mine._replace(units=40, values=np.full(101, np.nan))
+    assert set(_difference(1.0, 2.0, [gone, gone])) == {"first", "second", "value"}
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_layer_with_one_head_has_no_draws_of_heads(heads):
+    every = {c: SimpleNamespace(accuracy=np.full((heads, 1), 0.5)) for c in ("q", "k", "v")}
+    none = SimpleNamespace(mean=0.1)
+    scores: list[Any] = [
+        SimpleNamespace(address=Address("decoder", layer), heads=every, null=lambda *of: none) for layer in (0, 1)
+    ]
+    drawn = profile_replicates(scores, ["word"], None, 0)
+    assert {one.units for one in drawn.values()} == ({2} if heads == 1 else {2, 4})
+    assert ("decoder", 0, None, "q", "profile_gain", "word", None) in drawn or heads == 1
+
+
+def test_few_units_of_every_kind_are_warned_of():
+    rows = [("head", 2), ("head", 12), ("pair", 3), ("text", 29), ("article", 30), (None, None)]
+    table = pl.DataFrame(rows, {"per": pl.String, "n": pl.Int64}, orient="row")
+    assert list(_few(table)) == [
+        "With fewer than 30 heads such intervals are too narrow to lean on; here some are over 2 to 12.",
+        "With fewer than 30 pairs such intervals are too narrow to lean on; here some are over 3.",
+        "With fewer than 30 texts such intervals are too narrow to lean on; here some are over 29.",
+    ]
 
 
 def test_two_models_and_known_parts_alone(two):

@@ -319,6 +319,32 @@ def test_a_dataset_in_a_folder_is_known_by_its_files(tmp_path, monkeypatch):
     assert measured == ["stone1", "stone2", "stone3"]
 
 
+def test_a_file_that_changes_between_two_models_is_met(tmp_path, monkeypatch):
+    """Each model reads it for itself: the first would be of another than the second."""
+    (tmp_path / "texts").mkdir()
+    path = tmp_path / "texts" / "train.txt"
+    path.write_text("a")
+    own = units_run.write_unit
+
+    def edit(*given):
+        path.write_text("b" if measured else "a")
+        own(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(units_run, "write_unit", edit)
+        with pytest.raises(StudyError) as caught:
+            weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
+    assert str(caught.value) == (
+        f"{tmp_path / 'texts'} was changed while models were measured.\n"
+        "  Every model reads it for itself, so that models would not be measured by the same.\n  Call the same command again."
+    )
+    assert measured == ["stone1", "stone2"]
+    measured.clear()
+    path.write_text("a")  # the second, of which nobody knows what it read, is not used
+    weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
+    assert measured == ["stone2", "stone3"]
+
+
 def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
     out = stopped(tmp_path, monkeypatch)
     weigh(asked(tmp_path, "stone2", "stone1"), out)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
 from tests import tinyhf
 from torch import Tensor
 
+from trisect.core.errors import StudyError
 from trisect.core.subject import Texts
 from trisect.experiments.ablate.replacements import TextsRead, make_replacement
 from trisect.hf.load import Pretrained, load
@@ -47,6 +52,36 @@ def test_none_are_none_and_one_that_is_written_to_is_the_writers_own():
     found = kept.finish()
     found["one"] += 1
     assert (found["one"].tolist(), found["two"].tolist()) == ([2.0] * 3, [1.0] * 3)
+
+
+def keep(tensor: Tensor) -> None:
+    kept = MappedTensors[int]()
+    kept.add(0, tensor)
+    kept.finish()
+
+
+@pytest.mark.parametrize("size", [4, 1 << 16])
+def test_a_full_folder_of_temporary_files_is_named(size, monkeypatch):
+    """A small tensor is refused when all is written, a large one at once."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))  # noqa: SIM115
+    with pytest.raises(StudyError) as caught:
+        keep(torch.ones(size))
+    assert str(caught.value) == (
+        f"What is held over all layers cannot be kept in the folder of temporary files, {tempfile.gettempdir()}.\n  It is full.\n"
+        "  Free some space there, or set TMPDIR to a folder with more of it, and call the same command again."
+    )
+
+
+def test_a_system_without_a_folder_of_temporary_files_says_so(monkeypatch):
+    def none(*given):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(StudyError) as caught:
+        MappedTensors[int]()
+    assert caught.value.given == "What is held over all layers cannot be kept in the folder of temporary files."
+    assert caught.value.known == "The system says: No usable temporary directory found."
 
 
 def test_held_weights_are_those_of_the_unedited_pass(subject):

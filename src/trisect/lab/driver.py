@@ -27,9 +27,9 @@ from trisect.lab.home import links_of
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
-from trisect.lab.units.jobs import made_on, uses_gpu
+from trisect.lab.units.jobs import made_on
 from trisect.lab.units.kept import begun_units, check_begun, remove_units
-from trisect.lab.units.marks import asked_mark, weights_mark
+from trisect.lab.units.marks import AskedInputs, asked_inputs, texts_mark
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
@@ -64,6 +64,7 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
     experiment.check(settings)
+    before = _before(experiment, settings)  # as the files are when they are read, or earlier
     (subjects, texts), machine, began = _inputs(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
@@ -76,7 +77,7 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
     if work is None:
         with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
             bench = Bench(stage, machine, subjects, texts, experiment.of, place)
-            bench = replace(bench, halfway=_halfway(experiment, settings, bench))
+            bench = replace(bench, halfway=_halfway(before, experiment.name, bench))
             measured = experiment.measures().measure(settings, bench)
             words = command(experiment, settings, subjects, texts)
             done = conclude(experiment, measured, place, words, time.monotonic() - began, stage)
@@ -89,20 +90,26 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
 
-def _halfway(experiment: Experiment[Any, Any], settings: Any, bench: Bench) -> Halfway | None:
-    """Where what is summed up over one model is kept meanwhile; null where several are measured, or none is opened from the settings."""
+def _before(experiment: Experiment[Any, Any], settings: Any) -> AskedInputs | None:
+    """Marks of the settings and files of a command over one model, by which what it has summed up is known; null of any other."""
     own = [f.name for f in fields(settings) if isinstance(getattr(settings, f.name), ModelSource)]
-    if isinstance(experiment, OverModels) or len(own) != 1 or bench.home is None:
+    if isinstance(experiment, OverModels) or experiment.single or experiment.resumable or len(own) != 1:
         return None
-    source: ModelSource = getattr(settings, own[0])
+    return asked_inputs(experiment.name, settings, own[0])
+
+
+def _halfway(before: AskedInputs | None, experiment: str, bench: Bench) -> Halfway | None:
+    """Where what is summed up over one model is kept meanwhile; null where several are measured, or none is opened from the settings."""
+    if before is None or bench.home is None:
+        return None
 
     def mark() -> str:
-        weights = weights_mark(settings, source)
-        asked = asked_mark(experiment.name, settings, own[0], bench.given_texts)
-        numerics = made_on(uses_gpu(source))
-        return weights and digest(json.dumps([asked, weights, bench.subject.fingerprint, numerics]))
+        read = texts_mark(bench.given_texts)
+        numerics = made_on(before.gpu)
+        body = json.dumps([before.asked, before.weights, read, bench.subject.fingerprint, numerics], default=list)
+        return before.asked and before.weights and digest(body)
 
-    return Halfway(bench.home, experiment.name, mark)
+    return Halfway(bench.home, experiment, mark)
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:

@@ -35,13 +35,14 @@ class Replicates(NamedTuple):
     """A number in every draw of a bootstrap over so many units (or groups of them); the same seed gives the same draws.
 
     `which` is a mark of the units themselves: numbers with the same mark meet the same units in every draw. `unit` is what they
-    are: text, or article where a corpus marks them.
+    are: text, or article where a corpus marks them. `each` is of a share what each unit adds to it, 0 or 1; null of any other.
     """
 
     values: Reals
     units: int
     which: str
     unit: str = "text"
+    each: Reals | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from trisect.core.door import refused
+from trisect.core.errors import StudyError
 from trisect.core.files import digest, replace_file
 from trisect.core.steps import began
 from trisect.core.trace import Address
@@ -36,7 +38,8 @@ _ARRAYS: Sequence[Any] = (
 class Halfway:
     """Where one run keeps what it has summed up: the folder that it lands in, its command, and a mark of all that it follows from.
 
-    The mark is asked for when it is needed first; where it is empty nothing is kept.
+    The mark is asked for when it is needed first, of files as they were before any was read; where it is empty nothing is kept.
+    Nor is anything where the disk refuses: the command goes on without, and says so once.
     """
 
     home: Path
@@ -58,8 +61,8 @@ class Halfway:
             if number <= done:
                 continue
             yield item
-            if self.known.get("mark") != "" and (now := time.monotonic()) - before >= wait:
-                self._write(name, number, state)
+            if "refused" not in self.known and (now := time.monotonic()) - before >= wait:
+                self._keep(name, number, state)
                 before = time.monotonic()
                 wait = max(SECONDS, SHARE * (before - now))
 
@@ -67,6 +70,15 @@ class Halfway:
         if "mark" not in self.known:
             self.known["mark"] = self.mark()
         return self.known["mark"]
+
+    def _keep(self, name: str, done: int, state: Mapping[str, Any]) -> None:
+        """Write the state, or say that nothing is kept any more: what was kept before stays, and is of use as it was."""
+        try:
+            self._write(name, done, state)
+        except (OSError, StudyError) as error:
+            self.known["refused"] = name
+            given = refused(error) if isinstance(error, OSError) else error
+            began(f"What is done is not kept, so that a call after a stop does it again. {given.given} {given.known}")
 
     def _write(self, name: str, done: int, state: Mapping[str, Any]) -> None:
         if not (mark := self._mark()):
@@ -82,15 +94,15 @@ class Halfway:
         path = self.home / KEPT / f"{name}.pt"
         if begun_units(self.home) != self.experiment or not path.is_file():
             return 0
-        first, _, body = path.read_bytes().partition(b"\n")
         try:
+            first, _, body = path.read_bytes().partition(b"\n")
             head = json.loads(first)
             if not self._mark() or (head["mark"], head["checksum"]) != (self._mark(), digest(body)):
                 return 0
             with torch.serialization.safe_globals([*_ARRAYS, Address, *kinds]):
                 found = torch.load(io.BytesIO(body), weights_only=True)
             done, kept = int(head["done"]), {key: found[key] for key in state}
-        except (ValueError, TypeError, KeyError, UnpicklingError):  # nothing that we wrote
+        except (OSError, ValueError, TypeError, KeyError, UnpicklingError):  # nothing that we wrote, or can read
             return 0
         for key, now in state.items():
             _fill(now, kept[key])

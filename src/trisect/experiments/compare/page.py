@@ -31,7 +31,6 @@ TITLES = {
     "profile": "What is kept",
     "patch": "What another text's parts change",
 }
-READ = ("text", "article")
 DifferenceRows = list[dict[str, Any]]
 LAYER = "whole layer"  # what a number is of that belongs to no component
 
@@ -138,13 +137,23 @@ def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
             "Heads are paired by layer and place. Between models that were trained apart a place means nothing: pairs are then pairs "
             "of a layer's heads, as good as any others."
         )
-    few = differences.filter(pl.col("per").is_in(READ))
-    n = few["n"].max()
-    if isinstance(n, int) and n < FEW_TEXTS:
-        read = " or ".join(f"{unit}s" for unit in _units(few.to_dicts()))
-        yield f"With fewer than {FEW_TEXTS} {read} such intervals are too narrow to lean on."
+    if "pair" in units:
+        yield (
+            "Differences of shares of pairs have Newcombe's interval for paired shares instead (1998, method 10), which has a width also "
+            "where all pairs say the same; means of shares over layers have it where every draw has the same difference."
+        )
+    yield from _few(differences)
     if facts.shapes[0] != facts.shapes[1]:
         yield "The models differ in shape: differences are of the layers and heads that both have."
+
+
+def _few(differences: pl.DataFrame) -> Iterator[str]:
+    """A warning for each kind of unit of which some interval has fewer than a bootstrap needs."""
+    known = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
+    for (unit,), rows in sorted(known.group_by("per")):
+        counts = sorted(set(rows["n"]))
+        there = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {there}."
 
 
 def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts) -> Section:

@@ -18,7 +18,8 @@ from trisect.lab.experiment import AskedPart, Bench, Experiment, LayerMeasure, M
 from trisect.lab.inputs import ModelSource
 from trisect.lab.units.measuring import UnitMeasured, measure_unit, notes_by_model
 from trisect.lab.units.pool import KEYS, NO_MEANS, joined
-from trisect.stats.bootstrap import percentile_interval
+from trisect.stats.bootstrap import draws_spread, percentile_interval
+from trisect.stats.shares import paired_difference
 from trisect.stats.tested import finite
 
 DIFFERENCES: dict[str, type[pl.DataType]] = {
@@ -67,7 +68,8 @@ def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
     """Both models by each part, as that experiment measures one, and every number's difference, second less first.
 
     Intervals are 95 % of the bootstrap over articles (texts where none is marked), in which both models meet the same draws: they
-    are paired. Where the models split the texts differently there are none. Raises TrisectError.
+    are paired; a share of pairs has Newcombe's interval for paired shares. Where the models split the texts differently there are
+    none. Raises TrisectError.
     """
     first, second = bench.subjects
     parts = [one for name in settings.parts for one in bench.of if one.name == name]
@@ -199,7 +201,9 @@ def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
     known = [one for one in draws if one is not None]
     if not known or len(known) < len(draws) or len({(one.units, one.which) for one in known}) > 1:
         return None
-    return known[0]._replace(values=np.mean([one.values for one in known], 0))
+    each = [one.each for one in known if one.each is not None]
+    own = np.mean(each, 0) if len(each) == len(known) else None
+    return known[0]._replace(values=np.mean([one.values for one in known], 0), each=own)
 
 
 def _same_units(one: Replicates, other: Replicates) -> bool:
@@ -214,10 +218,24 @@ def _unpaired(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured
 
 
 def _difference(first: float, second: float, draws: Sequence[Replicates | None], paired: bool = True) -> NewRow:
-    """Second less first, with its interval where both have the same draws of the same units."""
+    """Second less first, with its interval where both have the same draws of the same units, two at least.
+
+    A share's is Newcombe's for paired shares, and so is that of a mean of shares whose draws all have the same difference.
+    """
     row: NewRow = {"first": first, "second": second, "value": second - first}
     one, other = draws
     if one is None or other is None or not _same_units(one, other) or not (paired or one.unit in APART):
         return row
-    ends = percentile_interval(other.values - one.values, one.units)
-    return row | {"low": finite(ends.low), "high": finite(ends.high), "n": one.units, "per": one.unit}
+    low, high = _ends(one, other)
+    known = low is not None and high is not None and one.units > 1
+    return row | {"low": low, "high": high, "n": one.units, "per": one.unit} if known else row
+
+
+def _ends(one: Replicates, other: Replicates) -> tuple[float | None, float | None]:
+    moved = other.values - one.values
+    if one.each is not None and other.each is not None:
+        whole = all(np.isin(of, (0.0, 1.0)).all() for of in (one.each, other.each))
+        if whole or draws_spread(moved) == 0:
+            return paired_difference(one.each, other.each)
+    ends = percentile_interval(moved, one.units)
+    return finite(ends.low), finite(ends.high)

@@ -18,12 +18,13 @@ from trisect.stats.bootstrap import drawn_ratios
 
 
 class _Ratio(NamedTuple):
-    """A number that is a ratio of sums over some of the pairs."""
+    """A number that is a ratio of sums over some of the pairs; of a `share` each pair adds 0 or 1."""
 
     named: NewRow
     above: Float[np.ndarray, " N"]
     below: Float[np.ndarray, " N"]
     pairs: Bool[np.ndarray, " P"]
+    share: bool
 
 
 def pair_replicates(
@@ -42,17 +43,18 @@ def pair_replicates(
         which = digest(json.dumps([[p.base, p.donor] for p, on in zip(runs.pairs, own[0].pairs, strict=True) if on]), 8)
         drawn = drawn_ratios(np.stack([ratio.above for ratio in own], 1), own[0].below, seed)
         for column, ratio in enumerate(own):
-            found[tuple(ratio.named.get(name) for name in ROW)] = Replicates(drawn[:, column], n, which, "pair")
+            each = ratio.above if ratio.share else None
+            found[tuple(ratio.named.get(name) for name in ROW)] = Replicates(drawn[:, column], n, which, "pair", each)
     return found
 
 
 def _ratios(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " P"]) -> Iterator[_Ratio]:
     where, values = where_patched(one), one.values[counted]
 
-    def ratio(measure: str, above: np.ndarray, below: np.ndarray, kept: np.ndarray) -> _Ratio:
+    def ratio(measure: str, above: np.ndarray, below: np.ndarray, kept: np.ndarray, share: bool = False) -> _Ratio:
         pairs = counted.copy()
         pairs[counted] = kept
-        return _Ratio(where | {"measure": measure}, above.astype(float), below.astype(float), pairs)
+        return _Ratio(where | {"measure": measure}, above.astype(float), below.astype(float), pairs, share)
 
     if one.answers is None:
         yield ratio("output_change", values, np.ones(len(values)), np.ones(len(values), dtype=bool))
@@ -62,4 +64,4 @@ def _ratios(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " P"
     yield ratio("logit_change", moved, room, kept)
     for measure, component, predicted in compared(one, runs, counted):
         hits, clear = share_hits(one.answers[counted], predicted, component)
-        yield ratio(measure, hits[component][clear], np.ones(int(clear.sum())), clear)
+        yield ratio(measure, hits[component][clear], np.ones(int(clear.sum())), clear, True)

@@ -36,6 +36,8 @@ def profile_replicates(
             together.setdefault((None, *map(len, gains)), []).append((whole, np.concatenate(gains)))
     for heads, own in together.items():
         values = np.stack([one for _, one in own], 1)
+        if len(values) < 2:  # one head is no sample of heads
+            continue
         drawn = drawn_ratios(values, np.ones(len(values)), seed)
         found |= {
             named: Replicates(drawn[:, i], len(values), f"heads {heads}", "head") for i, (named, _) in enumerate(own)
@@ -46,6 +48,8 @@ def profile_replicates(
 def _exchanged(moved: Exchange, seed: int) -> Iterator[tuple[_Key, Replicates]]:
     every = np.concatenate([moved.changes, moved.changes.mean(1, keepdims=True)], 1)
     n, shape = len(every), every.shape[1:]
+    if n < 2:
+        return
     drawn = drawn_ratios(every.reshape(n, -1), np.ones(n), seed).reshape(-1, *shape)
     for i, address in enumerate([*moved.addresses, None]):
         layer, stack = (None, moved.addresses[0].stack) if address is None else (address.layer, address.stack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,11 @@ class UnitStore:
         """Remove the store where nothing is kept in it."""
         if not any(path.is_dir() for path in self.root.iterdir()):
             shutil.rmtree(self.root)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Remove what is kept of some models."""
+        for key in keys:
+            shutil.rmtree(self.place(key), ignore_errors=True)
 
     def place(self, key: str) -> Path:
         """Where one model's files lie."""

@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError, SpecError
+from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.subject import Subject
@@ -26,7 +26,7 @@ from trisect.lab.subject import check_there, name_before, weight_files
 from trisect.lab.units import page
 from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
 from trisect.lab.units.kept import UnitStore
-from trisect.lab.units.marks import asked_mark, weights_mark
+from trisect.lab.units.marks import asked_mark, check_same, local_places, weights_mark
 from trisect.lab.units.measuring import UnitMeasured, notes_by_model, read_unit, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
@@ -93,9 +93,10 @@ class UnitsMeasure:
         """
         self._check_all(settings)
         store = UnitStore.open(bench.home or bench.folder, self.one.name)
+        places = local_places(settings)
         units = self._units(settings, bench)
         try:
-            self._do(units, settings, bench, store)
+            self._do(units, settings, bench, store, places)
         except BaseException:
             store.remove_empty()
             raise
@@ -155,8 +156,10 @@ class UnitsMeasure:
             found.append(AskedUnit(number, source, called, key, asked, place))
         return tuple(found)
 
-    def _do(self, units: Sequence[AskedUnit], settings: Any, bench: Bench, store: UnitStore) -> None:
-        """Measure what is not kept from a call before."""
+    def _do(
+        self, units: Sequence[AskedUnit], settings: Any, bench: Bench, store: UnitStore, places: Mapping[str, str]
+    ) -> None:
+        """Measure what is not kept from a call before; nothing is kept of a model during which one of `places` was changed."""
         workers, gpu = _workers(settings), uses_gpu(getattr(settings, self.models.group))
         threads = 1 if workers.away else torch.get_num_threads()
         numerics = made_on(gpu, threads)
@@ -178,6 +181,11 @@ class UnitsMeasure:
             ]
             machine = workers.machine(bench.machine.quiet, "cuda" if gpu else "cpu")
             run_jobs(works, machine, machine.device, store.root)
+            try:
+                check_same(settings, places)
+            except StudyError:
+                store.forget(unit.key for unit in left)
+                raise
             return
         known = {one.key: store.read(one.key) for one in units if one not in left}
         for unit in left:
@@ -190,6 +198,7 @@ class UnitsMeasure:
                     Bench(folder, bench.machine, (subject,), bench.given_texts),
                     (unit.asked, mark, numerics),
                 )
+                check_same(settings, places)
             known[unit.key] = store.read(unit.key)
             del subject
             gc.collect()  # a model's hooks refer to it in circles
