@@ -1,6 +1,6 @@
 """Every command under other encodings, with a closed standard output, in a folder not named in ASCII, on texts with control characters.
 
-python bench/reliability/encodings.py [--only norms,serve]   (status 1 where anything went wrong)
+python bench/reliability/encodings.py [--only norms] [--only 'study, workers']   (status 1 where anything went wrong)
 
 What reads another command's folder (report, ask, check a run) is called where that command was called before it.
 """
@@ -33,14 +33,18 @@ WAYS: Mapping[str, tuple[dict[str, str], str]] = {
     "standard output closed": ({}, ">&-"),
     "control characters": ({}, ""),
 }
-LONGEST = 300
+LONGEST = 600
+SMALL = [sys.executable, str(Path(__file__).with_name("small_dissect.py"))]
+TRAINED = ("roles", "training", "recall", "translation")
+NO_TEXTS = ("dissect", "roles")  # of their own, into which nothing can be put
 
 
 def run(words: list[str], way: str, work: Path, ends: bool = True) -> tuple[int, str]:
     """A command's status and what it said; one that does not end by itself is interrupted when it says where it is."""
     environment, shell = WAYS[way]
     own = {k: v for k, v in os.environ.items() if k not in LOCALE} | environment
-    command = ["sh", "-c", f'exec "$0" "$@" {shell}', *TRISECT, *words] if shell else [*TRISECT, *words]
+    command = [*(SMALL if words[0] == "dissect" else TRISECT), *words]
+    command = ["sh", "-c", f'exec "$0" "$@" {shell}', *command] if shell else command
     said = work / "said"
     with said.open("wb") as file:
         process = subprocess.Popen(command, cwd=work, env=own, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
@@ -113,8 +117,10 @@ def there(name: str, place: Path) -> bool:
 def main() -> int:
     """Every command in every way."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
-    only = set(filter(None, parser.parse_args().only.split(",")))
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--begun", type=Path, help="A finished dissect of commands.py, whose trained models are there.")
+    wanted = parser.parse_args()
+    only = set(wanted.only)
     seen: Counter[str] = Counter()
     failed = 0
     with tempfile.TemporaryDirectory() as root:
@@ -126,11 +132,14 @@ def main() -> int:
         for number, name in enumerate(names(unspoilt)):
             for way in WAYS if name and (not only or name in only) else ():
                 place = spoilt if way == "control characters" else unspoilt
-                if not there(name, place):
+                if not there(name, place) or (place == spoilt and name in NO_TEXTS):
                     continue
                 call, out = every(place)[number], place / f"out {way} {name}"
                 leaves = number <= len(calls(place))
                 words = [*call.words, *(["--out", str(out)] if leaves else [])]
+                for part in TRAINED if name == "dissect" and wanted.begun else ():
+                    shutil.copytree(wanted.begun / part, out / part)
+                    shutil.copy2(wanted.begun / "parts.json", out)
                 status, said = run(words, way, Path(root), name != "serve")
                 status = 0 if name == "serve" and status in (130, -signal.SIGINT) else status
                 wrong = wrong_with(way, status, said, out)

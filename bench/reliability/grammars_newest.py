@@ -59,7 +59,7 @@ def units(rng: random.Random, place: Path, model: Path) -> list[str]:
         ["norms", *text], ["ablate", "--sites", "v@1", *text], ["similarity", "--draws", "50"],
         ["patch", "--base", "w1 w2", "--donor", "w1 w4", "--sites", "v@1"],
         ["erase", "--corpus", bank(rng, place, 0.9), "--draws", "1", "--sites", "v@1", "--limit", "4"],
-        ["profile", "--corpus", str(place / "bank"), "--words", "100", "--draws", "100"],
+        ["profile", "--corpus", str(place / "bank"), "--words", "100", "--draws", "200"],
     ])  # fmt: skip
     workers = ["1", "2"] if rng.random() < 0.2 else ["0"]
     options = {
@@ -132,17 +132,16 @@ def erasure(rng: random.Random, place: Path, model: Path) -> list[str]:
 
 def profile(rng: random.Random, place: Path, model: Path) -> list[str]:
     """A profile of a treebank that may be damaged."""
-    labels = rng.sample(
-        ["word", "position", "frequency", "pos", "dep", "head", *rng.sample(NASTY, 2)], rng.randint(1, 3)
-    )
+    sound = ["pos", "dep", "position", "pos,dep"]  # of words that repeat, few others are held apart
+    labels = [chance(rng, [*sound, *sound, "word", "frequency", "head"], 0.1)]
     options = {
-        "--words": ["100", "150"], "--draws": ["100"], "--per": ["layer", "head"], "--causal": ["2"], "--seed": ["1"],
+        "--words": ["100", "110"], "--draws": ["200", "300"], "--per": ["layer", "head"], "--causal": ["2"], "--seed": ["1"],
         "--split": list(SPLITS), "--limit": ["9"], "--checkpoints": ["step0,step1", "step0"], "--window": ["6"],
     }  # fmt: skip
     which = rng.choice(["gpt2", "gpt2", "bert", "bart", "steps"])
     own = ["--mlp"] * (rng.random() < 0.1) + ["--json"] * (rng.random() < 0.2)
     words = ["profile", str(model / which), "--corpus", bank(rng, place, 0.7), f"--labels={','.join(labels)}", *own]
-    return [*words, "--words=100", "--draws=100", *some_options(rng, options, 3, 0.15), "--out", str(place / "out")]
+    return [*words, "--words=100", "--draws=200", *some_options(rng, options, 3, 0.15), "--out", str(place / "out")]
 
 
 def patches(rng: random.Random, place: Path, model: Path) -> list[str]:

@@ -131,7 +131,7 @@ def calls(place: Path) -> list[Call]:
         of("study, workers", ["study", study, "--workers", "2"], True, True),
         of("translate-train", ["translate-train", "--seeds", "1,", "--workers", "0", *some(TRANSLATION)], True),
         of("recall", ["recall", "--seeds", "1,", "--workers", "0", *some(RECALL)], True),
-        Call("dissect", _dissect, resumes=True, ending=0.1, copied=True),
+        Call("dissect", _dissect, resumes=True, ending=0.1, words=["dissect", "--workers", "0"], copied=True),
     ]  # fmt: skip
 
 
