@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -122,4 +122,16 @@ def put(model: nn.Module) -> nn.Module:
             setattr(module, name, nn.Parameter(Elsewhere(own.detach())))
         for name, own in module.named_buffers(recurse=False):
             setattr(module, name, Elsewhere(own))
+    return model
+
+
+def divided(model: nn.Module, there: nn.Module, behind: Sequence[nn.Module]) -> nn.Module:
+    """A model of which one part lies elsewhere, as by a device map: what enters that part and what is `behind` is brought to it."""
+    put(there)
+    for module, device in ((there, PLACE), *((one, torch.device("cpu")) for one in behind)):
+
+        def bring(_m: nn.Module, args: Any, kwargs: Any, to: torch.device = device) -> Any:
+            return tree_map(lambda x: x.to(to) if isinstance(x, torch.Tensor) else x, (args, kwargs))
+
+        module.register_forward_pre_hook(bring, with_kwargs=True)
     return model

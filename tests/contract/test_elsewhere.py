@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests import tinyhf
-from tests.elsewhere import PLACE, Elsewhere, elsewhere, moved, put
+from tests.elsewhere import PLACE, Elsewhere, divided, elsewhere, moved, put
 
 import trisect
 from trisect.core.subject import Texts
@@ -39,6 +39,33 @@ def both_of(name: str) -> tuple[Pretrained, Pretrained]:
 @pytest.mark.parametrize(("model", "measures"), [("bert", ("norms",)), ("gpt2", ("ablate", "patch"))])
 def test_measures_of_a_model_on_another_device_are_those_of_a_cpu(model, measures, tmp_path):
     near, far = both_of(model)
+    for name in measures:
+        here = MEASURES[name](near, out=tmp_path / f"{name} near", quiet=True).tables["measures"]["value"]
+        with elsewhere():
+            there = MEASURES[name](far, out=tmp_path / f"{name} far", quiet=True).tables["measures"]["value"]
+        np.testing.assert_allclose(there.to_numpy(), here.to_numpy(), rtol=1e-5, atol=1e-6)
+
+
+def on_two(name: str) -> tuple[Pretrained, Pretrained]:
+    """The same model on the CPU, and with the last of its two layers elsewhere."""
+    model = MODELS[name]()
+    body = model.base_model
+    last, behind = (
+        (body.h[-1], [body.ln_f]) if name == "gpt2" else (body.encoder.layer[-1], [model.get_submodule("cls")])
+    )
+    with elsewhere():
+        return load(MODELS[name](), tinyhf.tokenizer()), load(divided(model, last, behind), tinyhf.tokenizer())
+
+
+@pytest.mark.parametrize(("model", "measures"), [("bert", ("norms",)), ("gpt2", ("ablate", "patch"))])
+def test_a_model_on_two_devices_is_read_and_measured_as_on_one(model, measures, tmp_path):
+    near, far = on_two(model)
+    assert far.shape == near.shape
+    with elsewhere():
+        seen: list[Trace] = []
+        far.each(next(far.batches(TEXTS)), seen.append)
+        assert [trace.weights.device.type for trace in seen] == ["cpu", PLACE.type]
+        assert all(trace.block is not None for trace in seen)
     for name in measures:
         here = MEASURES[name](near, out=tmp_path / f"{name} near", quiet=True).tables["measures"]["value"]
         with elsewhere():

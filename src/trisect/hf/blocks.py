@@ -13,7 +13,7 @@ from trisect.core.errors import ModelError
 from trisect.core.trace import Address, FeedForward, Rescaling, ResidualBlock
 from trisect.hf.affine import Normed, Passed, PassRecord, following_parameters
 from trisect.hf.calls import Call
-from trisect.hf.norms import Norm, as_added, factor_of, loose, measure_norm, near, standard
+from trisect.hf.norms import Norm, as_added, factor_of, loose, measure_norm, near, same, standard
 
 
 class Behind(NamedTuple):
@@ -63,11 +63,12 @@ def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed
         return None
     later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
     beside = [p.leaf.detach() for p in record.passed if call.order <= p.calls <= call.order + 1 and _like(p.leaf, y)]
+    beside = [leaf.to(y.device) for leaf in beside]  # the next layer may lie on another device
     summed = bool(later) and near(later[0].x, x + y, allowed) and as_added(later[0].given, out.leaf)
     if summed and not _goes_on(later, beside, allowed):
         norm = measure_norm(later[0])
         return None if norm is None else Around("post", source.name, source.nth, norm, turned[0])
-    before = [n for n in record.normed if n.calls <= call.order and n.y.shape == x.shape and torch.equal(n.y, x)]
+    before = [n for n in record.normed if n.calls <= call.order and same(n.y, x)]
     # the norm behind W_O is met before the sum is
     sums = [n.given for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()][:3]
     sums += [p.x for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
@@ -92,7 +93,7 @@ def _added(
     y = out.leaf.detach()
     if any(near(g, residual + y + extra, allowed) and as_added(g, out.leaf) for g in met for extra in (0, *beside)):
         return (None,)
-    for n in (n for n in record.normed if n.calls > order and _like(n.x, y) and torch.equal(n.x, y)):
+    for n in (n for n in record.normed if n.calls > order and same(n.x, y)):
         if any(near(g, residual + n.y, allowed) for g in met) and (norm := measure_norm(n)) is not None:
             return (Behind(Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred), n.name, n.nth),)
     for given in met:
@@ -108,7 +109,7 @@ def _like(a: Tensor, b: Tensor) -> bool:
 
 def _goes_on(later: Sequence[Normed], beside: Sequence[Tensor], allowed: float) -> bool:
     """Whether the sum itself, not its norm, is the next residual: then the norm belongs to the layer after."""
-    return len(later) > 1 and any(near(later[1].x, later[0].x + extra, allowed) for extra in beside)
+    return len(later) > 1 and any(near(later[1].x, later[0].x + extra.to(later[0].x), allowed) for extra in beside)
 
 
 @contextlib.contextmanager

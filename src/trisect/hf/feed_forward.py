@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from trisect.core.trace import FeedForward, Rescaling
 from trisect.hf.affine import Normed, Passed, PassRecord
-from trisect.hf.norms import as_added, measure_norm, near
+from trisect.hf.norms import as_added, measure_norm, near, same
 from trisect.measure.activations import NAMES, activation
 
 
@@ -34,14 +33,14 @@ def find_forward(
     later = [p for p in record.passed[start:] if p.calls == order + 1 and p.x.dim() == 3]
     norms = [n for n in record.normed if n.calls == order + 1 and n.x.dim() == 3]
     for first in later:
-        maps = [p for p in later if p.x.shape == first.x.shape and torch.equal(p.x, first.x)]
+        maps = [p for p in later if same(p.x, first.x)]
         rest = [p for p in later if all(p is not m for m in maps)]
         if not rest or rest[0].leaf.shape != first.x.shape:
             return None
         last, inner = rest[0], _inner(maps, rest[0], allowed)
         if inner is None:
             return None
-        entered = next((n for n in norms if n.y.shape == first.x.shape and torch.equal(n.y, first.x)), None)
+        entered = next((n for n in norms if same(n.y, first.x)), None)
         own = entered if kind != "post" else None  # behind a post-norm the norm is attention's own
         z = first.x.detach() if own is None else own.x
         return _whole(inner, last, z, own, kind, (norms, later), allowed)
@@ -90,7 +89,7 @@ def _whole(
     met = [n.given for n in norms] + [p.x for p in maps]
     behind, y = None, last.leaf.detach()
     if not any(near(z + y, g, allowed) and as_added(g, last.leaf) for g in met if g.shape == z.shape):
-        behind = next((n for n in norms if n.x.shape == y.shape and torch.equal(n.x, y)), None)
+        behind = next((n for n in norms if same(n.x, y)), None)
         if behind is None or not any(near(z + behind.y, g, allowed) for g in met if g.shape == z.shape):
             return None
         y = behind.y

@@ -26,8 +26,13 @@ class Norm(NamedTuple):
 
 def near(a: Tensor, b: Tensor, allowed: float) -> bool:
     """Whether two tensors differ by no more than a share of the first one's largest value."""
-    a, b = a.detach(), b.detach()
+    a, b = a.detach(), b.detach().to(a.device)
     return float((a - b).abs().max()) <= allowed * float(a.abs().max())
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, be they of layers on several devices."""
+    return a.shape == b.shape and torch.equal(a.detach(), b.detach().to(a.device))
 
 
 def as_added(given: Tensor, leaf: Tensor) -> bool:
@@ -45,7 +50,7 @@ def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
     (gradient,) = torch.autograd.grad((given * mixed).sum(), leaf, retain_graph=True, allow_unused=True)
     if gradient is None or gradient.shape != mixed.shape:
         return None
-    each = (gradient / mixed).flatten(0, -2)
+    each = (gradient / mixed.to(gradient)).flatten(0, -2)
     factor = each.mean(0)
     alike = bool(((each - factor).abs().max() <= 1e-3 * factor.abs().max()).item())
     return factor.detach() if alike and bool(factor.any()) else None
