@@ -61,7 +61,8 @@ width 100; MODEL are its baselines `lm/runs/baseline-…`. Each pair is a passag
 one of the As again; B is to follow. Each model answers 0 of 200 base texts and 0 of 200 donor texts as stated (95 % over pairs: 0 to
 0.0125), and every interval of a logit change below holds 0, so that nothing here says what q, k and v do in looking up. Why they do not
 say B was not measured; the little training is a guess. The pairs are of a version that put words and passages in lower case, where a
-vocabulary with capitals does not know some of them; pairs are now in the text's own case ([decision](../../docs/decisions/0118-induction-pairs-and-layers-at-once.md)).
+vocabulary with capitals does not know some of them; pairs are now in the text's own case
+([decision](../../docs/decisions/0118-induction-pairs-and-layers-at-once.md)).
 """
 
 EIGHT = """## Models that recall, eight seeds
