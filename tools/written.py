@@ -1,4 +1,4 @@
-"""Write the README of results/alignment, wikitext2-controls, roles and induction from the tables beside them: python tools/written.py
+"""Write the READMEs of results/alignment, induction, roles and wikitext2-* from the tables beside them: python tools/written.py
 
 With --judge the error rates of the translation models are first judged by the rules of today, into tables/claims_revised.parquet.
 """
@@ -27,6 +27,7 @@ mean_said: Callable[..., str] = shared["mean_said"]
 verdicts: Callable[..., list[str]] = shared["verdicts"]
 alignment: Callable[[], str] = shared["alignment"]
 judge_again: Callable[[], None] = shared["judge_again"]
+doses: Callable[[], str] = runpy.run_path(str(Path(__file__).with_name("written_dose.py")))["doses"]
 
 CONTROLS = """# Controls and ties on WikiText-2, five seeds
 
@@ -292,6 +293,7 @@ PAGES = {
     "wikitext2-all-layers": together,
     "alignment": alignment,
     "wikitext2-controls": controls,
+    "wikitext2-dose": doses,
     "roles": roles,
     "induction": induction,
 }

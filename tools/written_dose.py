@@ -1,0 +1,144 @@
+"""The README of results/wikitext2-dose from the tables beside it; tools/written.py writes it."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trisect.core.files import read_json
+from trisect.core.tables import STUDY_TABLES, read_table
+from trisect.experiments.study import dose
+from trisect.experiments.study.removal import baselines
+from trisect.experiments.study.rows import StudyRows
+from trisect.report.points import Mean, Point, by_site, interval
+
+ROOT = Path(__file__).parents[1] / "results"
+shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
+table: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]] = shared["table"]
+mean_said: Callable[..., str] = shared["mean_said"]
+
+TOP = """# Attacks by dose on WikiText-2
+
+How much an attack on part of speech costs is compared at equal bits removed, not at equal λ: weak attacks (λ = 0.03, 0.1, 0.3), attacks
+whose gain is bounded, and attacks bounded and confined to the attacked projection, beside an attack on labels that each word type drew
+by chance. q, k and v of layers 1, 3 and 5 of the model of [wikitext2-small](../wikitext2-small/README.md), on the same text and labels.
+Written by `python tools/written.py` from the tables here.
+
+```sh
+trisect corpus annotate wikitext-2-start --pipeline en_ud_ewt_sm --columns pos,dep --out wikitext-2-labelled
+trisect study experiment.json --corpus wikitext-2-labelled --out dose
+```
+
+Bits are what a linear probe, fitted afresh and cross-fitted on held-out text over whole articles, finds at the attacked site of the
+baseline and no longer finds after the attack. At whole width q, k and v of a layer hold the same of a label: no order of the three is
+read from these numbers.
+"""
+
+
+class Kind(NamedTuple):
+    """One kind of attack at one strength, and its heading."""
+
+    variant: str
+    strength: float
+    name: str
+
+
+def kinds(rows: StudyRows) -> list[Kind]:
+    """Every kind of attack that was run, plain ones by strength first."""
+    plain = [Kind("plain", x, f"λ = {x:g}") for x in rows.strengths_of("plain")]
+    names = {"bounded": "bounded", "bounded+site": "bounded, confined", "control": "control labels"}
+    return plain + [Kind(v, x, f"{name}, λ = {x:g}") for v, name in names.items() for x in rows.strengths_of(v)]
+
+
+def effects(rows: StudyRows, kind: Kind, split: str = "valid") -> list[Point]:
+    """What the attacks of one kind do to the loss."""
+    return rows.effects("attack", split, "pos", kind.strength, variant=kind.variant)
+
+
+def changes(rows: StudyRows, split: str) -> list[str]:
+    """What each kind of attack does to the loss; with how many runs fell to the unigram loss."""
+    body = []
+    found = {kind: effects(rows, kind, split) for kind in kinds(rows)}
+    means = {kind: by_site(points) for kind, points in found.items()}
+    for site in next(iter(means.values())):
+        cells = []
+        for kind, points in found.items():
+            here = [p for p in points if p.site == site]
+            fell = sum(p.run in rows.collapsed for p in here)
+            cells.append(mean_said(means[kind].get(site)) + (f"; {fell} of {len(here)} collapsed" if fell else ""))
+        body.append([site, *cells])
+    return table(["site", *(kind.name for kind in found)], body)
+
+
+def lost(rows: StudyRows) -> list[str]:
+    """The bits of part of speech that each kind of attack removes at its site, beside those that the baseline has."""
+    bits, columns = dose.BITS, [kind for kind in kinds(rows) if kind.variant != "control"]
+    before = rows.measure(bits, "valid", "pos", baselines(rows))
+    known = {(p.site, p.seed): p.value for p in before}
+    after = {(p.site, p.run): p.value for p in rows.measure(bits, "valid", "pos")}
+    base, means = by_site(before), {}
+    for kind in columns:
+        points = [p for p in effects(rows, kind) if (p.site, p.run) in after and (p.site, p.seed) in known]
+        means[kind] = by_site([p._replace(value=known[p.site, p.seed] - after[p.site, p.run]) for p in points])
+    body = [[s, mean_said(base.get(s)), *(mean_said(means[k].get(s)) for k in columns)] for s in means[columns[0]]]
+    return table(["site, bits", "the baseline has", *(kind.name for kind in columns)], body)
+
+
+def over_sites(points: Sequence[Point]) -> Mean:
+    """Mean over sites in each seed, then over seeds."""
+    return interval(
+        [statistics.fmean(p.value for p in points if p.seed == seed) for seed in sorted({p.seed for p in points})]
+    )
+
+
+def together(rows: StudyRows) -> list[str]:
+    """Each kind of attack at the sites where none of its runs collapsed: the losses' changes, and the share of the bits that it removes."""
+    before = {(p.site, p.seed): p.value for p in rows.measure(dose.BITS, "valid", "pos", baselines(rows))}
+    after = {(p.site, p.run): p.value for p in rows.measure(dose.BITS, "valid", "pos")}
+    body = []
+    for kind in kinds(rows):
+        points = {split: effects(rows, kind, split) for split in ("train", "valid")}
+        fell = {p.site for p in points["valid"] if p.run in rows.collapsed}
+        kept = {split: [p for p in of if p.site not in fell] for split, of in points.items()}
+        shares = [
+            p._replace(value=1 - after[p.site, p.run] / before[p.site, p.seed])
+            for p in kept["valid"]
+            if kind.variant != "control" and (p.site, p.run) in after
+        ]
+        sites = f"{len({p.site for p in kept['valid']})} of {len({p.site for p in points['valid']})}"
+        means = (mean_said(over_sites(of) if of else None, 4) for of in (kept["train"], kept["valid"], shares))
+        body.append([kind.name, sites, *means])
+    return table(["attack", "sites", "train loss, nats", "validation loss, nats", "share of the bits removed"], body)
+
+
+def equal(rows: StudyRows) -> list[str]:
+    """What an attack costs more than its control where both remove as many bits, at the sites where every seed has both."""
+    lines = list[str]()
+    against, half = dose.against_control(rows, "pos"), dose.at_half(rows, "pos")
+    for words, reached in (
+        ("attack minus control labels at equal bits removed", against),
+        ("at half of the baseline's bits removed", half),
+    ):
+        lines += [f"Change of the validation loss, {words}: every seed at {reached.words}.", ""]
+        if reached.points:
+            lines += table(["site", "nats (95 %)"], [[s, mean_said(m, 4)] for s, m in by_site(reached.points).items()])
+    return lines
+
+
+def doses() -> str:
+    """results/wikitext2-dose/README.md, as it should be."""
+    place = ROOT / "wikitext2-dose"
+    tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
+    experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
+    rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
+    runs = tables["runs"]
+    made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
+    fell = f"{len(rows.collapsed)} of {len(runs)} runs collapsed (they ended within 0.05 nats of the unigram loss) and are not compared."
+    lines = [TOP, made, fell, "", "## Mean over sites where no run collapsed", "", *together(rows)]
+    lines += ["## Change of the validation loss, nats", "", *changes(rows, "valid")]
+    lines += ["## Change of the train loss, nats", "", *changes(rows, "train"), "## Bits removed", "", *lost(rows)]
+    return "\n".join([*lines, "## At equal bits", "", *equal(rows)]).rstrip() + "\n"
