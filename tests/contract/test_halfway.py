@@ -233,6 +233,14 @@ def test_a_disk_that_is_full_ends_keeping_and_not_the_command(place, tmp_path, m
 
 
 @pytest.mark.usefixtures("often")
+def test_what_lay_on_a_device_that_is_gone_is_done_again(tmp_path, monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(torch.serialization, "location_tag", lambda storage: "cuda:63")
+        add(tmp_path / "a", until=3)
+    assert add(tmp_path / "a")[0] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("often")
 def test_what_cannot_be_read_is_done_again(tmp_path, monkeypatch):
     add(tmp_path / "a", until=3)
     monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))

@@ -102,7 +102,8 @@ class Halfway:
             with torch.serialization.safe_globals([*_ARRAYS, Address, *kinds]):
                 found = torch.load(io.BytesIO(body), weights_only=True)
             done, kept = int(head["done"]), {key: found[key] for key in state}
-        except (OSError, ValueError, TypeError, KeyError, UnpicklingError):  # nothing that we wrote, or can read
+        # Nothing that we wrote, or can read: what lay on a GPU cannot be read where there is none (a RuntimeError of PyTorch's).
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, UnpicklingError):
             return 0
         for key, now in state.items():
             _fill(now, kept[key])
