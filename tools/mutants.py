@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant("claims/models.py", "if values and reasons:", "if False:", f"{UNITS} -k bars"),
     Mutant("claims/models.py", "return self.by_head and not self.slack > 0", "return False", f"{UNITS} -k head_by_head"),
     Mutant(COMPARE, '"value": second - first}', '"value": first - second}', COMPARED),
-    Mutant(COMPARE, "percentile_interval(other.values - one.values", "percentile_interval(one.values - other.values", COMPARED),
+    Mutant(COMPARE, "moved = other.values - one.values", "moved = one.values - other.values", COMPARED),
     Mutant(COMPARE, " or not (paired or one.unit in APART)", "", COMPARED),
     Mutant(COMPARE, "paired = read[0] == read[1]", "paired = True", COMPARED),
     Mutant(COMPARE, "not _same_units(one, other) or", "", COMPARED),

@@ -19,6 +19,8 @@ from trisect.experiments.study.settings import StudyMachine
 from trisect.experiments.study.spread import gpu_seconds, makespan
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
+from trisect.lm import fleet, narrow
+from trisect.lm.repeats import gathered
 from trisect.lm.train import Trainer
 
 JOBS = st.lists(st.floats(0, 1e6), max_size=30)
@@ -60,7 +62,14 @@ def test_a_plan_says_its_jobs_and_times(tmp_path):
 
 
 @pytest.mark.parametrize("attacked", [False, True])
-def test_what_an_estimate_counts_of_a_step_without_numbers_is_what_a_step_multiplies(attacked):
+def test_what_an_estimate_counts_of_a_step_without_numbers_is_what_a_step_multiplies(attacked, monkeypatch):
+    """A step as it is on a GPU, where rows that repeat are summed by a product."""
+    for module in (fleet, narrow):
+        monkeypatch.setattr(
+            module,
+            "add_at",
+            lambda table, places, rows, alpha=1.0: table.index_add_(1, places, gathered(places, rows), alpha=alpha),
+        )
     runs = [r for r in tiny.runs() if (r.edit is not None and r.edit.kind == "attack") is attacked]
     trainer = Trainer(runs, tiny.corpus())
     for group in tiny.attackers_of(trainer):

@@ -124,7 +124,7 @@ class Bench:
     halfway: Halfway | None = None
 
     def going_on(
-        self, name: str, items: Iterable[T], state: Mapping[str, Any], kinds: Sequence[type] = ()
+        self, name: str, items: Iterable[T], state: Mapping[str, object], kinds: Sequence[type] = ()
     ) -> Iterable[T]:
         """The items that a call before, which was stopped, has not done, whose `state` is put in place; see Halfway."""
         return items if self.halfway is None else self.halfway.going_on(name, items, state, kinds)

@@ -48,7 +48,7 @@ class Halfway:
     known: dict[str, str] = field(default_factory=dict)
 
     def going_on(
-        self, name: str, items: Iterable[T], state: Mapping[str, Any], kinds: Sequence[type] = ()
+        self, name: str, items: Iterable[T], state: Mapping[str, object], kinds: Sequence[type] = ()
     ) -> Iterator[T]:
         """The items that no call before has done; `state` is then filled with what that call had, and kept as items get done.
 
@@ -71,7 +71,7 @@ class Halfway:
             self.known["mark"] = self.mark()
         return self.known["mark"]
 
-    def _keep(self, name: str, done: int, state: Mapping[str, Any]) -> None:
+    def _keep(self, name: str, done: int, state: Mapping[str, object]) -> None:
         """Write the state, or say that nothing is kept any more: what was kept before stays, and is of use as it was."""
         try:
             self._write(name, done, state)
@@ -80,7 +80,7 @@ class Halfway:
             given = refused(error) if isinstance(error, OSError) else error
             began(f"What is done is not kept, so that a call after a stop does it again. {given.given} {given.known}")
 
-    def _write(self, name: str, done: int, state: Mapping[str, Any]) -> None:
+    def _write(self, name: str, done: int, state: Mapping[str, object]) -> None:
         if not (mark := self._mark()):
             return
         body = io.BytesIO()
@@ -89,7 +89,7 @@ class Halfway:
         path = UnitStore.open(self.home, self.experiment).root / f"{name}.pt"
         replace_file(path, lambda scratch: scratch.write_bytes(head.encode() + b"\n" + body.getvalue()))
 
-    def _read(self, name: str, state: Mapping[str, Any], kinds: Sequence[type]) -> int:
+    def _read(self, name: str, state: Mapping[str, object], kinds: Sequence[type]) -> int:
         """How many items a call before has done, whose state is then put in place; 0 where none is kept, or of something else."""
         path = self.home / KEPT / f"{name}.pt"
         if begun_units(self.home) != self.experiment or not path.is_file():
