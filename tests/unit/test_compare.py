@@ -171,14 +171,17 @@ def shares(hits: np.ndarray) -> Replicates:
 def test_shares_that_all_pairs_have_alike_differ_by_no_certain_number():
     ones, some = np.ones(40), np.arange(40) % 2
     for first, second in ((ones, ones), (ones, 0 * ones), (some, some)):
-        one, other = first.mean(), second.mean()
+        one, other = float(first.mean()), float(second.mean())
         row = _difference(one, other, [shares(first), shares(second)])
-        assert (row["low"], row["high"]) == paired_difference(first.astype(float), second.astype(float))
-        assert row["low"] <= other - one <= row["high"]
-        assert row["high"] - row["low"] > 0.05
+        low, high = row["low"], row["high"]
+        assert isinstance(low, float)
+        assert isinstance(high, float)
+        assert (low, high) == paired_difference(first.astype(float), second.astype(float))
+        assert low <= other - one <= high
+        assert high - low > 0.05
         mean = [_mean([shares(of), shares(of)]) for of in (first, second)]  # over layers
         of_means = _difference(one, other, mean)
-        assert (of_means["low"], of_means["high"]) == (row["low"], row["high"])
+        assert (of_means["low"], of_means["high"]) == (low, high)
     one, other = (_mean([shares(some), shares(of)]) for of in (ones, 1 - some))
     assert one is not None
     assert other is not None

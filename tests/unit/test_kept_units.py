@@ -7,6 +7,7 @@ import gc
 import json
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -400,9 +401,9 @@ def test_losses_of_jobs_are_for_workers(tmp_path):
         "  Add --workers 2, say, or leave it out."
     )
     assert not measured
-    for without in ({"workers": 0}, {"engine": "here"}):
+    for without in (partial(Machine, workers=0), partial(Machine, engine="here")):
         with pytest.raises(SpecError) as here:
-            Machine(losses=5, **without)
+            without(losses=5)
         assert str(here.value) == str(caught.value)
     for given in (ModelWorkers(2, losses=5), ModelWorkers(engine="ray", losses=5), ModelWorkers()):
         assert given.machine(True).losses == given.losses
