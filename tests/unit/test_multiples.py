@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trisect.core.finding import Estimate, Finding
@@ -49,6 +49,7 @@ def test_the_axis_holds_zero_and_the_intervals_that_do_not_dwarf_the_numbers():
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 6))
+@example(879609.9999999999, 1.0000000000000002e-06, 6)
 def test_ticks_are_few_round_and_inside(low, span, most):
     ticks = few_ticks(low, low + span, most)
     assert 1 <= len(ticks) <= most

@@ -112,5 +112,6 @@ def few_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
             step = digit * 10.0**k
             start, end = math.ceil(low / step), math.floor(high / step)
             if end - start < most:
-                return tuple(float(f"{i * digit}e{k}") for i in range(start, end + 1))
+                ticks = (float(f"{i * digit}e{k}") for i in range(start, end + 1))
+                return tuple(t for t in ticks if low <= t <= high) or (low,)  # the quotients are rounded
     return (low,)
