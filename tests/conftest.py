@@ -1,5 +1,6 @@
 import contextlib
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,22 @@ def tidy_root() -> Iterator[None]:
     before = visible(ROOT)
     yield
     assert not (found := left_behind(ROOT, before)), f"a test wrote {found} into {ROOT}: use tmp_path"
+
+
+LOOKED_UP = socket.getaddrinfo
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network():
+    """Names of other machines are not found, at once: a test asks no hub, with a network or without one."""
+
+    def here_alone(host, *rest, **named):
+        if host in (None, "", "localhost") or str(host).startswith(("127.", "::1", "0.0.0.0")):
+            return LOOKED_UP(host, *rest, **named)
+        raise socket.gaierror(socket.EAI_NONAME, f"tests ask no other machine: {host}")
+
+    with mock.patch.object(socket, "getaddrinfo", here_alone):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

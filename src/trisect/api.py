@@ -71,9 +71,8 @@ def is_input(one: Declared) -> bool:
 
 def _parameter(one: Declared, kind: Any) -> inspect.Parameter:
     default = EMPTY if one.default is MISSING else one.default
-    own = (
-        one.item | Sequence[one.item] if one.several else one.kind
-    )  # one value stands for itself, or for so many seeds
+    # one value stands for itself, or for so many seeds
+    own = one.item | Sequence[one.item] if one.several else one.kind
     annotation = own | None if one.optional and own is not Any else own
     return inspect.Parameter(one.name, kind, default=default, annotation=annotation)
 

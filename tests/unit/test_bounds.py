@@ -139,7 +139,9 @@ def test_one_word_that_does_not_end_is_refused(tmp_path):
         trisect.corpus(tmp_path)
 
 
-def test_options_that_could_not_be_heeded_are_refused(tmp_path):
+def test_options_that_could_not_be_heeded_are_refused(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("trisect.hf.fetch._reachable", lambda *name: asked.append(name) or False)
     for words, said in (
         (("--text", "a", "--split", "train"), "--split and --text"),
         (("--text", "a", "--reader", "plain"), "--reader and --text"),
@@ -150,6 +152,9 @@ def test_options_that_could_not_be_heeded_are_refused(tmp_path):
         result = call("ablate", "no/model", *words)
         assert result.exit_code == 2
         assert said in result.stderr
+    assert asked == []  # a hub is asked for the model's mark only when the rest is right
+    assert call("ablate", "no/model", "--text", "a").exit_code == 2
+    assert {name for name, _ in asked} == {"no/model"}
     for where in ("embedded", "roles"):
         with pytest.raises(CorpusError, match="Leave --reader out"):
             trisect.corpus(where, "plain")

@@ -7,9 +7,8 @@ from typing import NotRequired, TypeAlias, TypedDict
 from trisect.core.json_text import Json
 from trisect.core.methods import Fitted
 
-EditData: TypeAlias = dict[
-    str, str | float | int | bool | None
-]  # kind, site, label, strength, and a kind's own settings
+# kind, site, label, strength, and a kind's own settings
+EditData: TypeAlias = dict[str, str | float | int | bool | None]
 
 
 class ModelData(TypedDict, total=False):

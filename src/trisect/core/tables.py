@@ -148,16 +148,16 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
 }
 SCHEMAS["claims_revised"] = SCHEMAS["claims"]  # by today's rules, where the runs were made under earlier ones
 
+# columns that tables of earlier versions lack
 LATER = {
     "runs": ("variant", "revision"),
     "sites": ("label",),
     "claims": ("revision", "collapsed", "over"),
     "claims_revised": ("over",),
-}  # columns that tables of earlier versions lack
+}
 LATER_TABLES = ("controls", "claims_revised")  # tables that studies of earlier versions lack
-STUDY_TABLES = tuple(
-    name for name in SCHEMAS if name not in ("measures", "answers", "translations")
-)  # what a study holds; pretrained models have rows of "measures"
+# what a study holds; pretrained models have rows of "measures"
+STUDY_TABLES = tuple(name for name in SCHEMAS if name not in ("measures", "answers", "translations"))
 
 
 def frame(name: str, rows: Iterable[TableRow | Mapping[str, object]]) -> pl.DataFrame:

@@ -157,9 +157,8 @@ class Node:
 
     folder: Path
     values: dict[str, object] = field(default_factory=dict)
-    left: list[Path] = field(
-        default_factory=list
-    )  # folders of earlier jobs, empty when all that was in them has landed
+    # folders of earlier jobs, empty when all that was in them has landed
+    left: list[Path] = field(default_factory=list)
 
     def perform(self, job: Job, refs: Mapping[str, Path], send: Callable[[Said], None]) -> Files:
         """Run one job in a scratch folder of its own; returns the files that it has not sent yet.

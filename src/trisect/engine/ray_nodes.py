@@ -124,9 +124,8 @@ class RayNodes:
                 words: Any = unpack(self._ray.get(answer)).words
             except self._errors.RayTaskError as error:
                 state.refused = f"could not say its versions: {str(error).strip().splitlines()[-1]}"
-            except (
-                self._errors.RayError
-            ) as error:  # it is going, which Ray says soon, or its process ended: it is asked again
+            except self._errors.RayError as error:
+                # it is going, which Ray says soon, or its process ended: it is asked again
                 if state.asks >= ASKS:
                     last = (str(error).strip().splitlines() or ["it gives no reason"])[0]
                     state.refused = f"failed to answer {ASKS} times: {type(error).__name__}: {last}"

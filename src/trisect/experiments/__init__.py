@@ -25,9 +25,8 @@ from trisect.lab.experiment import Experiment, Utility
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
-    replace(
-        COMPARE, of=(NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)
-    ),  # none knows another: who lists all says what it is made of
+    # none knows another: who lists all says what it is made of
+    replace(COMPARE, of=(NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)),
     DISSECT,
     ERASE,
     EXPLORE,

@@ -72,11 +72,12 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
 
 
 def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
-    """The commit of a hub's model that `fetch` loads; empty where it is not known."""
+    """The commit of a hub's model that `fetch` loads; empty where it is not known. Raises ModelError."""
     import transformers
 
+    known = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
     with room(name, LOADING), saying(not_loaded(name)), quiet():
-        config = transformers.AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=remote_code)
+        config = transformers.AutoConfig.from_pretrained(name, **known)
     return str(getattr(config, "_commit_hash", None) or "")
 
 

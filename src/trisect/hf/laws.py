@@ -166,9 +166,8 @@ class Checker:
         given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
         one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
         size = made.norm(dim=(1, 2)) + given.norm(dim=(1, 2))
-        size = (
-            size + size.nan_to_num(0.0, 0.0, 0.0).mean()
-        )  # at padding may be nothing but a bias, too small to be seen beside others
+        # at padding may be nothing but a bias, too small to be seen beside others
+        size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
         off = (one - other).flatten(1).norm(dim=1)
         words = f"{name} is not what {law.map.name} makes, as it was on loading"
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words

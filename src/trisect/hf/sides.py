@@ -70,9 +70,8 @@ def find_sides(inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addre
     by_name = {one.name: one for one in stacks}
     named = next((n for n in ("enc", "plain", "text") if n in by_name), stacks[0].name)
     first, made = by_name[named], {one.name: one for one in stacks if one.name in ("dec", "merged")}
-    if named == stacks[0].name and crosses(
-        named
-    ):  # an encoder without attention: cross-attention still sees its positions
+    # an encoder without attention: cross-attention still sees its positions
+    if named == stacks[0].name and crosses(named):
         source = _side(inputs, "input_ids", tokenizer, first, first.sees)
     else:
         source = _side(inputs, "input_ids", tokenizer, first, first.asks)

@@ -29,7 +29,7 @@ from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
 from trisect.lab.units.jobs import made_on
 from trisect.lab.units.kept import begun_units, check_begun, remove_units
-from trisect.lab.units.marks import AskedInputs, asked_inputs, texts_mark
+from trisect.lab.units.marks import AskedInputs, asked_inputs, texts_mark, with_weights
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
@@ -64,8 +64,11 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
     experiment.check(settings)
-    before = _before(experiment, settings)  # as the files are when they are read, or earlier
-    (subjects, texts), machine, began = _inputs(experiment, settings), _machine(settings, quiet), time.monotonic()
+    own = _one_model(experiment, settings)
+    asked = None if own is None else asked_inputs(experiment.name, settings, own)  # before the files are read
+    texts = next((group.open() for group in groups_of(settings) if isinstance(group, TextSource)), None)
+    before = None if asked is None or own is None else with_weights(asked, settings, own)
+    subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
     if experiment.single:
@@ -90,12 +93,11 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
 
-def _before(experiment: Experiment[Any, Any], settings: Any) -> AskedInputs | None:
-    """Marks of the settings and files of a command over one model, by which what it has summed up is known; null of any other."""
+def _one_model(experiment: Experiment[Any, Any], settings: Any) -> str | None:
+    """The setting of the one model of a command that keeps what it has summed up over it; null of any other."""
     own = [f.name for f in fields(settings) if isinstance(getattr(settings, f.name), ModelSource)]
-    if isinstance(experiment, OverModels) or experiment.single or experiment.resumable or len(own) != 1:
-        return None
-    return asked_inputs(experiment.name, settings, own[0])
+    alone = not (isinstance(experiment, OverModels) or experiment.single or experiment.resumable)
+    return own[0] if alone and len(own) == 1 else None
 
 
 def _halfway(before: AskedInputs | None, experiment: str, bench: Bench) -> Halfway | None:
@@ -166,14 +168,13 @@ def _begun_by(experiment: Experiment[Any, Any], folder: Path) -> str:
     return words[1] if len(words) > 1 else ""
 
 
-def _inputs(experiment: Experiment[Any, Any], settings: Any) -> tuple[tuple[Subject, ...], Texts | None]:
-    """The models and texts that the settings name, opened; several models are opened later, one after the other."""
-    groups = list(groups_of(settings))
-    texts = next((group.open() for group in groups if isinstance(group, TextSource)), None)
+def _subjects(experiment: Experiment[Any, Any], settings: Any) -> tuple[Subject, ...]:
+    """The models that the settings name, opened; several models are opened later, one after the other."""
     if isinstance(experiment, OverModels):
-        return (), texts
+        return ()
+    groups = list(groups_of(settings))
     subjects = [group.open() for group in groups if isinstance(group, ModelSource)]
-    return (*subjects, *(one for group in groups if isinstance(group, ModelsSource) for one in group.open())), texts
+    return (*subjects, *(one for group in groups if isinstance(group, ModelsSource) for one in group.open()))
 
 
 def _place(

@@ -141,9 +141,8 @@ def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] 
 def blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
     """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit `tall`."""
     together = max(1, most // (rows * vocabulary))
-    height = min(
-        -(-rows // -(-rows * vocabulary // tall)), max(1, tall // vocabulary)
-    )  # even heights: a thin last block costs as much as a full one
+    # even heights: a thin last block costs as much as a full one
+    height = min(-(-rows // -(-rows * vocabulary // tall)), max(1, tall // vocabulary))
     for f in range(0, members, together):
         for r in range(0, rows, height):
             yield slice(f, min(f + together, members)), slice(r, min(r + height, rows))

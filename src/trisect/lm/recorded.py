@@ -59,8 +59,7 @@ class RecordedWindows:
             self.draw.manual_seed(seed)
         loss, correct, values = (self.replay if self.replay.fits(given) else work)(given)
         said: dict[int, dict[str, Tensor | float]] = {}
-        for (slot, name), value in zip(
-            self._names, values.clone().unbind(), strict=True
-        ):  # the next replay writes there
+        # the next replay writes there
+        for (slot, name), value in zip(self._names, values.clone().unbind(), strict=True):
             said.setdefault(slot, {})[name] = value
         return Scores(loss, correct), dict(said)

@@ -195,7 +195,6 @@ def _stage(trace: Trace) -> _Stage:
         )
         raise ModelError(given, known, "Use 'attention', 'residual' or 'full'.")
     own = {f.name: getattr(block.forward, f.name) for f in fields(block.forward)}
-    near = {
-        name: single(t).to(w_o) for name, t in own.items() if isinstance(t, Tensor)
-    }  # they lie where the model does
+    # they lie where the model does
+    near = {name: single(t).to(w_o) for name, t in own.items() if isinstance(t, Tensor)}
     return _Stage(w_o, block, replace(block.forward, **near))

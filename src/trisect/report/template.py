@@ -16,9 +16,8 @@ from trisect.core.printable import safe
 from trisect.report import format as words
 
 STYLE = Path(__file__).parent / "page.css"
-SAVE = (
-    Path(__file__).parent / "save.js"
-)  # buttons that save drawings and their numbers, for pages that draw by themselves
+# buttons that save drawings and their numbers, for pages that draw by themselves
+SAVE = Path(__file__).parent / "save.js"
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "number": words.number,
     "count": words.count,

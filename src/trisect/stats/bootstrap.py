@@ -55,9 +55,8 @@ def drawn_ratios(
     draw, found = np.random.default_rng(seed), []
     for few in _blocks(draws, max(1, _NUMBERS // len(counts))):
         times = draw_times(draw, len(counts), few, "places")
-        with np.errstate(
-            invalid="ignore", divide="ignore"
-        ):  # what is no number, or over 0, makes a replicate that is none
+        # what is no number, or over 0, makes a replicate that is none
+        with np.errstate(invalid="ignore", divide="ignore"):
             found.append((times @ sums) / (times @ counts)[:, None])
     return np.concatenate(found)
 

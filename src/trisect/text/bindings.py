@@ -124,7 +124,7 @@ def draw_bindings(templates: Sequence[UsableTemplate], count: int, seed: int) ->
         keys = _some(draw, usable.keys, BINDINGS)
         values = _some(draw, usable.values, BINDINGS)
         base, donor = draw_bound(draw, keys, values)
-        texts = [_told(usable.template, bound) for bound in (base, donor)]
+        texts = [_written(usable.template, bound) for bound in (base, donor)]
         place = f"pair {number + 1} of bindings"
         found.append(TextPair(texts[0], texts[1], spaced_answers(base, donor), place, usable.template.name))
     return tuple(found)
@@ -137,8 +137,8 @@ def draw_bound(draw: np.random.Generator, keys: Sequence[str], values: Sequence[
         order = _some(draw, keys, BINDINGS)
         donor = Bound(order, _some(draw, values, BINDINGS), order[int(draw.integers(BINDINGS))])
         answers = predicted(base, donor)
-        told_apart = [{answers[name] for name in names} for names in (FROM_DONOR, FROM_BASE)]
-        if all(len(of) == BINDINGS for of in told_apart) and answers["base"] != answers["donor"]:
+        distinct = [{answers[name] for name in names} for names in (FROM_DONOR, FROM_BASE)]
+        if all(len(of) == BINDINGS for of in distinct) and answers["base"] != answers["donor"]:
             return base, donor
 
 
@@ -160,7 +160,7 @@ def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
     return found
 
 
-def _told(template: BindingTemplate, bound: Bound) -> str:
+def _written(template: BindingTemplate, bound: Bound) -> str:
     pairs = zip(bound.keys, bound.values, strict=True)
     facts = "".join(template.binding.format(key=key, value=value) for key, value in pairs)
     return template.lead + facts + template.question.format(key=bound.asked)

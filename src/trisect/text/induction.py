@@ -28,11 +28,8 @@ from trisect.text.bindings import (
 from trisect.text.labelled import Labelled, LabelledTexts
 from trisect.text.pairs import TextPair
 
-BETWEEN = (
-    3,
-    2,
-    1,
-)  # words of the passage before each pair, and before the one that comes again; fewer for short windows
+# words of the passage before each pair, and before the one that comes again; fewer for short windows
+BETWEEN = (3, 2, 1)
 PASSAGE = BETWEEN[0] * (BINDINGS + 1)
 LEAST = 2 * BINDINGS + 1  # words: so that a text never begins with one of the As, which is another token there
 MOST = 300  # words of a text that are tried, the most frequent ones
@@ -60,7 +57,7 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
     Raises CorpusError with the reason where there are too few.
     """
     asked, passages = (ENGLISH, ()) if texts is None else _of_text(texts.texts())
-    apart = _told_apart(ids, asked)
+    apart = _distinct(ids, asked)
     pairs = BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
     keys, values = (word_tokens(ids, pairs, slot) for slot in ("key", "value"))
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
@@ -90,9 +87,9 @@ def draw_induction(
     for attempt in range(2 * TRIES):
         missing = [number for number, pair in enumerate(found) if pair is None]
         drawn = [_drawn(draw, usable, between, own=attempt < TRIES) for _ in missing]
-        rows = ids([told.text for both in drawn for told in both])
+        rows = ids([one.text for both in drawn for one in both])
         for at, (number, both) in enumerate(zip(missing, drawn, strict=True)):
-            if all(_as_meant(usable.tokens, told.bound, rows[2 * at + i]) for i, told in enumerate(both)):
+            if all(_as_meant(usable.tokens, one.bound, rows[2 * at + i]) for i, one in enumerate(both)):
                 base, donor = both
                 answers, place = spaced_answers(base.bound, donor.bound), f"pair {number + 1} of induction"
                 found[number] = TextPair(base.text, donor.text, answers, place, "induction")
@@ -108,14 +105,14 @@ def draw_induction(
     return pairs
 
 
-class _Told(NamedTuple):
+class _Text(NamedTuple):
     """A text and what it says."""
 
     text: str
     bound: Bound
 
 
-def _drawn(draw: np.random.Generator, usable: InductionWords, between: int, own: bool) -> tuple[_Told, _Told]:
+def _drawn(draw: np.random.Generator, usable: InductionWords, between: int, own: bool) -> tuple[_Text, _Text]:
     """A base and its donor; `own`: in a passage of the text, if there is one, else among other words."""
     passage = usable.passages[int(draw.integers(len(usable.passages)))] if usable.passages and own else ()
     said = {word.casefold() for word in passage}
@@ -125,7 +122,7 @@ def _drawn(draw: np.random.Generator, usable: InductionWords, between: int, own:
         passage = free[2 * BINDINGS :][:PASSAGE]
     chosen = free[: 2 * BINDINGS]
     base, donor = draw_bound(draw, chosen[:BINDINGS], chosen[BINDINGS:])
-    return _Told(_told(passage, base, between), base), _Told(_told(passage, donor, between), donor)
+    return _Text(_written(passage, base, between), base), _Text(_written(passage, donor, between), donor)
 
 
 def _as_meant(tokens: Mapping[str, int], bound: Bound, row: Sequence[int]) -> bool:
@@ -138,15 +135,15 @@ def _mixed(draw: np.random.Generator, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words[int(i)] for i in draw.permutation(len(words)))
 
 
-def _told(passage: Sequence[str], bound: Bound, between: int) -> str:
+def _written(passage: Sequence[str], bound: Bound, between: int) -> str:
     """The passage with a pair of words after every few of its own, and at the end the word that is asked for."""
     pieces = [passage[at * between :][:between] for at in range(BINDINGS + 1)]
     facts = zip(pieces[:BINDINGS], bound.keys, bound.values, strict=True)
-    told = chain.from_iterable((*own, key, value) for own, key, value in facts)
-    return " ".join((*told, *pieces[BINDINGS], bound.asked))
+    pairs = chain.from_iterable((*own, key, value) for own, key, value in facts)
+    return " ".join((*pairs, *pieces[BINDINGS], bound.asked))
 
 
-def _told_apart(ids: TokenIds, words: Sequence[str]) -> tuple[str, ...]:
+def _distinct(ids: TokenIds, words: Sequence[str]) -> tuple[str, ...]:
     """The first of all words that are the same to the tokenizer: of 'The' and 'the' where it puts all in lower case."""
     found: dict[tuple[int, ...], str] = {}
     for word, row in zip(words, ids([f" {word}" for word in words]), strict=True):

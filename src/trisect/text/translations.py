@@ -16,9 +16,8 @@ from trisect.text.pairs import ANSWERS, TextPair
 DRAWN = 4000  # sentences that pairs are made from
 TRIES = 20_000  # draws for each pair that is asked for
 AT_ONCE = 10_000  # draws at a time
-BothSides = Callable[
-    [Sequence[tuple[str, str]]], Sequence[tuple[Sequence[int], Sequence[int]]]
-]  # texts -> ids of both sides
+# texts -> ids of both sides
+BothSides = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[Sequence[int], Sequence[int]]]]
 
 
 class TranslatedText(NamedTuple):

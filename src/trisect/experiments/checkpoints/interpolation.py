@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     from trisect.hf.checkpoints import ParameterSlice, SliceValues
 
-Losses = Float[
-    np.ndarray, " N"
-]  # summed over each text or article, in nats; without a loss, of relative changes of the output
+# summed over each text or article, in nats; without a loss, of relative changes of the output
+Losses = Float[np.ndarray, " N"]
 InterpolationRow = dict[str, Any]
 
 

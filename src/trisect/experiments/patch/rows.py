@@ -37,10 +37,8 @@ PAIRS = {
 }
 TOKENS = {
     **{"pair": WHOLE, "side": TEXT, "position": WHOLE, "base": TEXT, "donor": TEXT},
-    **{
-        "patched": TEXT,
-        "answers": pl.Boolean,
-    },  # components that are patched there, and whether the answer is read there
+    # components that are patched there, and whether the answer is read there
+    **{"patched": TEXT, "answers": pl.Boolean},
 }
 CHANGES = {
     **{"pair": WHOLE, "stack": TEXT, "layer": WHOLE, "head": WHOLE, "component": TEXT, "group": TEXT},
@@ -225,7 +223,7 @@ def _row(found: PairShare | LogitChange) -> NewRow:
 def _pair(number: int, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> NewRow:
     pair = runs.pairs[number]
     own = {f"own_{name}": runs.words.get(int(mine[number])) for name, mine in runs.own.items()}
-    found = {"pair": number + 1, "kind": pair.kind, "base": _told(pair.base), "donor": _told(pair.donor)}
+    found = {"pair": number + 1, "kind": pair.kind, "base": _in_words(pair.base), "donor": _in_words(pair.donor)}
     found |= {f"answer_{name}": pair.answers.get(name) for name in ANSWERS} | own
     return {name: found.get(name) for name in PAIRS} | {"counted": bool(counted[number])}
 
@@ -266,5 +264,5 @@ def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
     ]
 
 
-def _told(text: str | tuple[str, str]) -> str:
+def _in_words(text: str | tuple[str, str]) -> str:
     return text if isinstance(text, str) else " → ".join(text)

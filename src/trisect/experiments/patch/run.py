@@ -28,10 +28,8 @@ from trisect.measure.patching import hold_later, put_at, record
 from trisect.text.labelled import open_labelled
 from trisect.text.pairs import TextPair, given_pairs, read_pairs
 
-ROLES = {
-    "denoise": ("base", "donor"),
-    "noise": ("donor", "base"),
-}  # which text is patched, and which it is patched from
+# which text is patched, and which it is patched from
+ROLES = {"denoise": ("base", "donor"), "noise": ("donor", "base")}
 
 
 ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a layer's at least

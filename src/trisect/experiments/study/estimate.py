@@ -50,9 +50,8 @@ def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) 
         draws = experiment.erase.draws if experiment.erase else 0
         return (2 + draws) * ERASED * token_seconds(run, vocabulary, False)
     kinds, sites = (len(experiment.probe.kinds), experiment.probe.sites) if experiment.probe else (0, None)
-    times = (
-        1 if experiment.probe and experiment.probe.fitted == ON_TRAIN else 2
-    )  # as many folds as FOLDS, of less text each
+    # as many folds as FOLDS, of less text each
+    times = 1 if experiment.probe and experiment.probe.fitted == ON_TRAIN else 2
     return PROBE * times * kinds * (len(sites) if sites else 3 * run.model.layers) * run.model.width / 100
 
 

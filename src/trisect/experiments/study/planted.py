@@ -197,15 +197,15 @@ def _score(method: Judged, over: str) -> MethodScore:
         method.title,
         over,
         method.unit,
-        _told(effects, seeds),
-        {seed: _told(effects, [seed]) for seed in seeds},
+        _auroc(effects, seeds),
+        {seed: _auroc(effects, [seed]) for seed in seeds},
         _share([one.found for one in judged if not one.case.carried]),
         _share([not one.found for one in judged if one.case.carried]) if tested else None,
         judged,
     )
 
 
-def _told(effects: Effects, seeds: Sequence[int]) -> float:
+def _auroc(effects: Effects, seeds: Sequence[int]) -> float:
     """AUROC over the cases and those seeds; what rounding alone makes differ counts as the same."""
     values = np.array([round(own[seed], 9) for own in effects.values() for seed in seeds])
     carried = np.array([case.carried for case in effects for _ in seeds])

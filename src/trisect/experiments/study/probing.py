@@ -29,10 +29,8 @@ from trisect.measure import probes
 from trisect.measure.probes import Examples
 from trisect.text.corpus import Corpus
 
-TRAIN, VALID = (
-    20_000,
-    10_000,
-)  # tokens read for fitting on train and for scoring, about; of held-out text TRAIN for both
+# tokens read for fitting on train and for scoring, about; of held-out text TRAIN for both
+TRAIN, VALID = 20_000, 10_000
 HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
 

@@ -131,9 +131,8 @@ class StudyRows:
             test &= pl.col("label") == label
         if edit == "attack":
             known = self.strength if variant == "plain" else self._control_strength(variant)
-            test &= pl.col("strength").eq_missing(
-                known if strength is None else strength
-            )  # null where there is none of it
+            # null where there is none of it
+            test &= pl.col("strength").eq_missing(known if strength is None else strength)
         return test
 
     def curves(self, edit: str, split: str, name: str = "loss_nats", label: str | None = None) -> list[Point]:

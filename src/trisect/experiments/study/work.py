@@ -15,10 +15,8 @@ from trisect.experiments.study.numerics import TrainedSoFar
 from trisect.experiments.study.tasks import StudyJob, Task, execute, fleet_name
 from trisect.lab.folder import Folder
 
-ORDER = (
-    "fleets/*",
-    "runs/*/run.json",
-)  # after a baseline's epochs come a checkpoint, and what says that a run is finished
+# after a baseline's epochs come a checkpoint, and what says that a run is finished
+ORDER = ("fleets/*", "runs/*/run.json")
 
 
 @dataclass(frozen=True, eq=False)

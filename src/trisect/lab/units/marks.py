@@ -37,13 +37,24 @@ class AskedInputs(NamedTuple):
 
 
 def asked_inputs(experiment: str, settings: Any, group: str) -> AskedInputs:
-    """Marks of settings and files; raises nothing for inputs that are wrong, whose own error comes where they are opened."""
+    """Marks of settings and the files that they name, before texts are read; the weights' is empty until `with_weights`.
+
+    Raises nothing for inputs that are wrong, whose own error comes where they are opened.
+    """
     source: ModelSource = getattr(settings, group)
-    asked = weights = ""
+    asked = ""
     with suppress(TrisectError, OSError):
-        weights = weights_mark(settings, source)
-        asked = asked_mark(experiment, settings, group, None) if weights else ""
-    return AskedInputs(asked, weights, uses_gpu(source))
+        asked = asked_mark(experiment, settings, group, None) if isinstance(source.model, (str, Path)) else ""
+    return AskedInputs(asked, "", uses_gpu(source))
+
+
+def with_weights(asked: AskedInputs, settings: Any, group: str) -> AskedInputs:
+    """The marks with that of the model's files, before they are read: behind the texts, since a hub may have to be asked for it."""
+    if not asked.asked:
+        return asked
+    with suppress(TrisectError, OSError):
+        return asked._replace(weights=weights_mark(settings, getattr(settings, group)))
+    return asked
 
 
 def asked_mark(experiment: str, settings: Any, group: str, texts: Texts | None) -> str:

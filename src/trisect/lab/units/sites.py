@@ -16,12 +16,8 @@ from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import plan_edits
 from trisect.lab.subject import at_revision, name_before
 
-NO_PART = (
-    "_name_or_path",
-    "transformers_version",
-    "dtype",
-    "torch_dtype",
-)  # of a configuration: no shape follows from it
+# of a configuration: no shape follows from it
+NO_PART = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 
 
 def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) -> None:

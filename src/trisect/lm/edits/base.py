@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from trisect.lm.fleet import Block
     from trisect.text.corpus import Corpus
 
-Reach = Literal[
-    "below", "site"
-]  # what a gradient at a site trains: all below it too, or the site's own projection alone
-Aim = Literal[
-    "wrong", "prior"
-]  # where an adversary's output is pushed: away from the right label, or towards the prior
+# what a gradient at a site trains: all below it too, or the site's own projection alone
+Reach = Literal["below", "site"]
+# where an adversary's output is pushed: away from the right label, or towards the prior
+Aim = Literal["wrong", "prior"]
 ROW = tuple[str, str, float]  # split, name, value
 
 
