@@ -17,7 +17,7 @@ from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import digest, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
-from trisect.core.subject import Subject, Texts
+from trisect.core.subject import Subject
 from trisect.core.tables import read_table, write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
