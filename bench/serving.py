@@ -6,6 +6,7 @@ python bench/serving.py
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import statistics
 import time
@@ -54,8 +55,8 @@ def waited(page: Page, act: object) -> float:
     return page.evaluate("() => waits.at(-1)")
 
 
-def main() -> None:
-    """Type a sentence on, a key at a time, and switch sites."""
+def measured() -> dict[str, list[float]]:
+    """Milliseconds of every key of a sentence that is typed on, and of every switch of a component of a site."""
     served = start(folder(), TEXT)
     with sync_playwright() as playwright:
         chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -74,10 +75,29 @@ def main() -> None:
                 switches.append(waited(page, group.get_by_role("button", name=how, exact=True).click))
         browser.close()
     served.stop()
-    for name, values in (("a key", keys), ("a switch", switches)):
-        worst, middle, most = max(values), statistics.median(values), sorted(values)[int(0.9 * len(values))]
-        print(f"{name}: median {middle:.0f} ms, 90 % within {most:.0f} ms, most {worst:.0f} ms, n = {len(values)}")
+    return {"a key typed": keys, "a switch of q, k or v": switches}
+
+
+def summary(values: list[float]) -> str:
+    """Median, the ninth tenth, and the longest."""
+    worst, middle, most = max(values), statistics.median(values), sorted(values)[int(0.9 * len(values))]
+    return f"median {middle:.0f} ms, 90 % within {most:.0f} ms, most {worst:.0f} ms, n = {len(values)}"
+
+
+def rows() -> list[dict[str, object]]:
+    """The rows for docs/bench.md."""
+    note = "from the event to all heads and outputs drawn, wall time, server and Chromium on the same cores; aim 300 ms"
+    return [
+        {
+            "what": f"`trisect serve` with MiniLM, a sentence: {name}, until the answer is drawn",
+            "plain": "",
+            "ours": f"{statistics.median(values):.0f} ms",
+            "notes": [summary(values), f"{note}; load average of the machine at the end: {os.getloadavg()[0]:.0f}"],
+        }
+        for name, values in measured().items()
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    for name, values in measured().items():
+        print(f"{name}: {summary(values)}")

@@ -25,6 +25,7 @@ import profiling
 import proof
 import restarting
 import rewinding
+import serving
 import similarity
 import step
 import torch
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "patching": patching.rows,
     "restarting": restarting.rows,
     "explorer": explorer.rows,
+    "serving": serving.rows,
     "gpu": gpu.rows,
 }
 
