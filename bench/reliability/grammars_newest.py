@@ -120,7 +120,7 @@ def flipped(rng: random.Random, content: bytes) -> bytes:
 def erasure(rng: random.Random, place: Path, model: Path) -> list[str]:
     """Erasing a label of a treebank that may be damaged."""
     options = {
-        "--label": ["pos", "dep", "word"], "--draws": ["1", "3"], "--per": ["layer", "head"], "--whose": ["own", "next"],
+        "--labels": ["pos", "dep", "word"], "--draws": ["1", "3"], "--per": ["layer", "head"], "--whose": ["own", "next"],
         "--sites": ["v@1", "q@2.h1"], "--split": list(SPLITS), "--limit": ["2", "9"], "--seed": ["3"], "--window": ["6"],
         "--dtype": ["float64", "bfloat16"],
     }  # fmt: skip

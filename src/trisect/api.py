@@ -21,11 +21,14 @@ def function(experiment: Experiment[Any, Any]) -> Callable[..., Result[Any]]:
     chosen = signature(experiment)
 
     def call(*args: Any, **named: Any) -> Result[Any]:
-        from trisect.lab.driver import run  # with PyTorch and polars, which `import trisect` does without
+        from trisect.lab.live import screen
 
         given = chosen.bind(*args, **named).arguments
         out, quiet = given.pop("out", None), given.pop("quiet", False)
-        return run(experiment, build(experiment.settings, given), out, quiet)
+        with screen(f"trisect.{experiment.python}", quiet):
+            from trisect.lab.driver import run  # with PyTorch and polars, which `import trisect` does without
+
+            return run(experiment, build(experiment.settings, given), out, quiet)
 
     call.__name__ = call.__qualname__ = experiment.python
     call.__module__ = "trisect"

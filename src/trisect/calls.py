@@ -16,7 +16,8 @@ from trisect.core.trace import Reading
 from trisect.experiments.study.result import Study
 from trisect.lab.folder import is_study
 from trisect.lab.inputs import Workers, open_any
-from trisect.lab.subject import load as load
+from trisect.lab.live import screen
+from trisect.lab.subject import load as load_subject
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
@@ -25,11 +26,41 @@ if TYPE_CHECKING:
 
     from trisect.claims import ListedPart
     from trisect.experiments.explore.widget import Framed
+    from trisect.hf.load import Pretrained
     from trisect.hf.proof import Proof
+    from trisect.lm.reading import OwnModel
     from trisect.measure.intervention import Intervention
     from trisect.report.notebook import Chart
     from trisect.server.run import Served
     from trisect.theory.result import Construction
+
+
+@door()
+def load(
+    model: Any,
+    tokenizer: Any = None,
+    inputs: Any = None,
+    window: int | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "auto",
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    proof: bool = True,
+    quiet: bool = False,
+) -> Pretrained | OwnModel:
+    """Load a model to be read: a folder, a name on a hub, or a module of Hugging Face's; or what a study of ours trained.
+
+    NAME@REVISION is a revision of a model on a hub, or a subfolder of a folder of checkpoints. A study's folder gives the
+    baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
+    pretrained models, see `trisect.hf.load.load`. On a terminal a line says what is being done, unless `quiet`.
+    Raises ModelError for what is not there or does not pass the proof.
+    """
+    with screen("trisect.load", quiet):
+        return load_subject(
+            model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
+        )
 
 
 @door()
@@ -64,9 +95,10 @@ def prove(
     """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
     from trisect.hf.load import load as load_pretrained
 
-    return load_pretrained(
-        model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False
-    ).proof
+    with screen("trisect.prove"):
+        return load_pretrained(
+            model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False
+        ).proof
 
 
 @door()
@@ -135,7 +167,8 @@ def serve(
     from trisect.server.run import open_page, start
 
     named = {"revision": revision, "dtype": dtype, "device": device, "device_map": device_map}
-    served = start(model, text, second, host, port, **named, pickle=pickle, remote_code=remote_code)
+    with screen("trisect serve"):
+        served = start(model, text, second, host, port, **named, pickle=pickle, remote_code=remote_code)
     if open:
         open_page(served.address)
     if wait:

@@ -87,7 +87,7 @@ def test_what_align_and_translate_train_refuse(place, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("concept_erasure") is None, reason="needs the extra trisect[erase]")
 def test_erase_from_the_command_line(tmp_path):
     tinyhf.save(tinyhf.bert(), tmp_path / "model")
-    words = ("erase", tmp_path / "model", "--corpus", "embedded", "--label", "pos", "--limit", 40, "--draws", 2)
+    words = ("erase", tmp_path / "model", "--corpus", "embedded", "--labels", "pos", "--limit", 40, "--draws", 2)
     done = call(*words, "--sites", "k@1", "v@2", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == f"report  {tmp_path / 'out' / 'report.html'}"

@@ -86,7 +86,7 @@ def commands(place: Path) -> dict[str, tuple[object, ...]]:
         "norms": ("norms", place / "causal", *texts, "--block", "nothing"),
         "similarity": ("similarity", place / "causal", "--draws", 1),
         "ablate": ("ablate", place / "causal", *texts, "--sites", "q@9"),
-        "erase": ("erase", place / "causal", *texts, "--label", "nothing"),
+        "erase": ("erase", place / "causal", *texts, "--labels", "nothing"),
         "rewind": ("rewind", place / "steps", "--initial", "step0", "--final", "step1", *texts, "--points", 1),
         "align": ("align", place / "pairs", "--source", place / "a", "--target", place / "b"),
         "theory": ("theory", "nothing"),

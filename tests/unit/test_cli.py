@@ -13,7 +13,7 @@ from trisect.cli import main
 from trisect.cli.group import SECTIONS
 from trisect.cli.options import parsed
 from trisect.core.errors import StudyError, unknown
-from trisect.core.fields import build
+from trisect.core.fields import build, flat
 from trisect.core.spec import plain
 from trisect.experiments import EXPERIMENTS
 from trisect.experiments.patch.settings import PATCH
@@ -231,6 +231,32 @@ def test_the_closest_name_is_proposed_and_no_other():
 def test_a_setting_that_is_a_path_takes_what_the_command_line_gives():
     settings = build(PATCH.settings, parsed(PATCH.settings, {"model": "m", "pairs": "pairs.jsonl"}))
     assert settings.pairs == Path("pairs.jsonl")
+
+
+def read(name: str, *words: str) -> dict[str, object]:
+    """What the settings of a command are given by these words."""
+    parent = main.make_context("trisect", [name])
+    context = main.commands[name].make_context(name, list(words), parent)
+    return parsed(next(e.settings for e in EXPERIMENTS if e.name == name), context.params)
+
+
+def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
+    for words in (["--labels", "pos,dep"], ["--labels", "pos", "--labels", "dep"], ["--label", "pos", "--label=dep"]):
+        assert read("erase", "MODEL", "--corpus", "embedded", *words)["labels"] == ("pos", "dep")
+    assert "--label " not in call("erase", "--help").stdout
+    assert read("theory", "--beta", "2, 8", "--beta", "1e1")["beta"] == (2.0, 8.0, 10.0)
+    said = call("theory", "average", "--beta", "2,many")
+    assert said.exit_code == 2
+    assert said.stderr == "trisect: beta is 'many'.\n  It is a number.\n  Give beta as that.\n"
+
+
+def test_lists_of_one_kind_have_one_spelling_in_every_command():
+    several = [
+        (e.name, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.setting.argument
+    ]
+    forms = {(d.words, d.setting.many) for _, d in several}
+    assert len({words for words, _ in forms}) == len(forms)  # one form for each name
+    assert {words for words, many in forms if many == "repeat"} == {"image", "text", "trial"}
 
 
 def test_results_go_to_the_commands_name_and_what_it_reads_and_the_manual_names_each():

@@ -15,7 +15,7 @@ SITES = [
     ("", "'' is not a site"),
 ]
 OTHERS = [
-    (["erase"], ["--label", "nosuch"], "bank, train has no label column 'nosuch'."),
+    (["erase"], ["--labels", "nosuch"], "bank, train has no label column 'nosuch'."),
     (["erase"], ["--split", "nosuch"], "split is 'nosuch'."),
     (["erase"], ["--reader", "nosuch"], "Unknown reader 'nosuch'."),
     (["profile"], ["--labels", "pos,nosuch"], "bank, train has no label 'nosuch'."),

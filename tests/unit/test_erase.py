@@ -117,7 +117,7 @@ def test_every_label_and_site_has_a_rise_its_controls_and_what_is_beyond_them(ow
 
 def test_what_was_done_is_noted_and_can_be_repeated(own):
     assert own.about.command == (
-        "trisect erase STUDY --corpus embedded --label pos --label dep --limit 6 --sites 'k@2 q+v@1' --draws 2"
+        "trisect erase STUDY --corpus embedded --labels pos,dep --limit 6 --sites 'k@2 q+v@1' --draws 2"
     )
     facts = own.about.facts
     assert (facts.whose, facts.per, facts.seed, facts.sites) == ("next", "layer", 0, ("k@2", "q+v@1"))

@@ -434,7 +434,7 @@ def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
     assert ran.notes == tuple(f"{name} does not apply to key_query_value." for name in ("keys", "samples"))
     about = json.loads((ran.folder / "theory.json").read_text(encoding="utf-8"))["body"]
     assert about["command"] == (
-        "trisect theory stretched_key_two_heads key_query_value --beta 1.0 --beta 2.0 --dim 6 --keys 3 --samples 500 --seed 7"
+        "trisect theory stretched_key_two_heads key_query_value --beta 1.0,2.0 --dim 6 --keys 3 --samples 500 --seed 7"
     )
 
 

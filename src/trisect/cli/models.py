@@ -22,9 +22,15 @@ def model_options(function: C) -> C:
         click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
         click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code."),
         click.option("--device-map", help="Passed on to from_pretrained, such as auto (needs the package accelerate)."),
-        click.option("--device", default="auto", show_default=True, help="Where the model runs: auto, cpu or cuda."),
-        click.option("--dtype", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
-        click.option("--revision", help="A branch, tag or commit of a model on a hub."),
+        click.option(
+            "--device",
+            metavar="DEVICE",
+            default="auto",
+            show_default=True,
+            help="Where the model runs: auto, cpu or cuda.",
+        ),
+        click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
+        click.option("--revision", metavar="REVISION", help="A branch, tag or commit of a model on a hub."),
         click.argument("model", metavar="MODEL"),
     ):
         function = option(function)

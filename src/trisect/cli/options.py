@@ -13,7 +13,7 @@ import click
 
 from trisect.cli.terminal import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
-from trisect.core.fields import MOST_SEEDS, Declared, build, flat
+from trisect.core.fields import MOST_SEEDS, Declared, build, flat, read
 from trisect.lab.experiment import Experiment, Result, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
@@ -23,16 +23,21 @@ TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRI
 
 
 class Spaced(click.Command):
-    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1."""
+    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1.
 
-    def __init__(self, spaced: frozenset[str], **rest: Any) -> None:
+    `former` are names that options had before, with today's.
+    """
+
+    def __init__(self, spaced: frozenset[str], former: Mapping[str, str], **rest: Any) -> None:
         super().__init__(**rest)
-        self.spaced = spaced
+        self.spaced, self.former = spaced, former
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join the words of such options before click reads them."""
+        """Give options today's names, and join the words behind such with sites, before click reads them."""
         joined: list[str] = []
-        for word in args:
+        for given in args:
+            name, sign, value = given.partition("=")
+            word = self.former.get(name, name) + sign + value
             if len(joined) > 1 and joined[-2] in self.spaced and "@" in word and not word.startswith("-"):
                 joined[-1] += f" {word}"
             else:
@@ -91,7 +96,8 @@ def make(
 ) -> click.Command:
     """A click command with the parameters of some settings."""
     spaced = frozenset(f"--{d.words}" for d in flat(settings) if d.setting.many == "words" and d.several)
-    return Spaced(spaced, name=name, help=help, params=parameters, callback=call)
+    former = {f"--{d.setting.former}": f"--{d.words}" for d in flat(settings) if d.setting.former}
+    return Spaced(spaced, former, name=name, help=help, params=parameters, callback=call)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -120,7 +126,8 @@ def _parameter(one: Declared) -> click.Parameter:
     rest: dict[str, Any] = {"help": text, "metavar": setting.metavar, "show_default": shown}
     if one.several and setting.count is not None:
         return click.Option([option, name], nargs=setting.count, required=one.required, **rest)
-    if one.several and setting.many in ("repeat", "words"):
+    if one.several and setting.many in ("repeat", "words", "commas"):
+        kind = click.STRING if setting.many == "commas" else kind
         return click.Option(
             [option, name], multiple=True, type=kind, default=_default(one), required=one.required, **rest
         )
@@ -167,7 +174,7 @@ def _value(one: Declared, given: Any) -> Any:
     if given is None or (one.several and given == () and not one.required):
         return None if one.optional else one.default
     if one.several and setting.many == "commas":
-        return tuple(piece.strip() for piece in given.split(","))
+        return tuple(read(one, piece.strip()) for text in given for piece in str(text).split(","))
     if one.several and setting.many == "seeds":
         return read_seeds(given)
     return Path(given) if one.item is Path and isinstance(given, str) else given

@@ -8,7 +8,7 @@ import click
 
 from trisect.cli.group import main
 from trisect.cli.models import model_options
-from trisect.cli.terminal import say
+from trisect.cli.terminal import say, say_step
 
 
 @main.command()
@@ -26,9 +26,12 @@ def serve(host: str, port: int, open_: bool, text: tuple[str, ...], second: tupl
     \b
     trisect serve sentence-transformers/all-MiniLM-L6-v2 --open
     """
-    from trisect.server.run import LOOPBACK, open_page, start
+    from trisect.lab.live import screen
 
-    served = start(fetched.pop("model"), text, second, host, port, **fetched)
+    with screen("trisect serve", line=say_step):
+        from trisect.server.run import LOOPBACK, open_page, start  # with PyTorch
+
+        served = start(fetched.pop("model"), text, second, host, port, **fetched)
     say(served.address)
     if host not in LOOPBACK:
         say(f"Whoever has this address can use the model, and what is sent can be read on the way: {host}.", err=True)

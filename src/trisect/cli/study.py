@@ -84,7 +84,9 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
 @click.option("--reader", help=f"{HELP}.  [default: detected]")
 @click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
 @click.option(
-    "--columns", help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]"
+    "--columns",
+    multiple=True,
+    help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]",
 )
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
 @click.option("--engine", help="here, processes, or ray (several machines; needs trisect[ray]).")
@@ -101,7 +103,7 @@ def annotate(
     out: str,
     reader: str | None,
     placeholder: str,
-    columns: str | None,
+    columns: tuple[str, ...],
     workers: int | None,
     as_json: bool,
     quiet: bool,
@@ -125,8 +127,8 @@ def annotate(
     say(out)
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [piece.strip() for piece in text.split(",")]
+def _names(given: Sequence[str]) -> list[str] | None:
+    return [piece.strip() for text in given for piece in text.split(",")] or None
 
 
 def _claim_lines(rows: Sequence[ListedPart]) -> list[str]:

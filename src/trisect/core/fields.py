@@ -28,10 +28,10 @@ class Setting:
     """What stands with a field: `help` is its sentence everywhere.
 
     Values lie from `low` to `high`, above `above` and below `below`, or are one of `choices`. `option` is its name on the
-    command line where it is not the field's (empty: Python alone); an `argument` has none. Several values are given one by
-    one ('repeat'), with spaces between ('words'), with commas ('commas'), as a number of seeds or the seeds themselves ('seeds'),
-    as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument of 'models' is one
-    model, or a tuple of several.
+    command line where it is not the field's (empty: Python alone), `former` a name that it had before and that is still read; an
+    `argument` has none. Several values are given one by one ('repeat'), or also with spaces between ('words') or commas
+    ('commas'), as a number of seeds or the seeds themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so
+    many words behind one option (`count`). An argument of 'models' is one model, or a tuple of several.
     A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
     `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. One that
     is `placed` may be given by place in Python. `grammar` reads a text, and raises TrisectError for one that is of another form.
@@ -44,6 +44,7 @@ class Setting:
     below: float | None = None
     choices: tuple[str, ...] = ()
     option: str | None = None
+    former: str | None = None
     argument: bool = False
     many: str = "repeat"
     count: int | None = None

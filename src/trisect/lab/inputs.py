@@ -249,7 +249,7 @@ LossLimit = Annotated[int, Setting("How often a job may be lost with its worker 
 class Workers:
     """Where training runs."""
 
-    device: Annotated[str, Setting("auto, cpu or cuda.", choices=("auto", "cpu", "cuda"))] = "auto"
+    device: Annotated[str, Setting("auto, cpu or cuda.", choices=("auto", "cpu", "cuda"), metavar="DEVICE")] = "auto"
     workers: (
         Annotated[int, Setting("Worker processes; 0 runs everything in one.", low=0, high=1_024, unset="one a core")]
         | None

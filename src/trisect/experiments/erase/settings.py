@@ -28,7 +28,9 @@ class EraseSettings:
         str | Path,
         Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
     ]
-    labels: Annotated[tuple[str, ...], Setting("A label column (repeatable).", option="label")] = ("pos",)
+    labels: Annotated[
+        tuple[str, ...], Setting("Label columns with commas.", many="commas", former="label", metavar="LABELS")
+    ] = ("pos",)
     split: Annotated[
         str, Setting("What the loss is measured on: train, valid or test.", choices=SPLITS, metavar="SPLIT")
     ] = "test"
@@ -89,7 +91,7 @@ ERASE = Experiment(
     """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
 
     \b
-    trisect erase MODEL --corpus ud-english-ewt --label pos --sites k@all
+    trisect erase MODEL --corpus ud-english-ewt --labels pos --sites k@all
     """,
     EraseSettings,
     EraseFacts,

@@ -41,12 +41,20 @@ class DesignSource:
         ),
     ] = "quick"
     corpus: (
-        Annotated[str | Path, Setting("A corpus folder, a raw folder that a reader knows, or hf:NAME[:CONFIG].")] | None
+        Annotated[
+            str | Path,
+            Setting("A corpus folder, a raw folder that a reader knows, or hf:NAME[:CONFIG].", metavar="CORPUS"),
+        ]
+        | None
     ) = None
     seeds: (
         Annotated[
             tuple[int, ...],
-            Setting("How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7).", many="seeds"),
+            Setting(
+                "How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7).",
+                many="seeds",
+                metavar="SEEDS",
+            ),
         ]
         | None
     ) = None
@@ -55,7 +63,10 @@ class DesignSource:
         tuple[Site | str, ...],
         Setting("Sites such as k@3, q+k@1-2 or v@all, one or several.", many="words", metavar="SITE"),
     ] = ()
-    only: Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)},edits.", many="commas")] | None = None
+    only: (
+        Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)},edits.", many="commas", metavar="METHODS")]
+        | None
+    ) = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ class TheorySettings:
         tuple[str, ...],
         Setting("Constructions of trisect.theory; none: all eight.", argument=True, metavar="[NAME]..."),
     ] = ()
-    beta: Annotated[tuple[float, ...], Setting("How sharp the query is (repeatable).")] = ()
+    beta: Annotated[
+        tuple[float, ...], Setting("How sharp the query is, with commas.", many="commas", metavar="BETA")
+    ] = ()
     dim: Annotated[int, Setting("Dimensions of keys and values.")] | None = None
     keys: Annotated[int, Setting("How many keys there are.")] | None = None
     samples: Annotated[int, Setting("Draws of random keys.")] | None = None
@@ -39,7 +41,7 @@ THEORY = Experiment(
     """Compute eight constructions of attention by hand with their closed forms, and an interactive page of them.
 
     \b
-    trisect theory average stretched_key_two_heads --beta 2 --beta 8
+    trisect theory average stretched_key_two_heads --beta 2,8
     """,
     TheorySettings,
     TheoryFacts,
