@@ -1,6 +1,7 @@
 """Every number that is asked has an upper bound, no option is ignored, and what a machine lacks is refused before work."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trisect.core import bounds, json_text
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.fields import flat, highest, read
 from trisect.core.files import write_json
+from trisect.core.methods import Erase, Probe
 from trisect.core.spec import Design, Model, Training, plain
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.recall.settings import RecallRecipe
@@ -191,6 +193,15 @@ FORGERIES = {
         b | {"base": b["base"] | {"probe": {"sites": None, "kinds": [], "fitted": "test"}}}
     ),
     "a base that is a list": lambda b: b | {"base": []},
+    "a base of wider models": lambda b: b | {"base": b["base"] | {"model": b["base"]["model"] | {"width": 16}}},
+    "a base of another text": lambda b: b | {"base": b["base"] | {"corpus": "0" * 16}},
+    "a base that erases": lambda b: (
+        b | {"base": b["base"] | {"erase": {"draws": 1, "fitted": "train", "shrinkage": True}}}
+    ),
+    "a design of wider models": lambda b: (
+        b | {"experiment": b["experiment"] | {"model": b["base"]["model"] | {"width": 16}}}
+    ),
+    "seeds that were never run": lambda b: b | {"asked": [b["asked"][0] | {"seeds": [1, 2, 3]}]},
     "a path for an id": lambda b: b | {"runs": {"../../x": next(iter(b["runs"].values()))}},
 }
 
@@ -209,6 +220,40 @@ def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, command, tmp_
     assert result.exit_code == 2
     assert "is no study's ledger" in result.stderr
     assert "Delete" in result.stderr
+
+
+MORE = replace(
+    tiny.EXPERIMENT, probe=Probe(labels=("pos",)), erase=Erase(tiny.SITES[:1], ("pos",), draws=2)
+)  # with interchange each of a base's keys would have a value, but no text has labels and roles
+
+
+def leaves(value, path=()):
+    """Every value of an object that holds no others, and where it lies."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    else:
+        yield path, value
+
+
+def with_another(body, path):
+    """The object with something else in one place."""
+    if not path:
+        return "another" if isinstance(body, str) else [*body, "another"] if isinstance(body, list) else (body or 0) + 1
+    return {key: with_another(item, path[1:]) if key == path[0] else item for key, item in body.items()}
+
+
+def test_every_value_of_a_ledgers_base_is_held_against_its_runs_and_designs(tmp_path):
+    folder = Folder(tmp_path / "study")
+    whole: Any = join_ledger(folder, [MORE], "text")
+    found = [path for path, _ in leaves(whole["base"]) if path != ("schema",)]
+    assert {path[0] for path in found} == {"corpus", "model", "training", "attack_epochs", "rewind", "probe", "erase"}
+    for path in found:
+        write_json(folder.ledger, whole | {"base": with_another(whole["base"], path)})
+        with pytest.raises(DamagedFileError, match="no study's ledger"):
+            folder.read_ledger()
+    write_json(folder.ledger, whole)
+    assert folder.read_ledger() == whole
 
 
 def links(path):

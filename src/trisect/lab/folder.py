@@ -28,6 +28,7 @@ from trisect.core.machine import PRECISIONS
 from trisect.core.methods import FITTED, ON_TRAIN
 from trisect.core.read_spec import read_run
 from trisect.core.study_data import LedgerData
+from trisect.lab.ledger_laws import contradiction
 
 STATEMENT = 1_000_000  # bytes of a statement at most; a ledger may be longer
 BODY = b'"body"'
@@ -258,12 +259,14 @@ def _ledger(path: Path, todo: str) -> LedgerData:
         for name in ("base", "experiment"):
             if not isinstance(body[name], dict):
                 raise ValueError(f"{name} is no object")
-        for run, statement in runs.items():
-            if read_run(statement).id != run:
-                raise ValueError(f"{run} is not the id of its statement")
+        read = {run: read_run(statement) for run, statement in runs.items()}
+        if wrong := [run for run, statement in read.items() if statement.id != run]:
+            raise ValueError(f"{wrong[0]} is not the id of its statement")
         if strange := [run for fleet in fleets for run in fleet if run not in runs]:
             raise ValueError(f"a fleet names {strange[0]!r}, which is no run of it")
-        return _with_fits(body)
+        if odd := contradiction(_with_fits(body), read):
+            raise ValueError(odd)
+        return body
     except (KeyError, TypeError, ValueError, AttributeError, TrisectError) as error:
         said = error.given if isinstance(error, TrisectError) else str(error)
         raise DamagedFileError(
