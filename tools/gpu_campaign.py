@@ -84,12 +84,23 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
         ("patch", ("--base", "Ann Lee was here.", "--donor", "Bob Ray was here.")),
     ):
         place = out / name
-        if not place.exists():  # such a folder is of one run
+        if ended(place):  # such a folder is of one run
+            found.append(Piece(name, (), name))
+        else:
             more = (*more, "--out", str(place), "--quiet")
             found.append(Piece(name, (*trisect, name, model, *more, *device), name))
-        else:
-            found.append(Piece(name, (), name))
     return found
+
+
+def ended(folder: Path) -> bool:
+    """Whether a folder holds a run that ended, with every file as it was left; one that was interrupted goes on where it stopped."""
+    from trisect.core.errors import DamagedFileError
+    from trisect.lab.whole_run import check_run, has_run
+
+    try:
+        return has_run(folder) and not check_run(folder)
+    except DamagedFileError:
+        return False
 
 
 def sites(given: bool, *names: str) -> tuple[str, ...]:

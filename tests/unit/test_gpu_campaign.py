@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trisect.lab.whole_run import land_run, staged
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -64,3 +66,24 @@ def test_a_campaign_has_every_part_and_its_studies_share_one_folder(tool, tmp_pa
         *(f"attacks in layer {n}" for n in range(2, 6)),
         *(f"seed {n}" for n in range(2, 6)),
     }
+
+
+def test_a_folder_counts_as_done_only_with_a_whole_run(tool, tmp_path):
+    """An empty folder, a run that was interrupted, one with a file gone, and a list of files that cannot be read are all to do."""
+
+    def left():
+        return {piece.name for piece in tool["pieces"](tmp_path, "embedded", None, True) if piece.command}
+
+    parts = {"norms", "profile", "patch"}
+    for name in parts:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "about.json").write_text("{}")
+    assert parts <= left()
+    for name in parts:
+        with staged(tmp_path / name) as stage:
+            (stage / "report.html").write_text("a page")
+            land_run(stage, tmp_path / name, name, "0" * 32)
+    assert not parts & left()
+    (tmp_path / "norms" / "report.html").unlink()
+    (tmp_path / "patch" / "manifest.json").write_text("half")
+    assert parts & left() == {"norms", "patch"}

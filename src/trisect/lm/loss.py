@@ -89,17 +89,24 @@ def scores_in_place(
 ) -> Scores:
     """Scores of products that lack their biases; they become p, or with `gold` p - onehot(y), in place.
 
-    The sums of that over rows are added to `db`. A few rows at a time, so that every pass over them but the first finds them in cache.
+    The sums of that over rows are added to `db`. A few rows at a time, so that every pass over them but the first finds them in cache;
+    products narrower than the biases are widened, and p narrowed again, within the same rows.
     """
-    loss, correct = z.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
-    most = FEW[z.device.type]
+    loss, correct = b.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
+    most, wide = FEW[z.device.type], None
     for members, rows in blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
-        few = z[members, rows].add_(b[members, None])
+        few = z[members, rows]
+        if z.dtype != b.dtype:
+            wide = b.new_empty(few.numel()) if wide is None else wide  # the first block is the largest
+            few = wide[: few.numel()].view(few.shape).copy_(few)
+        few.add_(b[members, None])
         loss[members, rows], correct[members, rows] = _softmax(few, y[rows])
         if gold:
             at = y[rows].expand(few.shape[0], -1)[..., None]
             few.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
         db[members] += few.sum(1)
+        if z.dtype != b.dtype:
+            z[members, rows] = few
     return Scores(loss, correct)
 
 

@@ -46,9 +46,9 @@ class NarrowDecoder:
                 for _, rows in blocks(1, count, vocabulary, TALL[kind], TALL[kind]):
                     # each product is narrow; softmax and its sums are taken in the precision of h
                     z = torch.bmm(low[:, rows], thin.transpose(1, 2), out=p[:, rows] if size == 1 else None)
-                    wide = self._room("z", z.shape, h, h.dtype).copy_(z)
-                    loss[own, rows], correct[own, rows] = scores_in_place(wide, b[own], y[rows], db[own], False)
-                    p[:, rows] = wide
+                    loss[own, rows], correct[own, rows] = scores_in_place(z, b[own], y[rows], db[own], False)
+                    if size > 1:
+                        p[:, rows] = z
                     dh[own, rows] = torch.bmm(p[:, rows], thin).to(h.dtype)
                 scaled = (h[own] / count).to(self.dtype)
                 dw[own] = torch.bmm(p.transpose(1, 2), scaled, out=self._room("dw", (size, *w.shape[1:]), w))
