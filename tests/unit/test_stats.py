@@ -139,6 +139,18 @@ def test_seeds_needed_follows_the_hardest_part_and_either_side():
     assert refuted < both
 
 
+def test_a_part_that_is_the_same_in_every_seed_leaves_the_others_to_decide_against():
+    same, against = (sample(5, 1.0, 0.0), "above", 0.9), (sample(5, 0.4, 0.4), "above", 0.9)
+    assert seeds_needed([same], 2) is None
+    refuted, alone = seeds_needed([same, against], 2), seeds_needed([against], 2)
+    assert refuted is not None
+    assert alone is not None
+    assert refuted > alone  # the smallest p of two is doubled
+    assert (
+        seeds_needed([same, (sample(5, 1.0, 0.01), "above", 0.9)], 2) is None
+    )  # it keeps a claim from being supported
+
+
 @pytest.mark.parametrize(
     "part",
     [

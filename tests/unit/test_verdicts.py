@@ -13,9 +13,13 @@ from tests.synthetic import FINAL, INIT, about, diverged, study_tables, with_cur
 from trisect import claims
 from trisect.claims import evidence as evidence_room
 from trisect.claims import readings, verdicts
+from trisect.claims.rule import TestedPart as OwnPart
+from trisect.claims.rule import decide
+from trisect.core.claim import LossChange, Part
 from trisect.core.tables import SCHEMAS
 from trisect.papers import submodules
 from trisect.stats.correct import holm
+from trisect.stats.paired import summary, t_tested
 
 
 def test_the_numbers_of_a_part_are_those_of_the_metrics():
@@ -74,6 +78,17 @@ def test_no_spread_is_no_evidence():
     assert (row["p"], row["verdict"], row["reason"]) == (1.0, "inconclusive", verdicts.NO_SPREAD)
     assert row["seeds_needed"] is None
     assert abs(row["effect"]) == pytest.approx(0.3, abs=1e-9)
+
+
+def test_a_part_without_a_spread_is_not_the_weakest_beside_one_that_speaks_against_the_claim():
+    part = Part("x", LossChange("freeze", ("k@1",), "train"), "above", 0.9, "of AUROC", "No reason.")
+
+    def tested(values):
+        return OwnPart(part, t_tested(summary(values), "above", 0.9, 2, verdicts.NO_SPREAD), None)
+
+    same, low, high = tested([1.0] * 5), tested([0.2, 0.7, 0.3, 0.6, 0.4]), tested([0.99, 0.98, 0.97, 0.99, 0.98])
+    assert decide([(same, low, high)], verdicts.NOT_MEASURED)[0].weakest is low
+    assert decide([(same, high)], verdicts.NOT_MEASURED)[0].weakest is same
 
 
 def test_an_undecided_claim_says_how_many_seeds_would_have_decided_it():

@@ -149,7 +149,6 @@ def _test(part: Part, claim: Claim, source: Source, given: PartOfModels) -> Mode
 
 def _whole(whole: Decided[ModelsPart], family: int) -> ClaimColumns:
     measured = all(test.sample.n > 0 for test in whole.deciding)
-    untested = next((test.reason for test in whole.deciding if test.reason is not None), UNDECIDED)
     needed = None
     if whole.undecided and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
         needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
@@ -157,6 +156,6 @@ def _whole(whole: Decided[ModelsPart], family: int) -> ClaimColumns:
         **(whole.weakest.columns() if measured else {}),
         **whole.row(),
         "n": min(test.tested.n for test in whole.deciding),
-        "reason": (whole.barred or untested) if whole.undecided else None,
+        "reason": (whole.barred or whole.weakest.reason or UNDECIDED) if whole.undecided else None,
         "seeds_needed": needed,
     }

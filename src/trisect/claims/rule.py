@@ -93,8 +93,11 @@ class Decided(Generic[T]):
 
     @property
     def weakest(self) -> T:
-        """The part that speaks least for the claim: by its p-values, and where these are the same by its effect."""
-        return max(self.deciding, key=lambda t: (t.tested.p_for, -t.tested.p_against, -t.slack))
+        """The part that speaks least for the claim: by its p-values, and where these are the same by its effect.
+
+        One of which no test can be made speaks neither for the claim nor against it: a part that speaks against it comes before.
+        """
+        return max(self.deciding, key=lambda t: (_doubt(t), -t.tested.p_against, -t.slack))
 
 
 def decide(
@@ -119,6 +122,11 @@ def decide(
         Decided(deciding, joint, p, float(p_holm), barred, collected)
         for (deciding, joint, p, barred, collected), p_holm in zip(found, adjusted, strict=False)
     ]
+
+
+def _doubt(test: TestedPart) -> float:
+    """Near 1 where a part speaks against its claim, near 0 where it speaks for it."""
+    return test.tested.p_for if test.tested.reason is None else 0.5
 
 
 def slack(part: Part, effect: float) -> float:

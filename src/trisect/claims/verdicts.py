@@ -202,7 +202,6 @@ def _judge_source(source: Source, tested: Sequence[tuple[SeedPart, ...]], contex
 def _whole_row(whole: Decided[SeedPart], family: int, context: Context) -> ClaimColumns:
     """The row of the claim as a whole: its verdict, and the effect of its weakest part."""
     undecided, weakest = whole.undecided, whole.weakest
-    untested = next((test.reason for test in whole.deciding if test.reason is not None), UNDECIDED)
     needed = None
     if undecided and whole.barred is None:
         needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
@@ -213,7 +212,7 @@ def _whole_row(whole: Decided[SeedPart], family: int, context: Context) -> Claim
         **({**weakest.columns(), **_beside(weakest, context)} if measured else {}),
         **whole.row(),
         "n": min(test.tested.n for test in whole.deciding),
-        "reason": (whole.barred or untested) if undecided else None,
+        "reason": (whole.barred or weakest.reason or UNDECIDED) if undecided else None,
         "seeds_needed": needed,
         "early_stopping": any(flags) if flags and measured else None,
         "diverged": len(runs & context.diverged),

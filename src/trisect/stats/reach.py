@@ -72,8 +72,9 @@ def fewest_counts(ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha:
 def seeds_needed(parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA) -> int | None:
     """The fewest seeds that would decide the claim at these means and spreads (see `fewest_counts`).
 
-    Null when fewer than MOST_SEEDS would not do, or when some part has one seed or no spread and so cannot tell.
+    Null when fewer than MOST_SEEDS would not do, and when some part has one seed. One without a spread never speaks for a
+    claim, so that others can then only decide against it.
     """
-    if not all(bool(sample.testable) for sample, _, _ in parts):
+    if any(int(sample.n) < 2 for sample, _, _ in parts):
         return None
     return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha)
