@@ -73,6 +73,9 @@ def ask(command: str, model: str, out: Path) -> Any:
     if command == "profile --checkpoints":
         asked = {"labels": ["position"], "words": 200, "checkpoints": ["model", "other"]}
         return trisect.profile(model, "embedded", out=out, quiet=True, **asked)
+    if command == "rewind":
+        asked = {"stages": ["other"], "sites": ["v@1", "q@2"], "points": 3, "exact": True}
+        return trisect.rewind(Path(model).parent, "other", "model", LINES, out=out, quiet=True, **asked)
     return getattr(trisect, command)(model, LINES, out=out, batch=2, quiet=True)
 
 
@@ -80,7 +83,16 @@ def tables(folder: Path) -> dict[str, pl.DataFrame]:
     return {path.stem: pl.read_parquet(path) for path in sorted((folder / "tables").glob("*.parquet"))}
 
 
-COMMANDS = {"norms": 4, "similarity": 3, "ablate": 4, "erase": 3, "patch": 3, "profile": 1, "profile --checkpoints": 5}
+COMMANDS = {
+    "norms": 4,
+    "similarity": 3,
+    "ablate": 4,
+    "erase": 3,
+    "patch": 3,
+    "profile": 1,
+    "profile --checkpoints": 5,
+    "rewind": 3,
+}
 
 
 @pytest.mark.usefixtures("often")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
@@ -24,12 +24,13 @@ from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
 from trisect.lab.halfway import Halfway
 from trisect.lab.home import links_of
-from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
+from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, ReadsRevisions, TextSource, Workers
 from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
+from trisect.lab.subject import revisions_mark
 from trisect.lab.units.jobs import made_on
 from trisect.lab.units.kept import begun_units, check_begun, remove_units
-from trisect.lab.units.marks import AskedInputs, asked_inputs, texts_mark, with_weights
+from trisect.lab.units.marks import AskedInputs, asked_inputs, asked_revisions, texts_mark, weights_mark, with_weights
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
@@ -64,10 +65,9 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
     experiment.check(settings)
-    own = _one_model(experiment, settings)
-    asked = None if own is None else asked_inputs(experiment.name, settings, own)  # before the files are read
+    asked = _asked(experiment, settings)  # before the files are read
     texts = next((group.open() for group in groups_of(settings) if isinstance(group, TextSource)), None)
-    before = None if asked is None or own is None else with_weights(asked, settings, own)
+    before = None if asked is None else with_weights(asked.inputs, asked.weights)
     subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
@@ -93,11 +93,24 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         return conclude(experiment, measured, place, words, time.monotonic() - began)
 
 
-def _one_model(experiment: Experiment[Any, Any], settings: Any) -> str | None:
-    """The setting of the one model of a command that keeps what it has summed up over it; null of any other."""
+class _Asked(NamedTuple):
+    """Marks of settings of a command that keeps what it has summed up over one model, and what marks the model's files."""
+
+    inputs: AskedInputs
+    weights: Callable[[], str]
+
+
+def _asked(experiment: Experiment[Any, Any], settings: Any) -> _Asked | None:
+    """What such a command is asked, before any file is read; null of any other command."""
+    if isinstance(settings, ReadsRevisions):
+        given = settings.revisions()
+        inputs = asked_revisions(experiment.name, settings, given)
+        return _Asked(inputs, lambda: revisions_mark(given.model, given.names, given.remote_code))
     own = [f.name for f in fields(settings) if isinstance(getattr(settings, f.name), ModelSource)]
-    alone = not (isinstance(experiment, OverModels) or experiment.single or experiment.resumable)
-    return own[0] if alone and len(own) == 1 else None
+    if isinstance(experiment, OverModels) or experiment.single or experiment.resumable or len(own) != 1:
+        return None
+    inputs = asked_inputs(experiment.name, settings, own[0])
+    return _Asked(inputs, lambda: weights_mark(settings, getattr(settings, own[0])))
 
 
 def _halfway(before: AskedInputs | None, experiment: str, bench: Bench) -> Halfway | None:
@@ -108,7 +121,9 @@ def _halfway(before: AskedInputs | None, experiment: str, bench: Bench) -> Halfw
     def mark() -> str:
         read = texts_mark(bench.given_texts)
         numerics = made_on(before.gpu)
-        body = json.dumps([before.asked, before.weights, read, bench.subject.fingerprint, numerics], default=list)
+        body = json.dumps(
+            [before.asked, before.weights, read, [s.fingerprint for s in bench.subjects], numerics], default=list
+        )
         return before.asked and before.weights and digest(body)
 
     return Halfway(bench.home, experiment, mark)

@@ -161,7 +161,21 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
         folder, run = trained[0], _finished(*trained)
         files = epoch_weights(folder, run.id, run.training.epochs)
         return digest("".join(digest_file(folder.run(run.id).parent / file) for file in files))
-    marks = [files_mark(*beside(model, name), remote_code) for name in names]
+    return _marks([beside(model, name) for name in names], remote_code)
+
+
+def revisions_mark(model: str | Path, names: Sequence[str], remote_code: bool = False) -> str:
+    """Hex digits of all that revisions of a model are loaded from, as `files_mark`: a folder's subfolders, else a hub's.
+
+    Empty where that is not known; raises ModelError for one that is not there.
+    """
+    from trisect.hf.checkpoints import locate
+
+    return _marks([locate(model, name) for name in dict.fromkeys(names)], remote_code)
+
+
+def _marks(places: Sequence[tuple[str | Path, str | None]], remote_code: bool) -> str:
+    marks = [files_mark(*place, remote_code) for place in places]
     return digest("\n".join(marks)) if all(marks) else ""
 
 

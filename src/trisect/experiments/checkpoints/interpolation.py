@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,13 +48,20 @@ class How(NamedTuple):
         return np.arange(self.points) / (self.points - 1)
 
 
+class Earlier(NamedTuple):
+    """The initial revision and those in between, by name, and how the values of one at every place are read."""
+
+    read: Callable[[str], list[SliceValues]]
+    names: tuple[str, ...]
+
+
 class Trials:
     """A model and the texts on which every set of weights is tried; the texts are made ready once."""
 
     def __init__(self, subject: Subject, module: nn.Module, texts: Texts, size: int) -> None:
         self.subject, self.module = subject, module
         self.batches: tuple[Batch, ...] = tuple(subject.batches(texts.texts(), size, scored=True))
-        self.tried = 0
+        self.passes = {"texts": 0}  # through all of them; changed in place, so that it can be kept
         self.moves = subject.objective == "output"  # no loss: how far the output moves from that of the final weights
         self._clean: list[RowScores] = []
         self._tokens = np.zeros(1 + max((t for b in self.batches for t, _ in b.rows), default=-1))
@@ -89,42 +96,45 @@ class Trials:
                 texts = [text for text, _ in batch.rows]
                 np.add.at(found, texts, scores.total.double().cpu().numpy())
                 np.add.at(self._tokens, texts, scores.count.double().cpu().numpy())
-        self.tried += 1
+        self.passes["texts"] += 1
         return found
 
 
 def rewind(
     trials: Trials,
     spots: Sequence[RewoundSite],
-    read: Callable[[str], list[SliceValues]],
-    initial: str,
-    stages: Sequence[str],
+    earlier: Earlier,
     how: How,
     step: Callable[[int, int], object],
+    going_on: Callable[[str, Iterable[tuple[int, int]], Mapping[str, object]], Iterable[tuple[int, int]]],
 ) -> tuple[list[InterpolationRow], list[str]]:
     """The rows of every site, without their subject, and notes.
 
-    `read` gives the values of a revision at every place; of the stages one at a time is held.
+    A site at a revision is done at a time: `going_on` leaves out those that a call before has done.
     """
     from trisect.hf.checkpoints import take
 
     final = [take(trials.module.state_dict(), spot.cuts) for spot in spots]
-    total, done = len(spots) * (1 + (len(stages) + 1) * bool(stages)), 0
+    stages = len(earlier.names) > 1
+    everything = [(number, i) for number in range(len(earlier.names)) for i in range(len(spots))]
     rows: list[InterpolationRow] = []
     middle: list[list[Losses]] = [[] for _ in spots]
-    same: list[Site] = []
-    for number, revision in enumerate((initial, *stages)):
-        for i, (spot, values) in enumerate(zip(spots, read(revision), strict=True)):
-            if stages:
-                middle[i].append(trials.losses(spot.cuts, values))
-            if not number:
-                same += [spot.site] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
-                rows += _convex(trials, spot, values, final[i], how)
-            done += 1
-            step(done, total)
+    same: list[str] = []
+    state = {"rows": rows, "middle": middle, "same": same, "passes": trials.passes}
+    held: dict[int, list[SliceValues]] = {}  # of one revision at a time
+    for number, i in going_on("curves", everything, state):
+        if number not in held:
+            held = {number: earlier.read(earlier.names[number])}
+        spot, values = spots[i], held[number][i]
+        if stages:
+            middle[i].append(trials.losses(spot.cuts, values))
+        if not number:
+            same += [str(spot.site)] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
+            rows += _convex(trials, spot, values, final[i], how)
+        step(number * len(spots) + i + 1, len(everything))
     for spot, losses in zip(spots, middle, strict=True):
         rows += _midstage(trials, spot, [*losses, trials.final], how) if losses else []
-    notes = [f"At {', '.join(map(str, same))} the initial weights are the final ones."] if same else []
+    notes = [f"At {', '.join(same)} the initial weights are the final ones."] if same else []
     return rows, notes
 
 

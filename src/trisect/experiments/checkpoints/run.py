@@ -12,7 +12,7 @@ from trisect.core.site import Site
 from trisect.core.subject import Shape, SiteTarget, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Projections
-from trisect.experiments.checkpoints.interpolation import How, RewoundSite, Trials, rewind
+from trisect.experiments.checkpoints.interpolation import Earlier, How, RewoundSite, Trials, rewind
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
 from trisect.lab.experiment import Bench, Measured
 
@@ -53,7 +53,8 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
         return [tuple(next(values) for _ in spot.cuts) for spot in spots]
 
     with bench.progress(f"rewinding {len(spots)} sites") as step:
-        rows, said = rewind(trials, spots, read, settings.initial, settings.stages, how, step)
+        earlier = Earlier(read, (settings.initial, *settings.stages))
+        rows, said = rewind(trials, spots, earlier, how, step, bench.going_on)
     facts = _facts(settings, trials, texts)
     table = frame("sites", [row | {"subject": facts.subject} for row in rows])
     cut = [note for batch in trials.batches for note in batch.notes]
@@ -85,8 +86,7 @@ def _load(settings: RewindSettings) -> Pretrained:
     from trisect.hf.checkpoints import locate
     from trisect.hf.load import load
 
-    revisions = (settings.initial, *settings.stages, settings.final)
-    place, name = {revision: locate(settings.model, revision) for revision in revisions}[settings.final]
+    place, name = {one: locate(settings.model, one) for one in settings.revisions().names}[settings.final]
     rest = settings.dtype, settings.device, None, settings.pickle, settings.remote_code
     return load(place, None, None, settings.window, name, *rest)
 
@@ -102,7 +102,7 @@ def _facts(settings: RewindSettings, trials: Trials, texts: Texts) -> RewindFact
         texts.fingerprint,
         len(trials.kept),
         int(trials.tokens.sum()),
-        trials.tried,
+        trials.passes["texts"],
         settings.points,
         settings.epsilon,
         settings.exact,

@@ -10,11 +10,23 @@ from trisect.core.bounds import POINTS
 from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
 from trisect.lab.experiment import Experiment
-from trisect.lab.inputs import BatchSize, Device, Dtype, Pickle, RemoteCode, Seed, Sites, TextSource, Window
+from trisect.lab.inputs import (
+    BatchSize,
+    Device,
+    Dtype,
+    NamedRevisions,
+    Pickle,
+    ReadsRevisions,
+    RemoteCode,
+    Seed,
+    Sites,
+    TextSource,
+    Window,
+)
 
 
 @dataclass(frozen=True)
-class RewindSettings:
+class RewindSettings(ReadsRevisions):
     """Which parts of a model are set back to which of its earlier revisions, over texts."""
 
     model: Annotated[
@@ -47,6 +59,10 @@ class RewindSettings:
     remote_code: RemoteCode = False
     batch: BatchSize = 8
     seed: Seed = 0
+
+    def revisions(self) -> NamedRevisions:
+        """The initial one, those in between, and the final one."""
+        return NamedRevisions(self.model, (self.initial, *self.stages, self.final), self.device, self.remote_code)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from trisect.core.files import digest
 from trisect.core.subject import Texts
 from trisect.engine.node import code_mark
 from trisect.engine.parcels import fingerprint
-from trisect.lab.inputs import ModelSource
+from trisect.lab.inputs import ModelSource, NamedRevisions
 from trisect.lab.subject import checkpoints_mark, files_mark
 from trisect.lab.units.jobs import uses_gpu
 from trisect.lab.units.travel import encoded
@@ -48,12 +48,20 @@ def asked_inputs(experiment: str, settings: Any, group: str) -> AskedInputs:
     return AskedInputs(asked, "", uses_gpu(source))
 
 
-def with_weights(asked: AskedInputs, settings: Any, group: str) -> AskedInputs:
+def asked_revisions(experiment: str, settings: Any, given: NamedRevisions) -> AskedInputs:
+    """The same of a command that opens revisions of one model by itself: each of them is one of its files."""
+    asked = ""
+    with suppress(TrisectError, OSError):
+        asked = _asked(experiment, replace(settings, model=None), None) if isinstance(given.model, (str, Path)) else ""
+    return AskedInputs(asked, "", uses_gpu(ModelSource(given.model, device=given.device)))
+
+
+def with_weights(asked: AskedInputs, mark: Callable[[], str]) -> AskedInputs:
     """The marks with that of the model's files, before they are read: behind the texts, since a hub may have to be asked for it."""
     if not asked.asked:
         return asked
     with suppress(TrisectError, OSError):
-        return asked._replace(weights=weights_mark(settings, getattr(settings, group)))
+        return asked._replace(weights=mark())
     return asked
 
 
@@ -61,13 +69,17 @@ def asked_mark(experiment: str, settings: Any, group: str, texts: Texts | None) 
     """A mark of all that one model's numbers follow from, besides the model: command, settings, texts, and software."""
     source = replace(getattr(settings, group), model=None)
     plain = replace(settings, **{group: source}, **({"units": None} if hasattr(settings, "units") else {}))
+    return _asked(experiment, plain, texts)
+
+
+def _asked(experiment: str, plain: Any, texts: Texts | None) -> str:
     try:
         own = encoded(plain)
     except SpecError:  # data in memory: for this call alone, nothing of it is found again
         own = f"memory {secrets.token_hex(16)}"
     read = texts_mark(texts)
     software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
-    return digest(json.dumps([experiment, own, read, places_mark(settings), software], default=list))
+    return digest(json.dumps([experiment, own, read, places_mark(plain), software], default=list))
 
 
 def texts_mark(texts: Texts | None) -> list[object] | None:
