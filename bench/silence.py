@@ -51,7 +51,7 @@ class Watched:
     still: tuple[float, str] = (0.0, "")
     left: list[tuple[float, float]] = field(default_factory=list)
 
-    def heard(self, now: float, cpu: float, text: str) -> None:
+    def shows(self, now: float, cpu: float, text: str) -> None:
         """Characters, or the end."""
         if now - self.last > self.silence[0]:
             self.silence = (now - self.last, cpu - self.cpu, self.last - self.began)
@@ -107,7 +107,7 @@ def watch(words: list[str], place: Path, until: str = "") -> tuple[Watched, floa
                 break
             if not text:
                 break
-            seen.heard(time.monotonic(), cpu, text)
+            seen.shows(time.monotonic(), cpu, text)
             if until and until in text:
                 os.killpg(work.pid, signal.SIGINT)
                 until = ""
@@ -116,7 +116,7 @@ def watch(words: list[str], place: Path, until: str = "") -> tuple[Watched, floa
     work.wait()
     os.close(home)
     now = time.monotonic()
-    seen.heard(now, cpu, "")
+    seen.shows(now, cpu, "")
     return seen, now - began, work.returncode
 
 
@@ -198,7 +198,7 @@ def main() -> None:
         if not wanted or {"rewind", "compare"} & set(wanted):
             revisions(place / "steps")
         print(
-            "| command | seconds | longest silence (of the processor) at | time left, first shown | the clock alone |"
+            "| command | seconds | longest silence (of the processor) at | time left, first shown | nothing but the clock moved |"
         )
         print("| --- | --- | --- | --- | --- |", flush=True)
         for name in wanted or [name for name in there if name != "dissect"]:

@@ -10,7 +10,9 @@ root_doc = "docs/index"
 include_patterns = ["docs/**", "results/*/README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 exclude_patterns = ["build/**", ".venv/**", "**/.ipynb_checkpoints"]
 myst_heading_anchors = 4
-suppress_warnings = ["toc.not_included"]  # decisions are linked from their list; tests/unit/test_manual.py holds that every page is reached
+suppress_warnings = [
+    "toc.not_included"
+]  # decisions are linked from their list; tests/unit/test_manual.py holds that every page is reached
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_timeout = 300

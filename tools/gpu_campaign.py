@@ -84,6 +84,7 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
         ("patch", ("--base", "Ann Lee was here.", "--donor", "Bob Ray was here.")),
     ):
         place = out / name
+        set_aside(place, name)
         if ended(place):  # such a folder is of one run
             found.append(Piece(name, (), name))
         else:
@@ -101,6 +102,19 @@ def ended(folder: Path) -> bool:
         return has_run(folder) and not check_run(folder)
     except DamagedFileError:
         return False
+
+
+def set_aside(folder: Path, name: str) -> None:
+    """Move a folder that the command would refuse, since it holds no run of it that could go on, to FOLDER.aside (or .aside2, …)."""
+    from trisect.core.errors import TrisectError
+    from trisect.experiments import EXPERIMENTS
+    from trisect.lab.driver import free_folder
+
+    try:
+        free_folder(next(one for one in EXPERIMENTS if one.name == name), folder)
+    except TrisectError:
+        numbers = (f".aside{number or ''}" for number in range(1000))
+        folder.rename(next(to for each in numbers if not (to := folder.with_name(folder.name + each)).exists()))
 
 
 def sites(given: bool, *names: str) -> tuple[str, ...]:

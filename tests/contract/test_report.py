@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests import pages
 from tests.synthetic import about, diverged, study_tables
 
-from trisect.claims import claims_hash, evidence, judge, readings, verdicts
+from trisect.claims import claims_hash, evidence, judge, readings, rule, verdicts
 from trisect.core import spec
 from trisect.core.claim import LossChange
 from trisect.core.errors import StudyError
@@ -774,8 +774,8 @@ def test_how_to_read_speaks_of_fractions_too(study):
     ("values", "said"),
     [
         ({"verdict": "supported"}, "sample size sufficient"),
-        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": verdicts.UNDECIDED}, "12"),
-        ({"verdict": "inconclusive", "reason": verdicts.UNDECIDED}, "more than 999"),
+        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": rule.UNDECIDED}, "12"),
+        ({"verdict": "inconclusive", "reason": rule.UNDECIDED}, "more than 999"),
         ({"verdict": "inconclusive", "reason": verdicts.ONE_SEED}, "not known"),
         ({"verdict": "inconclusive", "reason": verdicts.NO_SPREAD}, "not known"),
         ({"verdict": "inconclusive", "reason": verdicts.AT_FLOOR}, "not testable here"),

@@ -5,6 +5,7 @@ import re
 import webbrowser
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from tests import tiny
@@ -12,7 +13,7 @@ from tests import tiny
 from trisect.cli import main
 from trisect.cli.group import SECTIONS
 from trisect.cli.options import parsed
-from trisect.core.errors import StudyError, unknown
+from trisect.core.errors import SpecError, StudyError, unknown
 from trisect.core.fields import build, flat
 from trisect.core.spec import plain
 from trisect.experiments import EXPERIMENTS
@@ -257,6 +258,36 @@ def test_lists_of_one_kind_have_one_spelling_in_every_command():
     forms = {(d.words, d.setting.many) for _, d in several}
     assert len({words for words, _ in forms}) == len(forms)  # one form for each name
     assert {words for words, many in forms if many == "repeat"} == {"image", "text", "trial"}
+
+
+def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_is_lost():
+    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.setting.argument]
+    for experiment, one in lists:
+        if one.setting.count is not None:
+            continue
+        sample = {"words": ("q@1", "k@1"), "seeds": ("1,2", "7")}.get(one.setting.many, ("1", "2"))
+        arguments = [x for d in flat(experiment.settings) if d.setting.argument for x in ("one",)]
+        words = [*arguments, f"--{one.words}", sample[0], f"--{one.words}", sample[1]]
+        made = main.commands[experiment.name]
+        context = made.make_context(experiment.name, [*words, *_needed(experiment, one)])
+        if one.setting.many == "seeds":
+            with pytest.raises(SpecError, match="given 2 times"):
+                parsed(experiment.settings, context.params)
+        else:
+            assert len(context.params[one.name]) == 2, (experiment.name, one.words)
+
+
+def _needed(experiment, but):
+    """The options without which a command does not begin."""
+    found = [d for d in flat(experiment.settings) if d.required and not d.setting.argument and d.words != but.words]
+    return [word for d in found for word in (f"--{d.words}", "1")]
+
+
+def test_a_former_name_is_read_as_an_option_alone_and_not_as_another_ones_value():
+    made = main.commands["erase"]
+    named = made.make_context("erase", ["model", "--corpus", "--label", "--label", "pos"]).params
+    assert (named["corpus"], named["labels"]) == ("--label", ("pos",))
+    assert "--label " not in made.get_help(click.Context(made))
 
 
 def test_results_go_to_the_commands_name_and_what_it_reads_and_the_manual_names_each():

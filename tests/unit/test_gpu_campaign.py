@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trisect.experiments import EXPERIMENTS
+from trisect.lab.driver import free_folder
 from trisect.lab.whole_run import land_run, staged
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +81,7 @@ def test_a_folder_counts_as_done_only_with_a_whole_run(tool, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "about.json").write_text("{}")
     assert parts <= left()
+    assert all((tmp_path / f"{name}.aside").is_dir() for name in parts)  # the command would have refused it for ever
     for name in parts:
         with staged(tmp_path / name) as stage:
             (stage / "report.html").write_text("a page")
@@ -87,3 +90,6 @@ def test_a_folder_counts_as_done_only_with_a_whole_run(tool, tmp_path):
     (tmp_path / "norms" / "report.html").unlink()
     (tmp_path / "patch" / "manifest.json").write_text("half")
     assert parts & left() == {"norms", "patch"}
+    for one in EXPERIMENTS:
+        if one.name in parts:
+            free_folder(one, tmp_path / one.name)  # whatever is to do can be done

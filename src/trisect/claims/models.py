@@ -156,6 +156,6 @@ def _whole(whole: Decided[ModelsPart], family: int) -> ClaimColumns:
         **(whole.weakest.columns() if measured else {}),
         **whole.row(),
         "n": min(test.tested.n for test in whole.deciding),
-        "reason": (whole.barred or whole.weakest.reason or UNDECIDED) if whole.undecided else None,
+        "reason": whole.why(needed) if whole.undecided else None,
         "seeds_needed": needed,
     }

@@ -91,6 +91,11 @@ class Decided(Generic[T]):
         """Whether there is no verdict."""
         return self.verdict in ("inconclusive", NOT_TESTED)
 
+    def why(self, needed: int | None) -> str:
+        """Why there is no verdict: what bars it, or why its weakest part has no test, or another one where no number of units would do."""
+        untested = [test.reason for test in (self.weakest, *self.deciding) if test.reason is not None]
+        return self.barred or self.weakest.reason or (untested[0] if untested and needed is None else UNDECIDED)
+
     @property
     def weakest(self) -> T:
         """The part that speaks least for the claim: by its p-values, and where these are the same by its effect.

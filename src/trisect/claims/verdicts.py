@@ -13,7 +13,7 @@ from trisect.claims.evidence import Evidence, gather
 from trisect.claims.floors import AT_FLOOR, collapsed_runs, off_floor, reads_collapsed
 from trisect.claims.preconditions import checks
 from trisect.claims.readings import EffectReading, When, above_unigram, read
-from trisect.claims.rule import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
+from trisect.claims.rule import ClaimColumns, Decided, TestedPart, decide, slack
 from trisect.core.claim import Claim, Leaf, Part, SiteMean, Source
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
@@ -212,7 +212,7 @@ def _whole_row(whole: Decided[SeedPart], family: int, context: Context) -> Claim
         **({**weakest.columns(), **_beside(weakest, context)} if measured else {}),
         **whole.row(),
         "n": min(test.tested.n for test in whole.deciding),
-        "reason": (whole.barred or weakest.reason or UNDECIDED) if undecided else None,
+        "reason": whole.why(needed) if undecided else None,
         "seeds_needed": needed,
         "early_stopping": any(flags) if flags and measured else None,
         "diverged": len(runs & context.diverged),

@@ -23,26 +23,33 @@ TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRI
 
 
 class Spaced(click.Command):
-    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1.
+    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1."""
 
-    `former` are names that options had before, with today's.
-    """
-
-    def __init__(self, spaced: frozenset[str], former: Mapping[str, str], **rest: Any) -> None:
+    def __init__(self, spaced: frozenset[str], **rest: Any) -> None:
         super().__init__(**rest)
-        self.spaced, self.former = spaced, former
+        self.spaced = spaced
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give options today's names, and join the words behind such with sites, before click reads them."""
+        """Join the words behind such an option before click reads them."""
         joined: list[str] = []
-        for given in args:
-            name, sign, value = given.partition("=")
-            word = self.former.get(name, name) + sign + value
+        for word in args:
             if len(joined) > 1 and joined[-2] in self.spaced and "@" in word and not word.startswith("-"):
                 joined[-1] += f" {word}"
             else:
                 joined.append(word)
         return super().parse_args(ctx, joined)
+
+
+class Renamed(click.Option):
+    """An option that is also read by a name that it had before, which no help shows."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The record of its first name alone."""
+        every, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = every
 
 
 def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None]) -> click.Command:
@@ -96,8 +103,7 @@ def make(
 ) -> click.Command:
     """A click command with the parameters of some settings."""
     spaced = frozenset(f"--{d.words}" for d in flat(settings) if d.setting.many == "words" and d.several)
-    former = {f"--{d.setting.former}": f"--{d.words}" for d in flat(settings) if d.setting.former}
-    return Spaced(spaced, former, name=name, help=help, params=parameters, callback=call)
+    return Spaced(spaced, name=name, help=help, params=parameters, callback=call)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -128,14 +134,14 @@ def _parameter(one: Declared) -> click.Parameter:
         return click.Option([option, name], nargs=setting.count, required=one.required, **rest)
     if one.several and setting.many in ("repeat", "words", "commas"):
         kind = click.STRING if setting.many == "commas" else kind
-        return click.Option(
-            [option, name], multiple=True, type=kind, default=_default(one), required=one.required, **rest
-        )
+        names = [option, *([f"--{setting.former}"] if setting.former else []), name]
+        return Renamed(names, multiple=True, type=kind, default=_default(one), required=one.required, **rest)
     if setting.many == "pairs":
         return click.Option([option, name], multiple=True, **rest)
     if one.several:
         default = _joined(one)
-        return click.Option([option, name], default=default, required=one.required, **rest)
+        several = None if default is None else [default]
+        return click.Option([option, name], multiple=True, default=several, required=one.required, **rest)
     default = None if one.default is MISSING or one.kind is bool else one.default
     return click.Option([option, name], type=kind, default=default, required=one.required, **rest)
 
@@ -176,7 +182,10 @@ def _value(one: Declared, given: Any) -> Any:
     if one.several and setting.many == "commas":
         return tuple(read(one, piece.strip()) for text in given for piece in str(text).split(","))
     if one.several and setting.many == "seeds":
-        return read_seeds(given)
+        if len(given) > 1:
+            known = "Seeds are one list, or their number: a second one could not be joined to it."
+            raise SpecError(f"--{one.words} was given {len(given)} times.", known, f"Write --{one.words} 1,2,7.")
+        return read_seeds(given[0])
     return Path(given) if one.item is Path and isinstance(given, str) else given
 
 

@@ -103,7 +103,7 @@ def scores_in_place(
         loss[members, rows], correct[members, rows] = _softmax(few, y[rows])
         if gold:
             at = y[rows].expand(few.shape[0], -1)[..., None]
-            few.scatter_add_(-1, at, z.new_full((1, 1, 1), -1.0).expand(at.shape))
+            few.scatter_add_(-1, at, few.new_full((1, 1, 1), -1.0).expand(at.shape))
         db[members] += few.sum(1)
         if z.dtype != b.dtype:
             z[members, rows] = few

@@ -57,10 +57,10 @@ class NarrowDecoder:
             dh.sub_(w[:, y])
         return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
 
-    def _room(self, name: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def _room(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Room that was used before where it is large enough: on a CPU fresh pages cost more than what is done in them."""
-        kind, wanted = dtype or self.dtype, torch.Size(shape).numel()
+        wanted = torch.Size(shape).numel()
         kept = self._rooms.get(name)
         if kept is None or kept.numel() < wanted:
-            kept = self._rooms[name] = like.new_empty(wanted, dtype=kind)
+            kept = self._rooms[name] = like.new_empty(wanted, dtype=self.dtype)
         return kept[:wanted].view(shape)

@@ -29,7 +29,7 @@ class EraseSettings:
         Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
     ]
     labels: Annotated[
-        tuple[str, ...], Setting("Label columns with commas.", many="commas", former="label", metavar="LABELS")
+        tuple[str, ...], Setting("Label columns, separated by commas.", many="commas", former="label", metavar="LABELS")
     ] = ("pos",)
     split: Annotated[
         str, Setting("What the loss is measured on: train, valid or test.", choices=SPLITS, metavar="SPLIT")

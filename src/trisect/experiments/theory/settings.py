@@ -20,7 +20,7 @@ class TheorySettings:
         Setting("Constructions of trisect.theory; none: all eight.", argument=True, metavar="[NAME]..."),
     ] = ()
     beta: Annotated[
-        tuple[float, ...], Setting("How sharp the query is, with commas.", many="commas", metavar="BETA")
+        tuple[float, ...], Setting("How sharp the query is: values separated by commas.", many="commas", metavar="BETA")
     ] = ()
     dim: Annotated[int, Setting("Dimensions of keys and values.")] | None = None
     keys: Annotated[int, Setting("How many keys there are.")] | None = None
