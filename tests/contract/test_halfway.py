@@ -162,6 +162,21 @@ def test_what_was_kept_of_other_weights_settings_or_texts_is_not_used(model, tmp
                 ask("norms", model, tmp_path / "out")
 
 
+@pytest.mark.usefixtures("often")
+def test_curves_of_revisions_of_which_the_first_changed_are_not_used(model, tmp_path, monkeypatch):
+    folder, said = Path(shutil.copytree(Path(model).parent, tmp_path / "run")), list[str]()
+    with monkeypatch.context() as once, shown_by(said.append):
+        stopping(once, 2)
+        with pytest.raises(StoppedError):
+            ask("rewind", str(folder / "model"), tmp_path / "out")
+    assert said[0] == "Hashing the files of 2 revisions …"
+    tinyhf.save(tinyhf.llama(seed=3), folder / "other")
+    kept = stopping(monkeypatch, 1)
+    with pytest.raises(StoppedError):
+        ask("rewind", str(folder / "model"), tmp_path / "out")
+    assert kept[0][1] == 1  # all is done again
+
+
 class Sum:
     """Something that is summed up."""
 

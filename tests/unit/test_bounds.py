@@ -13,13 +13,14 @@ from tests.raw import read_json
 import trisect
 from trisect.cli import main
 from trisect.core import bounds, json_text
-from trisect.core.errors import CorpusError, DamagedFileError, SpecError
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.fields import flat, highest, read
 from trisect.core.files import write_json
 from trisect.core.methods import Erase, Probe
 from trisect.core.spec import Design, Model, Training, plain
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.recall.settings import RecallRecipe
+from trisect.experiments.study import ledger
 from trisect.experiments.study import plan as planning
 from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
@@ -220,6 +221,61 @@ def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, command, tmp_
     assert result.exit_code == 2
     assert "is no study's ledger" in result.stderr
     assert "Delete" in result.stderr
+
+
+def unevenly(folder: Folder) -> tuple[list[Design], Any]:
+    """Designs of two seeds, and a ledger extended by them as it was written before it noted what was asked, in the first step."""
+    designs = [
+        replace(tiny.EXPERIMENT, seeds=(1,), rewind=None),
+        replace(tiny.EXPERIMENT, seeds=(2,), attack=None, freeze=None),
+    ]
+    whole: Any = join_ledger(folder, designs, "text")
+    before = {key: value for key, value in whole.items() if key not in ("asked", "fleet", "precision", "step")}
+    write_json(folder.ledger, before)
+    write_json(folder.copy, before)
+    return designs, before
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_study_from_before_it_noted_what_was_asked_is_extended_and_read_again(again, tmp_path):
+    """The union of its designs attacks seed 2 as well, which none of them asked."""
+    folder = Folder(tmp_path / "study")
+    designs, before = unevenly(folder)
+    assert folder.read_ledger()["runs"] == before["runs"]
+    join_ledger(folder, [designs[again]], "text")
+    join_ledger(folder, [replace(designs[again], seeds=(3,))], "text")
+    found: Any = folder.read_ledger()
+    assert found["asked"][0] == before["experiment"]
+    assert len(found["asked"]) == 2
+    assert join_ledger(folder, designs, "text") == found == folder.read_ledger()
+    for path in (folder.ledger, folder.copy):
+        assert read_json(path, "")["runs"].keys() > before["runs"].keys()
+    first, last = found["asked"]
+    gone = next(run for run, said in found["runs"].items() if said["seed"] == 3)
+    for forged in (
+        {"asked": [first | {"seeds": [1, 2, 4]}, last]},
+        {"asked": [first, last, plain(replace(tiny.EXPERIMENT, seeds=(2,)))]},
+        {"runs": {run: said for run, said in found["runs"].items() if run != gone}, "fleets": []},
+        {"step": 2},
+    ):
+        write_json(folder.ledger, found | forged)
+        with pytest.raises(DamagedFileError, match="alone"):
+            folder.read_ledger()
+
+
+def test_a_ledger_that_would_contradict_itself_is_not_written(tmp_path, monkeypatch):
+    folder = Folder(tmp_path / "study")
+    join_ledger(folder, [tiny.EXPERIMENT], "text")
+    wrong = {"asked": [plain(replace(tiny.EXPERIMENT, seeds=(1, 2, 9)))]}
+    joined = ledger._joined
+    monkeypatch.setattr(ledger, "_joined", lambda *given: joined(*given) | wrong)
+    before = folder.ledger.read_bytes(), folder.copy.read_bytes()
+    with pytest.raises(StudyError) as caught:
+        join_ledger(folder, [replace(tiny.EXPERIMENT, seeds=(3,))], "text")
+    assert caught.value.given == f"{folder.path} cannot be extended by what is asked for."
+    assert caught.value.known.startswith("Its ledger would contradict itself, and could not be read again: ")
+    assert caught.value.todo == "Choose another folder with --out."
+    assert (folder.ledger.read_bytes(), folder.copy.read_bytes()) == before
 
 
 MORE = replace(

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -272,6 +273,17 @@ def _ledger(path: Path, todo: str) -> LedgerData:
         raise DamagedFileError(
             f"{path} is no study's ledger.", f"{type(error).__name__}: {said[:200]}", todo
         ) from error
+
+
+def check_extended(folder: Folder, ledger: LedgerData) -> None:
+    """Raise StudyError for a ledger that would be refused when it is read; to be called before it is written."""
+    read = {run: read_run(statement) for run, statement in ledger["runs"].items()}
+    if odd := contradiction(_with_fits(deepcopy(ledger)), read):
+        raise StudyError(
+            f"{folder.path} cannot be extended by what is asked for.",
+            f"Its ledger would contradict itself, and could not be read again: {odd[:200]}.",
+            "Choose another folder with --out.",
+        )
 
 
 def _with_fits(ledger: LedgerData) -> LedgerData:

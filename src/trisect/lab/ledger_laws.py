@@ -81,12 +81,29 @@ def _evaluated_alike(
 
 
 def _asked(ledger: LedgerData, runs: Mapping[str, Run]) -> Iterator[str]:
-    """Its runs are those of what was asked, call by call; ledgers from before that was noted say nothing."""
-    if "asked" in ledger:
-        corpus = ledger["base"]["corpus"]
-        of = {run.id for one in ledger["asked"] for run in _design_runs(one, corpus)}
-        if odd := of ^ runs.keys():
-            yield f"{min(odd)} is a run of {'its designs' if min(odd) in of else 'it'} alone"
+    """Its runs are those of what was asked, call by call; ledgers from before that was noted say nothing.
+
+    Where such a ledger was extended since, the first of them is the union of all calls before. Seeds and sites of different
+    calls are crossed there, so that it may make runs that no call made; every part of them is one of a run that is there.
+    """
+    if "asked" not in ledger:
+        return
+    corpus = ledger["base"]["corpus"]
+    made = [{run.id: run for run in _design_runs(one, corpus)} for one in ledger["asked"]]
+    of = {run for one in made for run in one}
+    crossed = set[str]()
+    if made and ledger.get("step", 1) == 1:  # later steps began their studies with what was asked
+        there = {part for run in runs.values() for part in _parts(run)}
+        crossed = {name for name, run in made[0].items() if _parts(run) <= there}.difference(*made[1:])
+    if odd := (of ^ runs.keys()) - (crossed - runs.keys()):
+        yield f"{min(odd)} is a run of {'its designs' if min(odd) in of else 'it'} alone"
+
+
+def _parts(run: Run) -> set[tuple[str, object]]:
+    """What a union of designs puts together in another way: the seed, the training's length, and each setting of the edit."""
+    edit = run.edit
+    settings = {} if edit is None else {"kind": edit.kind} | {one.name: getattr(edit, one.name) for one in fields(edit)}
+    return {("seed", run.seed), ("epochs", run.training.epochs), *settings.items()}
 
 
 def _design_runs(statement: DesignData, corpus: str) -> Iterator[Run]:

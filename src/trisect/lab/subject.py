@@ -12,6 +12,7 @@ from trisect.core.errors import ModelError
 from trisect.core.files import digest, digest_file
 from trisect.core.read_spec import read_run
 from trisect.core.spec import Run
+from trisect.core.steps import began
 from trisect.lab.folder import Folder, is_study
 from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.reading import OwnModel
@@ -171,7 +172,10 @@ def revisions_mark(model: str | Path, names: Sequence[str], remote_code: bool = 
     """
     from trisect.hf.checkpoints import locate
 
-    return _marks([locate(model, name) for name in dict.fromkeys(names)], remote_code)
+    places = [locate(model, name) for name in dict.fromkeys(names)]
+    if Path(model).is_dir():  # all their bytes are read; a hub says a commit
+        began(f"Hashing the files of {len(places):,} revisions …")
+    return _marks(places, remote_code)
 
 
 def _marks(places: Sequence[tuple[str | Path, str | None]], remote_code: bool) -> str:

@@ -14,7 +14,7 @@ from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
 from trisect.core.study_data import BaseData, DesignData, LedgerData, RewindData
-from trisect.lab.folder import Folder
+from trisect.lab.folder import Folder, check_extended
 from trisect.lm.matmul import STEP
 
 # members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
@@ -36,7 +36,7 @@ def join_ledger(
     `corpus` is the fingerprint of their text as cut; `fleet` says how many runs a new study trains side by side, where
     it says nothing the `device` decides.
     Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training,
-    precision or size of fleets.
+    precision or size of fleets, and when the ledger would contradict itself: nothing is written then.
     """
     old, ledger = extended_ledger(folder, experiments, corpus, device, precision, fleet)
     if ledger != old or not folder.ledger.exists():
@@ -77,6 +77,8 @@ def extended_ledger(
         here = settled(experiment, ledger["base"] if ledger else None)
         ledger = _joined(folder, ledger, here, corpus) if ledger else _begun(here, corpus, size, precision)
     assert ledger is not None, "a study has a design"
+    if ledger != old:
+        check_extended(folder, ledger)
     return old, ledger
 
 
