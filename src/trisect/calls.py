@@ -13,7 +13,7 @@ from trisect.core.fields import build
 from trisect.core.machine import Machine
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.core.trace import Reading
-from trisect.experiments.study.result import Study
+from trisect.lab.experiment import Result
 from trisect.lab.folder import is_study
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.live import screen
@@ -191,13 +191,17 @@ def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequen
 
 
 @door()
-def render(out: str | Path) -> Study:
-    """Make tables, figures and report of a study again from its finished runs; trains nothing."""
-    from trisect.experiments.study.run import render_report
+def render(out: str | Path) -> Result[Any]:
+    """Make the page and figures of a folder again, of whichever command; measures and trains nothing.
 
-    done = render_report(Path(out))
-    assert isinstance(done, Study)
-    return done
+    A study's tables are made again too, from its finished runs. Raises StudyError for a folder without results, or whose
+    tables do not make a page.
+    """
+    from trisect.experiments import EXPERIMENTS
+    from trisect.experiments.study.run import render_report
+    from trisect.lab.rebuild import rebuild
+
+    return render_report(Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
 
 
 @door()

@@ -243,6 +243,16 @@ def test_the_folder_is_whole_and_its_json_names_every_model(whole):
     assert all(f'href="{one.page}"' in page for one in whole.about.facts.models)
 
 
+@pytest.mark.drawn
+def test_the_page_over_several_models_is_made_again_from_its_folder(whole, tmp_path):
+    folder = Path(shutil.copytree(whole.folder, tmp_path / "again"))
+    (folder / "report.html").unlink()
+    again = trisect.render(folder)
+    assert again.report.read_bytes() == whole.report.read_bytes()
+    assert again.findings == whole.findings
+    assert trisect.check(folder) == []
+
+
 def test_a_folder_of_checkpoints_is_its_revisions_in_their_order_one_at_a_time(folder, tmp_path, monkeypatch):
     alive: list[weakref.ref] = []
     held: list[int] = []

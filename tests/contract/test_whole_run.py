@@ -279,3 +279,82 @@ def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_not
     trisect.norms(models["two"], WORDS, out=folder, quiet=True)
     assert check_run(folder) == []
     assert whole_run.landing(folder) is None
+
+
+@pytest.mark.drawn
+def test_a_page_and_its_figures_are_made_again_from_the_folder(folders):
+    folder = folders / "one"
+    before, page = seen(folder), folder / "report.html"
+    page.write_text("altered")
+    shutil.rmtree(folder / "figures", ignore_errors=True)
+    done = call("report", folder)
+    assert done.stdout.strip() == str(page.resolve())
+    assert check_run(folder) == []
+    after = seen(folder)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} <= {MANIFEST}
+    assert read_manifest(folder) == json.loads(before[MANIFEST])["body"]
+
+
+@pytest.mark.drawn
+def test_a_folder_without_a_list_of_files_is_known_by_its_record(folders):
+    folder = folders / "one"
+    page = (folder / "report.html").read_bytes()
+    for name in (MANIFEST, "report.html"):
+        (folder / name).unlink()
+    assert trisect.render(folder).about.experiment == "norms"
+    assert (folder / "report.html").read_bytes() == page
+    assert not (folder / MANIFEST).exists()
+
+
+def altered(folder):
+    path = folder / "tables" / "measures.parquet"
+    pl.read_parquet(path).with_columns(pl.col("value") * 2).write_parquet(path)
+
+
+def cut(folder):
+    (folder / MANIFEST).unlink()
+    (folder / "tables" / "measures.parquet").unlink()
+
+
+def foreign(folder):
+    manifest = json.loads((folder / MANIFEST).read_text())["body"]
+    write_json(folder / MANIFEST, manifest | {"experiment": "translate-train"})
+
+
+def bare(folder):
+    (folder / MANIFEST).unlink()
+    shutil.rmtree(folder / "tables")
+
+
+@pytest.mark.parametrize(
+    ("harm", "given", "known", "todo"),
+    [
+        (
+            altered,
+            "measures.parquet was altered.",
+            "It is not what 'trisect norms' wrote",
+            "Call the same command again",
+        ),
+        (cut, "do not make the page of 'trisect norms'.", "this version's page reads", "Run it again: trisect norms"),
+        (foreign, "holds results of 'trisect translate-train'.", "leaves no page", "Name the folder of another"),
+        (bare, "There are no tables in", "is made from them", "run it again"),
+    ],
+)
+def test_what_no_page_can_be_made_from_is_refused_and_nothing_changes(folders, harm, given, known, todo):
+    harm(folders / "one")
+    before = seen(folders / "one")
+    done = call("report", folders / "one")
+    assert done.exit_code == 2
+    first, second, third = done.stderr.removeprefix("trisect: ").strip().splitlines()
+    assert given in first
+    assert known in second
+    assert todo in third
+    assert seen(folders / "one") == before
+
+
+def test_a_page_is_no_folder_to_report_on(folders):
+    done = call("report", folders / "one" / "report.html")
+    assert done.exit_code == 2
+    assert "is a file." in done.stderr
+    assert "lie in a folder" in done.stderr

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print where the page is as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
-    """Rebuild the tables, figures and report of a study without training.
+    """Rebuild the page and figures of a folder without training or measuring.
+
+    OUT is what any command left: its tables and its record. Of a study the tables are rebuilt too, from its finished runs;
+    of several models the page over all of them.
 
     \b
     trisect report study
+    trisect report norms-gpt2
     """
     from trisect import calls
     from trisect.lab.live import screen

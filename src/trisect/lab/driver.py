@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -34,7 +35,17 @@ from trisect.lab.units.marks import AskedInputs, asked_inputs, asked_revisions, 
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.versions import versions
-from trisect.lab.whole_run import belongs_to, check_run, finish, has_run, land_run, run_mark, staged
+from trisect.lab.whole_run import (
+    GONE,
+    belongs_to,
+    check_run,
+    finish,
+    has_run,
+    land_run,
+    read_manifest,
+    run_mark,
+    staged,
+)
 from trisect.report.sheet import Document, Sheet, write_document, write_page
 from trisect.report.study_links import with_links
 
@@ -141,10 +152,47 @@ def _machine(settings: Any, quiet: bool) -> Machine:
 
 
 def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
-    """Make the page and figures again from the tables and the record of a folder; measures nothing."""
+    """Make the page and figures again from the tables and the record of a folder; measures nothing.
+
+    Where the folder holds a run's list of files, they land as a run's do, and the list names the new ones. Raises
+    StudyError where something that the page is made from is missing, altered, or not what this version's page reads.
+    """
+    if not has_run(folder):
+        return _redrawn(experiment, folder, folder)
+    with Folder(folder).locked(lambda: _check_drawn(folder)), staged(folder) as stage:
+        run, files = read_manifest(folder)["run"], read_manifest(folder)["files"]
+        for name in (one for one in files if not _is_drawn(one)):
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / name, stage / name)
+        done = _redrawn(experiment, folder, stage)
+        land_run(stage, folder, experiment.name, run, experiment.record)
+        return replace(done, folder=folder, report=_from(done.report, stage, folder))
+
+
+def _is_drawn(name: str) -> bool:
+    """Whether a file of a run is its own page or figure, which are made from the rest."""
+    return name.startswith("figures/") or (name.endswith(".html") and "/" not in name)
+
+
+def _check_drawn(folder: Path) -> None:
+    """Raise where what a page is made from is not as the run left it; pages and figures may be gone or altered."""
+    drawn = {f"{folder / name} {said}" for name in read_manifest(folder)["files"] if _is_drawn(name) for said in GONE}
+    if wrong := [error for error in check_run(folder) if error.given not in drawn]:
+        raise wrong[0]
+
+
+def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[F]:
+    """The result with its page written to `place`, from what lies in the folder."""
     about = read_about(experiment, folder)
     tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
-    return _shown(experiment, folder, tables, about, {})
+    try:
+        return _shown(experiment, place, tables, about, {})
+    except (KeyError, pl.exceptions.PolarsError) as error:  # a table or column that is not there
+        made = about.versions.get("trisect", "an earlier version")
+        given = f"The tables in {folder / 'tables'} do not make the page of 'trisect {experiment.name}'."
+        known = f"They were written by trisect {made}, and this version's page reads {str(error).splitlines()[0]} too."
+        todo = f"Run it again: {about.command}" if about.command else "Run the command again."
+        raise StudyError(given, known, todo) from error
 
 
 def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) -> Result[F]:

@@ -19,6 +19,7 @@ from trisect.lab.folder import is_study
 
 MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; moved there last of all
 OPENED = (".html", "corpus.json")  # what is opened first: gone before a run lands, there when all else is
+GONE = ("is missing.", "was altered.")  # what is said of a file that is listed, and not as it was left
 ELSEWHERE = "Choose another folder with --out."
 _STAGE = re.compile(r"\.run\.[0-9]+-[0-9a-f]{8}\.trisect-part")
 
@@ -169,14 +170,14 @@ def check_run(folder: Path, again: str = "Call the same command again: it writes
     for name, mark in sorted(manifest["files"].items()):
         path = folder / name
         if not path.is_file():
-            found.append(DamagedFileError(f"{path} is missing.", known.replace("not ", "part of ", 1), again))
+            found.append(DamagedFileError(f"{path} {GONE[0]}", known.replace("not ", "part of ", 1), again))
             continue
         of = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
         if of is not None and of != manifest["run"]:
             words = f"It is a table of run {of[:8]}, and this folder holds run {manifest['run'][:8]}."
             found.append(DamagedFileError(f"{path} belongs to another run.", words, again))
         elif mark and digest_file(path) != mark:
-            found.append(DamagedFileError(f"{path} was altered.", known, again))
+            found.append(DamagedFileError(f"{path} {GONE[1]}", known, again))
     for path in sorted((folder / "tables").glob("*.parquet")):
         if path.relative_to(folder).as_posix() not in manifest["files"]:
             words = f"Run {manifest['run'][:8]} of 'trisect {manifest['experiment']}' wrote no such table."

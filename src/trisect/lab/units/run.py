@@ -46,8 +46,8 @@ class OverModels(Experiment[Any, UnitsFacts]):
     models: SeveralModels | None = None
 
     @classmethod
-    def made(cls, one: Experiment[Any, Any], models: SeveralModels) -> OverModels:
-        """The experiment over these models."""
+    def made(cls, one: Experiment[Any, Any], models: SeveralModels | None) -> OverModels:
+        """The experiment over these models; null is for what was measured before, and is only read."""
         same = {field.name: getattr(one, field.name) for field in fields(Experiment)}
         return cls(**{**same, "facts": UnitsFacts, "result": "", "makes": ""}, one=one, models=models)
 
