@@ -24,6 +24,7 @@ import sys
 import tempfile
 import termios
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,8 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n")
 CLOCK = re.compile(r"\d+:\d\d:\d\d")
 LEFT = re.compile(r"about (?:(\d+) h )?(\d+) (s|min) left")
 TRAIN = ["--seeds", "1", *(f"--set={name}" for name in ("layers=1", "width=16", "heads=2", "epochs=1", "inner=16"))]
+LONGEST = 1800.0  # seconds that a command may last
+ENDING = 30.0  # seconds that one may go on after Ctrl-C, and then after the end of its terminal
 SENTENCE = "The nurse gave the boy his coat, because he was cold."
 EMBEDDED = ["--corpus", "embedded", "--limit"]
 
@@ -87,30 +90,48 @@ def processor(session: int) -> float:
 
 
 def watch(words: list[str], place: Path, until: str = "") -> tuple[Watched, float, int]:
-    """Run a command on a terminal of 120 columns; where `until` comes, it is ended as Ctrl-C does."""
+    """Run a command on a terminal of 120 columns; where `until` comes, it is ended as Ctrl-C does.
+
+    It is killed `LONGEST` seconds after its beginning, and `ENDING` seconds after Ctrl-C: its status is then -9.
+    """
     home, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
     began = time.monotonic()
     work = subprocess.Popen(
-        words, stdin=end, stdout=end, stderr=end, cwd=place, env=environment, start_new_session=True
+        words,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        cwd=place,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=_interruptible,
     )
     os.close(end)
-    seen, cpu = Watched(began, began, moved=began), 0.0
+    seen, cpu, said, last = Watched(began, began, moved=began), 0.0, "", began + LONGEST
     while True:
+        if time.monotonic() > last:
+            os.killpg(work.pid, signal.SIGKILL)
+            break
         ready, _, _ = select.select([home], [], [], 0.1)
         cpu = max(cpu, processor(work.pid))
         if ready:
             try:
                 text = os.read(home, 1 << 16).decode(errors="replace")
             except OSError:
-                break
-            if not text:
+                text = ""
+            if not text:  # the terminal is closed, and its process may go on
+                with suppress(subprocess.TimeoutExpired):
+                    work.wait(ENDING)
+                if work.poll() is None:
+                    os.killpg(work.pid, signal.SIGKILL)
                 break
             seen.shows(time.monotonic(), cpu, text)
-            if until and until in text:
+            said = (said + text)[-len(text) - len(until) :]  # an address may come in two pieces
+            if until and until in said:
                 os.killpg(work.pid, signal.SIGINT)
-                until = ""
+                until, last = "", time.monotonic() + ENDING
         elif work.poll() is not None:
             break
     work.wait()
@@ -118,6 +139,11 @@ def watch(words: list[str], place: Path, until: str = "") -> tuple[Watched, floa
     now = time.monotonic()
     seen.shows(now, cpu, "")
     return seen, now - began, work.returncode
+
+
+def _interruptible() -> None:
+    """Heed Ctrl-C: a shell that starts this script in the background has it ignored, by whatever it starts too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def minilm() -> Path:
@@ -204,7 +230,7 @@ def main() -> None:
         for name in wanted or [name for name in there if name != "dissect"]:
             seen, whole, status = watch(there[name], place, "http://" if name == "serve" else "")
             silence, cpu, at = seen.silence
-            ended = "" if status == 0 or name == "serve" else f" (status {status})"
+            ended = "" if status == 0 else f" (status {status})"
             said = f"{silence:.1f} s ({cpu:.1f} s) at {at:.0f} s"
             still = f"{seen.still[0]:.1f} s: {seen.still[1]}"
             print(f"| {name}{ended} | {whole:.0f} | {said} | {seen.first_guess(whole)} | {still} |", flush=True)
