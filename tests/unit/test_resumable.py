@@ -165,7 +165,7 @@ def test_values_with_names_are_read_and_checked():
 
 def test_seeds_are_their_number_where_they_are_counted_from_one():
     (seeds,) = (one for one in parameters_of(Counting) if one.name == "seeds")
-    assert seeds.default == "2"
+    assert seeds.default == ["2"]
     assert api.signature(COUNT).parameters["seeds"].default == (1, 2)
 
 
