@@ -301,11 +301,10 @@ attention. q, k and v of every layer, and of all layers at once, put back to the
 rewinding are of 20,000 tokens drawn from each text. Written by `python tools/written.py` from the tables here.
 
 ```sh
-trisect study experiment.json --corpus wikitext-2 --only rewind,ablate --out larger
+trisect study experiment.json --corpus wikitext-2 --fleet 1 --out larger
 ```
 
-Seeds are added as they end: of five that are stated, those below are done. Freezing (three more runs a seed) is stated in experiment.json
-and has not been run. One seed decides nothing, and two decide only what is glaring.
+The first of five planned seeds. Freezing, three more runs a seed, is planned as well and has not been run. One seed decides nothing.
 """
 
 
