@@ -26,6 +26,7 @@ from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, 
 from trisect.lm.loss import Scores, loss_and_gradients, workspace
 from trisect.lm.matmul import check_numerics
 from trisect.lm.narrow import NarrowDecoder
+from trisect.lm.pages import keep_freed_memory
 from trisect.lm.places import blocks_of
 from trisect.lm.recorded import RecordedWindows
 from trisect.lm.replay import CudaGraph, Recorder, Replay
@@ -120,6 +121,7 @@ class Trainer:
         largest = max(p.targets.numel() for own in self.pieces.values() for p in own)
         largest = max(largest, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
+        keep_freed_memory()
 
     def stretch(self, count: int) -> list[Stepped]:
         """Some steps; where they are several, none waits for the device: whether a member diverged is looked at once, at
