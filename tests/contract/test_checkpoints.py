@@ -28,7 +28,9 @@ LINES = [*revisions.lines(3), " ".join(revisions.WORDS)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return revisions.save(tmp_path_factory.mktemp("models") / "a <i>model", "fused", {"first": 0, "mid": 1, "last": 2})
+    return revisions.save(
+        tmp_path_factory.mktemp("models") / "a <i>model", "fused", {"first": 0, "mid": 1, "also": 1, "last": 2}
+    )
 
 
 def texts(lines=LINES, name="<script>made</script>"):
@@ -46,7 +48,7 @@ def message(error):
 
 @pytest.fixture(scope="module")
 def result(folder, tmp_path_factory):
-    return rewind(folder, tmp_path_factory.mktemp("out"), stages=["mid", "mid"], sites=None, exact=True)
+    return rewind(folder, tmp_path_factory.mktemp("out"), stages=["mid", "also"], sites=None, exact=True)
 
 
 def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
@@ -74,8 +76,8 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
     assert "a &lt;i&gt;model@last" in text
     assert "&lt;script&gt;made&lt;/script&gt;" in text
     assert all(str(escape(finding.words)) in text for finding in result.findings)
-    assert "mid (1)" in text
-    assert "mid (2)" in text
+    assert ">mid<" in text
+    assert ">also<" in text
     assert "trisect rewind" in text
     shutil.copytree(result.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
     again = render(REWIND, tmp_path / "again")
@@ -88,12 +90,12 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
 
 
 def test_the_command_repeats_it_and_names_no_folder_of_this_machine(result):
-    command = "trisect rewind MODEL --initial first --final last --stages mid,mid --points 5 --exact"
+    command = "trisect rewind MODEL --initial first --final last --stages mid,also --points 5 --exact"
     assert result.about.command == command
     facts = result.about.facts
     assert (facts.initial, facts.stages, facts.final, facts.points, facts.exact) == (
         "first",
-        ("mid", "mid"),
+        ("mid", "also"),
         "last",
         5,
         True,
@@ -127,13 +129,30 @@ def test_without_stages_there_is_no_midstage_and_equal_revisions_are_noted(folde
     assert "the measure is at its floor" in found.report.read_text()
 
 
+@pytest.mark.parametrize("stages", [["mid", "mid"], ["first"], ["mid", "last"]])
+def test_a_revision_in_between_counts_once_in_means_over_all(tmp_path, stages):
+    with pytest.raises(SpecError) as error:  # before the model is looked for
+        rewind(tmp_path / "none", tmp_path / "out", stages=stages)
+    assert message(error) == (
+        f"The revision {stages[-1]!r} was given twice. The revisions are first, {', '.join(stages)}, last, "
+        "the initial one first and the final one last. Name every revision once."
+    )
+
+
+@pytest.mark.drawn
+def test_ends_that_are_one_revision_are_told_apart_by_their_place(folder, tmp_path):
+    text = rewind(folder, tmp_path, initial="last", stages=["mid"]).report.read_text()
+    assert "last (0)" in text
+    assert "last (2)" in text
+
+
 def test_revisions_are_subfolders_of_a_folder_and_else_a_hubs(folder):
     assert locate(folder, "mid") == (folder / "mid", None)
     assert locate("owner/model", "step1000") == ("owner/model", "step1000")
 
 
 def test_a_revision_that_is_not_there_is_named_before_anything_is_loaded(folder, tmp_path):
-    known = "Its subfolders with a model are first, last, mid. Name one of them."
+    known = "Its subfolders with a model are also, first, last, mid. Name one of them."
     for revision in ("step9", "..", "first/../mid"):
         with pytest.raises(ModelError) as error:
             rewind(folder, tmp_path / "out", stages=[revision])

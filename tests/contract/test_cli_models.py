@@ -33,8 +33,10 @@ def call(*words):
 def test_check_prints_the_proof(place):
     done = call("check", place / "masked")
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0].split()[:3] == ["layer", "module", "door"]
-    assert done.stdout.count("verified") == tinyhf.LAYERS
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["layer", "module", "hook", "laws", *"qkvo", "cause", "verdict"]
+    assert [line.split()[-1] for line in lines[1 : tinyhf.LAYERS + 1]] == ["verified"] * tinyhf.LAYERS
+    assert lines[-1] == f"{tinyhf.LAYERS} of {tinyhf.LAYERS} layers are verified."
     data = json.loads(call("check", place / "causal", "--json").stdout)
     assert [row["verdict"] for row in data["rows"]] == ["verified"] * tinyhf.LAYERS
     assert data["refused"] is None

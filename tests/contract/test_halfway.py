@@ -29,6 +29,7 @@ LINES = [f"w{i} w{i + 1} , w{i + 2} w{3 * i % 40} ." for i in range(1, 13)]
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = tmp_path_factory.mktemp("kept")
     tinyhf.save(tinyhf.llama(seed=2), place / "other")
+    tinyhf.save(tinyhf.llama(seed=4), place / "third")
     return str(tinyhf.save(tinyhf.llama(), place / "model"))
 
 
@@ -74,7 +75,7 @@ def ask(command: str, model: str, out: Path) -> Any:
         asked = {"labels": ["position"], "words": 200, "checkpoints": ["model", "other"]}
         return trisect.profile(model, "embedded", out=out, quiet=True, **asked)
     if command == "rewind":
-        asked = {"stages": ["other"], "sites": ["v@1", "q@2"], "points": 3, "exact": True}
+        asked = {"stages": ["third"], "sites": ["v@1", "q@2"], "points": 3, "exact": True}
         return trisect.rewind(Path(model).parent, "other", "model", LINES, out=out, quiet=True, **asked)
     return getattr(trisect, command)(model, LINES, out=out, batch=2, quiet=True)
 
@@ -169,7 +170,7 @@ def test_curves_of_revisions_of_which_the_first_changed_are_not_used(model, tmp_
         stopping(once, 2)
         with pytest.raises(StoppedError):
             ask("rewind", str(folder / "model"), tmp_path / "out")
-    assert said[0] == "Hashing the files of 2 revisions …"
+    assert said[0] == "Hashing the files of 3 revisions …"
     tinyhf.save(tinyhf.llama(seed=3), folder / "other")
     kept = stopping(monkeypatch, 1)
     with pytest.raises(StoppedError):

@@ -118,7 +118,7 @@ def test_scores_are_those_of_whole_passes_bit_for_bit(name):
             )
             assert torch.equal(made.total, whole.total), edit.site
     assert subject.restarts.works
-    assert subject.restarts.checked == set(range(4 if name == "bart" else 1))
+    assert {place for place, _ in subject.restarts.checked} == set(range(4 if name == "bart" else 1))
     assert passes.notes == ()
 
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 from tests import fooling, zoo
 from tests.fooling import WIDTH, Fooling
-from torch import nn
+from torch import Tensor, nn
 
 from trisect.hf.load import load
 from trisect.hf.proof import prove
+from trisect.hf.sources import SELF
+from trisect.hf.stacks import Met, number_layers
 
 
 def origins(model, length=7):
@@ -250,3 +252,71 @@ def test_of_maps_one_behind_the_other_neither_is_w_o(between):
     assert found.w_o is None
     words = "what model.layers.0.self_attn.o_proj.0 makes of the output enters model.layers.0.self_attn.o_proj.1 before it leaves"
     assert found.origins["o"].words.startswith(words)
+
+
+class Chosen(nn.Module):
+    """Attention of the queries with the largest scores, whose outputs are put back where those queries are: Informer's."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor, _ids: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        sharpest = (q @ k.transpose(2, 3)).amax(-1).topk(min(self.count, x.shape[1])).indices[..., None]
+        chosen = q.gather(2, sharpest.expand(-1, -1, -1, q.shape[-1]))
+        made = torch.softmax(chosen @ k.transpose(2, 3), -1) @ v
+        spread = v.mean(2, keepdim=True).expand_as(v).scatter(2, sharpest.expand(-1, -1, -1, v.shape[-1]), made)
+        return self.o_proj(spread.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("count", [99, 4])
+def test_rows_that_are_not_in_the_order_of_positions_are_refused(count):
+    """Weights of queries that are chosen by their scores: row t is no position's that anyone could name."""
+    model: Any = Fooling()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model.layers[0].attn = Chosen(count)
+    proof = prove("fooling", model.eval(), fooling.ids())
+    assert proof.refusal is None
+    assert "its rows are not in the order of positions: what row " in proof.laws[0].failure
+    assert proof.laws[1].failure == ""
+    assert [str(a) for a in proof.shape.heads] == [str(proof.addresses[1])]
+
+
+def test_towers_whose_layers_take_turns_are_numbered_each_for_itself():
+    """BridgeTower's text tower and its cross-modal layers of text run by turns: two lists of layers, two stacks."""
+    made = [f"{where}.{n}.self" for n in range(3) for where in ("text_model.layer", "cross_modal_text_layers")]
+    met = [Met(module, 0, SELF, 7, 7) for module in made]
+    assert number_layers(met, ["text"] * 6) == [(name, n) for n in (1, 2, 3) for name in ("text", "text_modal")]
+
+
+class Relative(nn.Module):
+    """Scores and values by distance, from one table for all texts and heads (as VITS has it), beside those of words."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.keys, self.values = (nn.Parameter(torch.randn(1, length, WIDTH // 4)) for _ in range(2))
+
+    def forward(self, x: Tensor, _ids: Tensor) -> Tensor:
+        q, k, v = (
+            p(x).unflatten(-1, (4, -1)).transpose(1, 2).flatten(0, 1) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        weights = torch.softmax(torch.bmm(q, k.transpose(1, 2)) + torch.matmul(q, self.keys.transpose(1, 2)), -1)
+        made = torch.bmm(weights, v) + torch.matmul(weights, self.values)
+        return self.o_proj(made.unflatten(0, (-1, 4)).transpose(1, 2).flatten(2))
+
+
+def test_a_product_with_one_table_for_all_texts_is_no_product_of_queries_and_keys():
+    model: Any = Fooling()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model.layers[0].attn = Relative(7)
+    proof = prove("fooling", model.eval(), fooling.ids())
+    assert proof.refusal is None
+    assert proof.laws[0].failure == ""
+    found = proof.found[0].projections
+    assert [found.origins[n].how for n in "qkvo"] == ["rows", "rows", "rows", "unknown"]
+    assert "the output is changed before it enters" in found.origins["o"].words

@@ -353,6 +353,29 @@ def test_what_no_page_can_be_made_from_is_refused_and_nothing_changes(folders, h
     assert seen(folders / "one") == before
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (KeyError("value"), "reads 'value' too."),
+        (StopIteration(), "cannot be made of them (rows that are not there)."),
+        (IndexError("tuple index out of range"), "cannot be made of them (tuple index out of range)."),
+        (TypeError("no number"), "cannot be made of them (no number)."),
+    ],
+)
+def test_tables_that_lack_rows_are_said_to_make_no_page(folders, monkeypatch, raised, said):
+    def fails(*_):
+        raise raised
+
+    monkeypatch.setattr(driver, "_shown", fails)
+    before = seen(folders / "one")
+    with pytest.raises(StudyError, match="do not make the page of 'trisect norms'") as error:
+        trisect.render(folders / "one")
+    assert error.value.known.startswith("They were written by trisect")
+    assert error.value.known.endswith(f"this version's page {said}")
+    assert error.value.todo.startswith("Run it again: trisect norms")
+    assert seen(folders / "one") == before
+
+
 def test_a_page_is_no_folder_to_report_on(folders):
     done = call("report", folders / "one" / "report.html")
     assert done.exit_code == 2

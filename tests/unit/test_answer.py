@@ -87,7 +87,8 @@ def everywhere(q, k, v):
 def test_a_language_study_says_what_each_costs_in_all_layers_and_that_this_is_not_what_it_does():
     rows = rows_of(with_rows(everywhere(0.1, 0.2, 0.9)))
     answers = list(answer.findings(rows))
-    assert "replaced by their mean +0.900\u00a0nats" in answers[2].words
+    assert ": +0.900\u00a0nats (" in answers[2].words
+    assert answers[2].words.endswith("with them replaced by their mean.")
     (compared,) = [one for one in answer.compared(rows) if one.groups == ("mean ablation",)]
     assert (compared.measure, compared.comparison) == ("all_layers", "v most")
     page = page_html(with_rows(everywhere(0.1, 0.2, 0.9)), rows, [])

@@ -363,3 +363,20 @@ def test_only_a_line_feed_ends_a_line_of_pairs(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text('{"base": "a\u2028b", "donor": "c\x85d"}\n', encoding="utf-8")
     assert [(one.base, one.donor) for one in pairs.read_pairs(path)] == [("a\u2028b", "c\x85d")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check", ""), ("report", " "), ("norms", "", "--text", "a"), ("corpus", "show", ""), ("similarity", "")],
+    ids=lambda words: words[0],
+)
+def test_an_empty_name_is_not_the_folder_that_one_is_in(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(main, list(words), catch_exceptions=False)
+    assert found.exit_code == 2
+    given, known, todo = found.stderr.removeprefix("trisect: ").strip().splitlines()[-3:]
+    assert given.startswith("The name of a ")
+    assert given.endswith((" is ''.", " is ' '."))
+    assert "the folder that you are in" in known
+    assert "Write ." in todo
+    assert list(tmp_path.iterdir()) == []

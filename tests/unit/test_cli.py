@@ -11,9 +11,10 @@ from tests import tiny
 
 from trisect.cli import main
 from trisect.cli.group import SECTIONS
-from trisect.cli.options import parsed
+from trisect.cli.options import found_lines, parsed
 from trisect.core.errors import SpecError, StudyError, unknown
 from trisect.core.fields import build, flat
+from trisect.core.finding import Finding
 from trisect.core.spec import plain
 from trisect.experiments import EXPERIMENTS
 from trisect.experiments.patch.settings import PATCH
@@ -320,3 +321,19 @@ def test_a_utility_that_is_quiet_prints_its_reply_alone():
     assert done.exit_code == 0
     assert done.stderr == ""
     assert json.loads(done.stdout)
+
+
+def test_claims_that_were_not_tested_share_a_line_where_they_are_many_and_the_answer_comes_last():
+    answer = Finding("answer", "A query says what is looked for.", title="Query")
+    tested = Finding("claim", "D-1  refuted: They are different.", claim="D-1", verdict="refuted")
+    lacking = [
+        Finding("claim", f"{claim}  not tested: It is so.", claim=claim, verdict="not tested")
+        for claim in ("A-1", "A-2", "A-3", "A-5", "F-4")
+    ]
+    part = Finding("claim", "not tested: a part of it", claim="A-1", verdict="not tested", part="train")
+    lines = found_lines([answer, *lacking, part, tested])
+    assert lines[0] == str(tested)
+    assert lines[1].startswith("not tested here: A-1 to A-3, A-5, F-4 (")
+    assert lines[2:] == ["", "Query: A query says what is looked for."]
+    few = found_lines([*lacking[:3], part])
+    assert few == [*(str(one) for one in lacking[:3]), "     not tested: a part of it"]

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import click
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from tests import tinyhf
 
 import trisect
 from trisect.cli import main
 from trisect.core.door import door
 from trisect.core.errors import StudyError, TrisectError
+from trisect.core.files import replace_file
+from trisect.hf.small.gpt import make_tokenizer, save
 
 COMMANDS = [
     ("theory", "--out", "locked/x.html"),
@@ -98,6 +104,8 @@ def test_and_so_does_every_call():
         (MemoryError(), "The memory of this machine", "The system gave", "Ask for less"),
         (RuntimeError("[enforce] can't allocate memory: 8 bytes"), "The memory", "can't allocate", "Ask for less"),
         (ValueError("embedded null byte"), "A path was given", "NUL", "Use another name."),
+        (SafetensorError("I/O error: no (os error 28)"), "A file cannot", "The disk is full.", "Free some"),
+        (SafetensorError("I/O error: no (os error 13)"), "A file cannot", "Permission denied", "Change its permissions"),
     ],
 )  # fmt: skip
 def test_each_kind_has_its_own_advice(raised, given, known, todo):
@@ -109,7 +117,14 @@ def test_each_kind_has_its_own_advice(raised, given, known, todo):
 
 
 @pytest.mark.parametrize(
-    "raised", [BrokenPipeError(), RuntimeError("ours"), ValueError("ours"), StudyError("a", "b", "c")]
+    "raised",
+    [
+        BrokenPipeError(),
+        RuntimeError("ours"),
+        ValueError("ours"),
+        StudyError("a", "b", "c (os error 28)"),
+        SafetensorError("HeaderTooLarge"),
+    ],
 )
 def test_nothing_else_is_swallowed(raised):
     with pytest.raises(type(raised)) as error, door():
@@ -153,3 +168,36 @@ def test_what_reaches_the_command_line_is_said_of_the_file_or_of_the_stream_that
     found = CliRunner().invoke(main, ["--help"])
     assert found.exit_code == 2
     assert all(word in found.output for word in words), found.output
+
+
+def _full(raised):
+    def write(*_, **__):
+        raise raised
+
+    return write
+
+
+def test_a_disk_that_is_full_inside_a_compiled_library_is_said_of_the_file(tmp_path, monkeypatch):
+    (tmp_path / "old.safetensors").write_text("old")
+    with pytest.raises(SafetensorError):  # so the library says it
+        save_file({"a": torch.ones(1)}, tmp_path / "none" / "x.safetensors")
+    for path in (tmp_path / "old.safetensors", tmp_path / "new.safetensors"):
+        with pytest.raises(StudyError) as error:
+            replace_file(path, _full(SafetensorError("Error while serializing: I/O error: no (os error 28)")))
+        assert error.value.given == f"{path} could not be written."
+        assert error.value.known == "The disk is full."
+        assert "Free some space" in error.value.todo
+    assert [path.name for path in tmp_path.iterdir()] == ["old.safetensors"]
+    assert (tmp_path / "old.safetensors").read_text() == "old"
+    with pytest.raises(SafetensorError, match="Header"):
+        replace_file(tmp_path / "new.safetensors", _full(SafetensorError("HeaderTooLarge")))
+
+
+def test_a_model_for_which_the_temporary_folder_has_no_room_is_said_to_have_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("safetensors.torch.serialize_file", _full(SafetensorError("I/O error: no (os error 28)")))
+    with pytest.raises(StudyError) as error:
+        save(tinyhf.gpt2(), make_tokenizer("ab", 8), tmp_path / "model")
+    assert error.value.given.startswith("A trained model cannot be kept in the folder of temporary files")
+    assert error.value.known == "It is full."
+    assert "TMPDIR" in error.value.todo
+    assert not (tmp_path / "model").exists()

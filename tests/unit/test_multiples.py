@@ -36,6 +36,18 @@ def test_a_panel_for_each_finding_of_components_with_its_numbers():
     assert small_multiples("short", "t", "c", (SITES, ALONE)) is None
 
 
+def test_panels_of_one_name_say_what_each_is_about():
+    alike = [
+        Finding("control", f"of {g}.", "nats", FREEZING.values, title="Controls", groups=(g, "bounded")) for g in "ab"
+    ]
+    drawn = small_multiples("short", "t", "c", (FREEZING, *alike))
+    assert drawn is not None
+    assert [panel.title for panel in drawn.panels] == ["Freezing", "Controls: a, bounded", "Controls: b, bounded"]
+    table = sentences(alike)
+    assert table is not None
+    assert [name for name, _ in table.rows] == ["Controls: a, bounded", "Controls: b, bounded"]
+
+
 def test_the_axis_holds_zero_and_the_intervals_that_do_not_dwarf_the_numbers():
     wide = Finding("f", "w", "nats", (Estimate("q", 0.03, 0.02, 0.05), Estimate("k", 0.032, -9.0, 9.0)), title="t")
     drawn = small_multiples("short", "t", "c", (wide,))

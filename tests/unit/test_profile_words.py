@@ -48,12 +48,12 @@ def test_who_keeps_it_who_drops_it_and_where():
     (answer, one) = said(rows([(0.2, 0.1, -0.1), (0.3, 0.1, 0.0), (0.2, 0.0, -0.2)]))
     assert str(one) == (
         "position: queries and keys keep it, values drop it. Above random maps by 0.02 or more: q in every layer, "
-        "k in layers 1–2; below random maps by 0.02 or more: v in layers 1 and 3. Clearest in layer 2: q 0.800, k 0.600, v 0.500, "
-        "random maps 0.500."
+        "k in layers 1–2; below random maps by 0.02 or more: v in layers 1 and 3. Clearest in layer 2, "
+        "probe accuracy: q 0.800, k 0.600, v 0.500, random maps 0.500."
     )
     assert one.comparison == "q > v, k > v, q > k"
     assert [(e.name, round(e.mean or 0.0, 3)) for e in one.values] == [("q", 0.233), ("k", 0.067), ("v", -0.1)]
-    assert answer.words.endswith("find: queries keep position; keys keep position; values drop position.")
+    assert answer.words.endswith("heads: queries keep position; keys keep position; values drop position.")
 
 
 def test_differences_that_are_not_clear_are_not_said():

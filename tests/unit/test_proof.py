@@ -63,7 +63,7 @@ def test_a_plain_layer_passes():
     (row,) = proof.rows()
     assert row["layer"] == "layer 1"
     assert row["module"] == "layer"
-    assert row["door"] == "product"
+    assert row["hook"] == "product"
     assert row["cause"] == "q k v"
     assert row["verdict"] == "verified"
     assert all(row[n].startswith("rows (") for n in "qkvo")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
+from trisect.core.memory import pass_memory
 from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.opened import parts_of
 from trisect.hf.operands import product_of
@@ -152,8 +153,9 @@ def _dense(weight: Tensor, groups: int) -> Tensor:
 @torch.no_grad()
 def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
     one = torch.eye(width, dtype=like.dtype, device=like.device)
-    zero = module(one.new_zeros(1, width))[0]
-    columns = torch.cat([module(part) - zero for part in one.split(PROBES)])
+    feed = _feeding(module, one.new_zeros(1, width))
+    zero = feed(one.new_zeros(1, width))[0]
+    columns = torch.cat([feed(part) - zero for part in one.split(PROBES)])
     found = columns.T.contiguous()
     # a linear module of another class may store just this
     stored = (
@@ -166,6 +168,16 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
     own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
     names = (f"{name}.weight", None if own is None else f"{name}.bias") if stored else (None, None)
     return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
+
+
+def _feeding(module: nn.Module, zero: Tensor) -> Callable[[Tensor], Tensor]:
+    """How a map is fed some vectors: each as the one position of a row, as some take nothing else; or as they are."""
+    try:
+        module(zero[:, None])
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        pass_memory(error)
+        return module
+    return lambda x: module(x[:, None])[:, 0]
 
 
 def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
@@ -243,7 +255,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
             return None
         leaf = y.detach().requires_grad_()
         own = None if module is None else quantised(module)
-        record.passed.append(Passed(name, made, x, leaf, len(calls), record.use(name), own))
+        record.passed.append(Passed(name, made, x.clone(), leaf, len(calls), record.use(name), own))
         return leaf.clone()
 
     def enter(_m: nn.Module, _a: Any) -> None:
@@ -260,8 +272,8 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
 
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
-            made = args[0].detach(), out.detach(), len(calls), record.use(name), args[0]
-            record.normed.append(Normed(name, module, *made))
+            given, made = args[0].clone(), out.detach().clone()  # a model may write over either
+            record.normed.append(Normed(name, module, given.detach(), made, len(calls), record.use(name), given))
 
     with contextlib.ExitStack() as stack:
         for name, module in affine_modules(model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class Desk:
     def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> Desk:
         """The desk of a model; `window` overrides what model and tokenizer say of their longest input."""
         config = getattr(model, "config", None)
-        accepts = frozenset(inspect.signature(model.forward).parameters)
+        accepts = taken_by(model)
         start = getattr(config, "decoder_start_token_id", None)
         if start is None:
             start = getattr(config, "bos_token_id", None) or getattr(config, "pad_token_id", None) or 0
@@ -185,6 +185,19 @@ class Desk:
         return hidden, labels
 
 
+def taken_by(model: nn.Module) -> frozenset[str]:
+    """The names that a model's forward takes, as far as it says."""
+    kinds = inspect.Parameter
+    given = inspect.signature(model.forward).parameters.values()
+    return frozenset(p.name for p in given if p.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL))
+
+
+def takes_any(model: nn.Module) -> bool:
+    """Whether its forward takes names that it does not list."""
+    given = inspect.signature(model.forward).parameters.values()
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in given)
+
+
 def _flags(rows: list[list[bool]], width: int) -> Tensor:
     return torch.tensor([[*row, *[True] * (width - len(row))] for row in rows])
 
@@ -203,7 +216,7 @@ def choose_window(name: str, window: int | None, limit: int | None) -> int:
     """The window asked for, else the limit, but 1,024 at most; raises ModelError where it does not fit."""
     if window is None:
         return min(limit or LONGEST, USUAL)
-    if window < 1 or (limit is not None and window > limit):
+    if not isinstance(cast(object, window), int) or window < 1 or (limit is not None and window > limit):
         known = "A window is 1 token or more" + ("." if limit is None else f", and {name} reads at most {limit}.")
         raise ModelError(f"A window of {window} tokens.", known, "Choose another, or leave it out.")
     return window

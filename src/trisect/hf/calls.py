@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from trisect.core.subject import Writer
+from trisect.core.errors import ModelError, SiteError
+from trisect.core.subject import Parts, Writer
 from trisect.core.trace import Address
 
 
@@ -21,7 +22,8 @@ class Call(NamedTuple):
 
     `module` is the attention module's dotted name, `order` counts the calls of one forward pass from 0. `weights` is
     null where the model's own attention function does not return them; `scale` multiplies q·k, null where unknown.
-    `raw` is the output as the model goes on with it.
+    `raw` is the output as the model goes on with it. Its scores are a sum of `terms` products of activations, of which q and k
+    are one; `fault` says why what was recorded cannot be what attention multiplies by, empty where nothing does.
     """
 
     module: str
@@ -33,6 +35,8 @@ class Call(NamedTuple):
     output: Float[Tensor, "B H T V"]
     scale: float | None
     raw: Tensor | None = None
+    terms: int = 1
+    fault: str = ""
 
 
 class Edits(NamedTuple):
@@ -55,7 +59,37 @@ def edits_at(
 ) -> Edits:
     """Edits by the order of calls; `addresses` are those of the calls in their order."""
     order = {address: i for i, address in enumerate(addresses)}
-    return Edits({order[a]: w for a, w in (write or {}).items()}, {order[a]: w for a, w in (hold or {}).items()})
+    for address in (*(write or {}), *(hold or {})):
+        if address not in order:
+            given = f"An edit names {tuple(address)}."
+            known = f"The model has {', '.join(map(str, addresses[:4]))}{', …' if len(addresses) > 4 else ''}."
+            raise SiteError(given, known, "Use one of the model's addresses.")
+    written = {order[a]: _fitting(a, w) for a, w in (write or {}).items()}
+    return Edits(written, {order[a]: w for a, w in (hold or {}).items()})
+
+
+def _fitting(address: Address, writer: Writer) -> Writer:
+    """The writer, whose q, k and v have to be of the shapes that it was given; raises ModelError where they are not."""
+
+    def write(parts: Parts) -> Parts:
+        made: object = writer(parts)
+        three = made if isinstance(made, tuple) and len(made) == len(parts) else ()
+        if not three or any(not isinstance(t, Tensor) or t.shape != p.shape for t, p in zip(three, parts, strict=True)):
+            shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in three]
+            given = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(made).__name__}."
+            known = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
+            raise ModelError(given, known, "Give q, k and v of the same shapes, as Parts(q, k, v).")
+        return Parts(*three)
+
+    return write
+
+
+def held_as(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Held weights where a call's own would be of that shape; raises ModelError where they do not fit."""
+    if tuple(held.shape) != shape:
+        given = f"Weights of shape {tuple(held.shape)} are to be held."
+        raise ModelError(given, f"Those of the call are of {shape}.", "Give weights [B, H, T, S] of the same batch.")
+    return held.to(like)
 
 
 class Calls(list[Call]):
@@ -70,11 +104,19 @@ class Calls(list[Call]):
         super().append(call if self.take is None else self.take(call))
 
 
+def copied(call: Call) -> Call:
+    """A call with copies of its numbers, in their graph: a model may write over what it has used."""
+    weights = None if call.weights is None else call.weights.clone()
+    return call._replace(
+        q=call.q.clone(), k=call.k.clone(), v=call.v.clone(), weights=weights, output=call.output.clone()
+    )
+
+
 def outline(call: Call, pattern: bool = False) -> Call:
     """A call without its numbers: shapes alone, and with `pattern` which weights [B 1 T S] are not 0 in any head."""
     q, k, v, output = (torch.empty(t.shape, device="meta") for t in (call.q, call.k, call.v, call.output))
     seen = call.weights.detach().ne(0).any(1, keepdim=True).cpu() if pattern and call.weights is not None else None
-    return Call(call.module, call.order, q, k, v, seen, output, call.scale)
+    return Call(call.module, call.order, q, k, v, seen, output, call.scale, None, call.terms, call.fault)
 
 
 @contextmanager

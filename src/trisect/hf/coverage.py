@@ -14,11 +14,11 @@ from trisect.core.errors import ModelError
 from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs
 from trisect.hf.affine import is_affine
-from trisect.hf.calls import NOTHING, Call, CallHook
+from trisect.hf.calls import NOTHING, Call, CallHook, Calls, copied
 from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
 from trisect.hf.opened import eagerly, opened
-from trisect.hf.product_hook import following, record_products
+from trisect.hf.product_hook import IN_PIECES, following, record_products
 from trisect.hf.windowed import UnreadAttention, find_pieces
 
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
@@ -49,7 +49,7 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     """
     with _running(model) as ran, eagerly():
         own = first_tensor(model(**inputs))
-    with following(model) as follower:
+    with following(model, calls=Calls(copied)) as follower:
         followed = first_tensor(model(**inputs))
     # a second pass that differs may be the hook's doing or the model's
     if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
@@ -59,12 +59,13 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     with opened():
         open_own = first_tensor(model(**inputs))
         plain = _eagerly(model, inputs)
-    with record_interface(model, NOTHING) as calls:
+    with record_interface(model, NOTHING, calls=Calls(copied)) as calls:
         taped = first_tensor(model(**inputs))
     read = [c.module for c in (*calls, *follower.calls)]
-    pieces = find_pieces(model, inputs, [s for s in follower.unread if not _among(s.module, read)])
+    cut = [s for s in follower.unread if s.words == IN_PIECES and not _among(s.module, read)]
+    pieces = find_pieces(model, inputs, cut)
     if pieces:
-        with following(model, pieces=pieces) as follower:
+        with following(model, pieces=pieces, calls=Calls(copied)) as follower:
             followed = first_tensor(model(**inputs))
     by_tape = bool(calls) and len(calls) >= len(follower.calls)
     chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
@@ -126,7 +127,7 @@ def silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAtte
         for place in layers.keys() - loud if loud else ():
             own = [n for n, _ in layers[place].named_children() if n not in usual]
             mixer = f"{place}.{own[0]}" if own else place
-            words = f"it has no attention of queries and keys ({type(model.get_submodule(mixer)).__name__})"
+            words = f"in it nothing calls softmax on one product of queries and keys ({type(model.get_submodule(mixer)).__name__})"
             found.append(UnreadAttention(mixer, words))
     return sorted(found)
 

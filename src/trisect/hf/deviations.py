@@ -47,7 +47,7 @@ class Deviations(list[_Finding]):
         self.masks = masks
 
     def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
-        """By how much a law is off at a sample of positions, beside the size of what it is about."""
+        """By how much a law is off at some positions, beside the size of what it is about."""
         share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
         finite = torch.isfinite(size)
         if bool(finite.all()):

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.memory import pass_memory
+from trisect.hf.examples_grouped import grouped
 from trisect.hf.opened import eagerly
 
 SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
 SAFE = 6  # ids below are likely special tokens
 PLACES = ("_token_id", "_token_index")
 SAMPLES, FRAMES = 3200, 50
+APART = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
+BLOCK = 1920  # of which a count of samples has to be a multiple, for some
 FAILED = (
     RuntimeError,
     ValueError,
@@ -94,12 +97,15 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
     pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
     beside = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
+    for group in grouped(config, list(takes), torch.Generator().manual_seed(seed)):
+        yield placed(group)
     for own in drawn(main):
         yield placed({main: own, **({n: made[0] for n in needed if (made := drawn(n))}), **beside})
-    others = [n for n in MAKERS if n in takes and n != main and n not in ("decoder_input_ids", "pixel_values_videos")]
+    others = [n for n in MAKERS if n in takes and n != main and n not in APART]
+    known = {n: made for n in others if (made := drawn(n))}
     for own in drawn(main) or [None]:
-        rest = {n: made[0] for n in others if (made := drawn(n))}
-        if rest:
+        for turn in range(max(map(len, known.values()), default=0)):
+            rest = {n: made[min(turn, len(made) - 1)] for n, made in known.items()}
             yield placed(({main: own} if own is not None else {}) | rest | beside)
     for n in others:
         for own in drawn(n):
@@ -156,7 +162,7 @@ def _features(config: Any, draw: torch.Generator) -> list[Tensor]:
 
 def _samples(config: Any, draw: torch.Generator) -> list[Tensor]:
     bins, frames = getattr(config, "num_mel_bins", 128), getattr(config, "max_length", 1024)
-    shapes: list[tuple[int, ...]] = [(2, SAMPLES), (2, 1, SAMPLES)]
+    shapes: list[tuple[int, ...]] = [(2, SAMPLES), (2, 1, SAMPLES), (2, 2 * BLOCK), (2, 1, 2 * BLOCK)]
     if isinstance(frames, int) and isinstance(bins, int):
         shapes.append((2, frames, bins))
     return [torch.randn(shape, generator=draw) for shape in shapes]
@@ -198,4 +204,6 @@ MAKERS: dict[str, Callable[[Any, torch.Generator], list[Tensor]]] = {
     "visual_pos": _places,
     "visual_embeds": _regions,
     "query_embeds": _queries,
+    "inputs_embeds": _queries,
+    "task_inputs": lambda c, d: _ids(c, getattr(c, "task_seq_len", TARGET), d),
 }

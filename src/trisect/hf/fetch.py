@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from trisect.core.errors import ModelError, unknown
+from trisect.core.errors import ModelError, check_named, unknown
 from trisect.core.steps import began
 from trisect.core.typecheck import shortened
 from trisect.hf.given_files import INDEX, check_files, check_sizes
@@ -98,6 +98,7 @@ def _look_for(where: str | Path, options: Options) -> _Configured:
     """The configuration of a model whose files are there, without any weight read; raises ModelError."""
     import transformers
 
+    check_named("a model", where)
     known = {"revision": options.revision, "trust_remote_code": options.remote_code}
     device = _device(options.device)
     name, local = str(where), Path(where).is_dir()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import ModelInputs
 from trisect.hf.arguments import ModelOutput
+from trisect.hf.batches import takes_any
 from trisect.hf.calls import Call, Calls, Edits, outline, sparing
-from trisect.hf.proof import Proof, evaluating
+from trisect.hf.opened import evaluating
+from trisect.hf.proof import Proof
 from trisect.hf.refusal import check_ids
 from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
 from trisect.hf.room import room
@@ -29,7 +31,7 @@ class ProvedModel(NamedTuple):
     name: str
     model: nn.Module
     tokenizer: Any
-    accepts: Collection[str]
+    accepts: frozenset[str]
     proof: Proof
 
     @property
@@ -51,9 +53,7 @@ def run_forward(
     What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises ModelError where the calls are not
     those of loading.
     """
-    own = {name: value for name, value in inputs.items() if name in proved.accepts and name != "labels"}
-    if "use_cache" in proved.accepts:
-        own["use_cache"] = False
+    own = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, own)
     calls = Calls(take)
     if start is not None:
@@ -70,6 +70,34 @@ def run_forward(
         made = proved.model(**own)
     _same_calls(proved.name, [call.module for call in calls], proved.modules)
     return list(calls), made
+
+
+def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput) -> None:
+    """Compare what a pass without edits gave with the model's own answer, where its texts are longer than any before."""
+    proved.proof.agreement.confirm(proved.name, proved.model, own_inputs(proved, inputs), calls, made)
+
+
+def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
+    """What of a batch's inputs the model is given: all but labels; raises ModelError for a name that its forward does not take."""
+    own = {name: value for name, value in inputs.items() if name != "labels"}
+    if (strange := sorted(own.keys() - proved.accepts)) and not takes_any(proved.model):
+        given = f"{', '.join(map(repr, strange))} was given to {proved.name}."
+        known = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'nothing by name'}."
+        raise ModelError(given, known, "Leave it out, or give it by the name that the model has for it.")
+    for name, value in own.items():
+        if isinstance(value, Tensor) and not value.numel():
+            given = f"The input {name!r} of {proved.name} is empty: its shape is {tuple(value.shape)}."
+            raise ModelError(given, "A pass has at least one row and one position.", "Leave empty texts out.")
+    spared = "use_cache" in proved.accepts and not _packed(own)
+    return own | ({"use_cache": False} if spared else {})
+
+
+def _packed(own: ModelInputs) -> bool:
+    """Whether positions start again within a row: without a mask and a cache transformers reads such rows as several texts."""
+    places = own.get("position_ids")
+    if not isinstance(places, Tensor) or own.get("attention_mask") is not None:
+        return False
+    return bool((places.diff(dim=-1) != 1).any())
 
 
 def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:

@@ -14,15 +14,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers.modeling_utils import AttentionInterface
 
 from trisect.core.subject import Parts
-from trisect.hf.calls import NOTHING, Call, Calls, Edits
+from trisect.hf.arguments import Arguments, NamedArguments
+from trisect.hf.calls import NOTHING, Call, Calls, Edits, held_as
 from trisect.hf.opened import opened
+from trisect.hf.operands import product_of
 
 EAGER = "eager"
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 OWN = 4  # what every attention function takes first: module, query, key, value
+FAKED = "the weights that it gives out are not those that it multiplies the values by"
 _LOCK = threading.RLock()  # the wrapped method belongs to a class that all models share
 
 
@@ -50,14 +54,20 @@ def record_interface(
                 order = len(calls)
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))
-                output, weights = function(module, q, k, v, *rest, **named)
+                with _Multiplied(q.shape[2], k.shape[2]) as used:
+                    output, weights = function(module, q, k, v, *rest, **named)
+                own = edits.write or edits.hold or used.has(weights, output)
                 if order in edits.hold:
-                    weights = edits.hold[order].to(v)
+                    heads = q.shape[1], q.shape[2], k.shape[2]
+                    weights = held_as(edits.hold[order], v, (q.shape[0], *heads))
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 scale = named.get("scaling")
                 mixed, factor = output.transpose(1, 2), _number(scale, module)
                 seen = _with_sink(module, weights, v, mixed)
-                calls.append(Call(names[id(module)], order, q, k, v, seen, mixed, factor, output))
+                attend = lambda other: function(module, q, k, other, *rest, **named)[0]  # noqa: E731
+                fault = "" if own or _mixes(attend, seen, v) else FAKED
+                parts = (q, k, v, seen, mixed, factor, output)
+                calls.append(Call(names[id(module)], order, *parts, fault=fault))
                 return output, weights
 
             return recorded
@@ -68,6 +78,59 @@ def record_interface(
                 yield calls
             finally:
                 AttentionInterface.get_interface = original
+
+
+class _Multiplied(TorchFunctionMode):
+    """Notes what an attention function multiplies that is of its weights' shape, and what comes of it.
+
+    Weights that are given out, and are others, may still make the output: whatever they have more keys than values have
+    dimensions for is free.
+    """
+
+    def __init__(self, asks: int, sees: int) -> None:
+        super().__init__()
+        self.shape = (asks, sees)
+        self.found: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: NamedArguments | None = None
+    ) -> Any:
+        """Run one of torch's functions."""
+        out = func(*args, **(kwargs or {}))
+        product = product_of(func, args, kwargs or {})
+        for operand in () if product is None else (product.left, product.right):
+            if tuple(operand.shape[-2:]) == self.shape:
+                self.found.append((operand.detach().clone(), out.detach()))  # it may be written over afterwards
+        return out
+
+    def has(self, weights: Tensor | None, output: Tensor) -> bool:
+        """Whether the output came of a product with just these weights."""
+        return weights is None or any(
+            _alike(operand, weights.detach()) and (_alike(out, output.transpose(1, 2).detach()))
+            for operand, out in self.found
+        )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers in the same order, with batch and heads in one axis or two."""
+    if one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride():
+        return True
+    if one.numel() != other.numel():
+        return False
+    one, other = one.reshape(other.shape), other.to(one.dtype)
+    return torch.equal(one, other) or torch.equal(one.nan_to_num(-1.0), other.nan_to_num(-1.0))
+
+
+@torch.no_grad()
+def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor) -> bool:
+    """Whether other values come out as these weights of them."""
+    if weights is None:
+        return True
+    other = torch.randn(v.shape, generator=torch.Generator().manual_seed(v.shape[2])).to(v)
+    made = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    off = (made - attend(other).transpose(1, 2)).abs()
+    off = off[off.isfinite()]  # what is no number others say
+    return bool((off <= 10 * NEAR[v.dtype] * made.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""The laws of attention on every batch that is read: what was found on loading has to hold there, at a sample of positions.
+"""The laws of attention on every batch that is read: what was found on loading has to hold there, at every position.
 
 What a map makes is compared with x Wᵀ + b by a few random directions g: y·g = x·(Wᵀg) + b·g. That costs two products
-with thin matrices in place of one with W, and what is off in any output unit shows.
+with thin matrices in place of one with W, and what is off in any output unit shows. A sample of positions would miss what is
+off at one word alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from trisect.hf.affine import ends_of, following_parameters
@@ -21,8 +23,8 @@ from trisect.hf.operands import tensors_in
 from trisect.hf.quantised import Quantised, quantised
 from trisect.hf.sketches import DIRECTIONS, CallLaws, MapLaw, OutLaw, PartLaw, marks_of
 
-POSITIONS = 64  # of a batch, that a map is looked at
-ROWS, QUERIES = 4, 16  # of a batch, that weights times v are looked at
+AT_ONCE = 2048  # positions whose numbers are copied at once
+WEIGHTS = 1 << 24  # attention weights that are multiplied at once
 # what share of the typical size is rounding, for sums of that precision
 ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
@@ -37,20 +39,34 @@ class _Use(NamedTuple):
     kind: torch.dtype | None = None
 
     def sampled(self, sample: Places, rows: int, length: int, time_first: bool) -> _Use:
-        """The same at a sample of positions."""
+        """The same at some positions."""
         x, y = (sample.of(t, rows, length, time_first) for t in (self.x, self.y))
         rounded = x if self.rounded is self.x else sample.of(self.rounded, rows, length, time_first)
         return _Use(x, y, rounded, self.kind)
 
 
 class _Mixed(NamedTuple):
-    """What weights times v are at a sample of positions, waiting for W_O; the output is [rows, heads, length, width]."""
+    """What weights times v are at every position, waiting for W_O; the output is [rows, heads, length, width]."""
 
     order: int
     shape: tuple[int, ...]
     allowed: float
-    sample: Places
-    made: Tensor
+    made: Float[Tensor, "B T r"]
+
+
+@dataclass(eq=False)
+class _Entered:
+    """A copy of what enters maps, one for all maps that it enters unchanged."""
+
+    last: tuple[Tensor, int, Tensor] | None = None
+
+    def of(self, x: Tensor) -> Tensor:
+        """The copy of a tensor as it is now."""
+        if x.is_inference():  # its changes are not counted
+            return x.clone()
+        if self.last is None or self.last[0] is not x or self.last[1] != x._version:
+            self.last = x, x._version, x.clone()
+        return self.last[2]
 
 
 @dataclass(eq=False)
@@ -72,6 +88,7 @@ class Checker:
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
     checked: set[tuple[str, int]] = field(default_factory=set)
     forward: dict[tuple[str, int], tuple[int, MapLaw]] = field(default_factory=dict)
+    entered: _Entered = field(default_factory=_Entered)
 
     def __post_init__(self) -> None:
         self.deviations = Deviations(self.masks)
@@ -85,9 +102,11 @@ class Checker:
 
     def meet(self, name: str, x: Tensor, y: Tensor, own: Quantised | None = None) -> None:
         """A map was used."""
-        use = _Use(x, y, x) if own is None else _Use(x, y, own.entered(x), own.kind)
         key = name, self.used.get(name, 0)
         self.used[name] = key[1] + 1
+        if key in self.last:  # looked at when attention is called: a model may write over either before
+            x, y = self.entered.of(x), y.clone()
+        use = _Use(x, y, x) if own is None else _Use(x, y, own.entered(x), own.kind)
         if key in self.waiting:
             self._output(key, use)
         elif key in self.last:
@@ -106,25 +125,30 @@ class Checker:
         if flat[0].shape != flat[1].shape:
             self.deviations.fail(order, f"{owner} does not give on what {name} makes")
             return
-        index = torch.randint(len(flat[0]), (POSITIONS,), generator=_draw(order)).to(y.device)
-        one, other = (t[index].float() for t in flat)
-        sample, words = Places(torch.zeros_like(index), index), f"{owner} does not give on what {name} makes"
-        size = other.norm(dim=1) + one.norm(dim=1)
-        self.deviations.note((one - other).norm(dim=1), size, _rounding(made, y), sample, order, words)
+        words = f"{owner} does not give on what {name} makes"
+        for sample in _places(1, len(flat[0])):
+            one, other = (t[sample.position.to(t.device)].float() for t in flat)
+            size = other.norm(dim=1) + one.norm(dim=1)
+            # of several rows, as one long one: no length, by which padding would be looked up
+            self.deviations.note(
+                (one - other).norm(dim=1), size, _rounding(made, y), sample._replace(length=0), order, words
+            )
 
     def call(self, call: Call) -> None:
         """An attention call was made; what its parts are made of came before it."""
         laws = self.laws[call.order] if call.order < len(self.laws) else None
         if laws is None:
             return
-        keys = _sample(call.order, call.k.shape[0], call.k.shape[2])
-        queries = _sample(call.order, call.q.shape[0], call.q.shape[2])
+        if call.fault:
+            self.deviations.fail(call.order, call.fault)
+            return
         for name, part in laws.parts.items():
-            self._part(call, name, part, queries if name == "q" else keys)
+            self._part(call, name, part)
         for law in laws.maps.values():
             self._under(call, law)
         self._mixed(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
+        self.entered = _Entered()
 
     def _under(self, call: Call, law: MapLaw) -> None:
         """A map with a norm behind it."""
@@ -133,10 +157,9 @@ class Checker:
         if use is None or key in self.checked:
             return
         self.checked.add(key)
-        sample = _sample(call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
-        self.look(law, use.sampled(sample, rows, sample.length, False), call.order, sample)
+        self.look(law, use, call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
 
-    def _part(self, call: Call, name: str, law: PartLaw, sample: Places) -> None:
+    def _part(self, call: Call, name: str, law: PartLaw) -> None:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
         use = self.uses.get(key)
         if use is None and self.past and name != "q":
@@ -150,101 +173,94 @@ class Checker:
             if made + self.past != length:
                 return
             t, length = t[:, :, self.past :], made
-            sample = _sample(call.order, rows, length)
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
             self.deviations.fail(
                 call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
             )
             return
-        seen = use.sampled(sample, rows, length, law.time_first)
         if key not in self.checked:
             self.checked.add(key)
-            self.look(law.map, seen, call.order, sample)
-        kind, y = law.map.images.dtype, seen.y
-        made = y.to(kind)[:, law.units.to(y.device)] * law.factors.to(y.device, kind)
-        made = made if law.extra is None else made + law.extra.to(made)
-        given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
-        one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
-        size = made.norm(dim=(1, 2)) + given.norm(dim=(1, 2))
-        # at padding may be nothing but a bias, too small to be seen beside others
-        size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
-        off = (one - other).flatten(1).norm(dim=1)
-        words = f"{name} is not what {law.map.name} makes, as it was on loading"
+            self.look(law.map, use, call.order, rows, length, law.time_first)
+        kind, words = law.map.images.dtype, f"{name} is not what {law.map.name} makes, as it was on loading"
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
-        self.deviations.note(off, size, _rounding(t, y), sample, call.order, words)
+        for sample in _places(rows, length):
+            y = sample.of(use.y, rows, length, law.time_first)
+            made = y.to(kind)[:, law.units.to(y.device)] * law.factors.to(y.device, kind)
+            made = made if law.extra is None else made + law.extra.to(made)
+            given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
+            one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
+            size = made.norm(dim=(1, 2)) + given.norm(dim=(1, 2))
+            # at padding may be nothing but a bias, too small to be seen beside others
+            size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
+            off = (one - other).flatten(1).norm(dim=1)
+            self.deviations.note(off, size, _rounding(t, y), sample, call.order, words)
 
-    def look(self, law: MapLaw, use: _Use, order: int, sample: Places) -> None:
-        """A map's input and output at a sample of positions."""
-        kind, x, y = law.images.dtype, use.rounded, use.y
-        made, given = (
-            x.to(kind) @ law.images.to(x.device) + law.shift.to(x.device),
-            y.to(kind) @ law.directions.to(y.device),
-        )
+    def look(self, law: MapLaw, use: _Use, order: int, rows: int, length: int, time_first: bool = False) -> None:
+        """A map's input and output; a length of 0 says that no position of a text is meant."""
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
-        size = y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
-        self.deviations.note(
-            (made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y, kind=use.kind), sample, order, words
-        )
+        for sample in _places(rows, length or len(use.y.reshape(-1, use.y.shape[-1]))):
+            here = use.sampled(sample, rows, sample.length, time_first)
+            kind, x, y = law.images.dtype, here.rounded, here.y
+            made, given = (
+                x.to(kind) @ law.images.to(x.device) + law.shift.to(x.device),
+                y.to(kind) @ law.directions.to(y.device),
+            )
+            size = (
+                y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
+            )
+            where = sample if length else sample._replace(length=0)
+            self.deviations.note(
+                (made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y, kind=use.kind), where, order, words
+            )
 
     def _mixed(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
         assert call.weights is not None
         rows, heads, length, width = call.output.shape
-        draw = _draw(call.order)
-        row = torch.randperm(rows, generator=draw)[:ROWS].to(call.v.device)
-        place = torch.arange(length) if length <= QUERIES else torch.randint(length, (QUERIES,), generator=draw)
-        place = place.to(call.v.device)
         kind = torch.float64 if call.v.dtype == torch.float64 else torch.float32
         if law is None or law.heads.shape[:2] != (heads, width):
+            draw = _draw(call.order)
             looks = torch.randn(heads, width, DIRECTIONS, generator=draw, dtype=kind).to(call.v.device)
         else:
             looks = law.heads.to(call.v.device, kind)
-        weights, output = (t[row][:, :, place].to(kind) for t in (call.weights, call.output))
-        group = heads // call.v.shape[1]
-        v = call.v[row].to(kind).unsqueeze(2) @ looks.unflatten(0, (-1, group))
-        made = (weights @ v.flatten(1, 2)).sum(1)
-        given = torch.einsum("bhte,her->btr", output, looks)
-        size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
-        sample = Places(row.repeat_interleave(len(place)), place.repeat(len(row)), length)
-        allowed = _rounding(call.v, call.weights)
-        self.deviations.note(
-            (made - given).norm(dim=2).flatten(),
-            size.flatten(),
-            allowed,
-            sample,
-            call.order,
-            "weights times v are not the output",
-        )
+        group, allowed = heads // call.v.shape[1], _rounding(call.v, call.weights)
+        v = (call.v.to(kind).unsqueeze(2) @ looks.unflatten(0, (-1, group))).flatten(1, 2)
+        found: list[Tensor] = []
+        for part in torch.arange(length).split(max(1, WEIGHTS // max(1, call.weights[:, :, 0].numel()))):
+            span = slice(int(part[0]), int(part[-1]) + 1)
+            weights, output = (t[:, :, span].to(kind) for t in (call.weights, call.output))
+            made = (weights @ v).sum(1)
+            given = torch.einsum("bhte,her->btr", output, looks)
+            size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
+            sample = Places(torch.arange(rows).repeat_interleave(len(part)), part.repeat(rows), length)
+            words = "weights times v are not the output"
+            self.deviations.note(
+                (made - given).norm(dim=2).flatten(), size.flatten(), allowed, sample, call.order, words
+            )
+            found.append(made)
         if law is not None:
-            mixed = _Mixed(call.order, tuple(call.output.shape), allowed, sample, made.flatten(0, 1))
-            self.waiting[law.map.name, law.map.nth] = mixed
+            made = torch.cat(found, 1) if found else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
+            self.waiting[law.map.name, law.map.nth] = _Mixed(call.order, tuple(call.output.shape), allowed, made)
 
     def _output(self, key: tuple[str, int], use: _Use) -> None:
-        order, (rows, _, length, _), allowed, sample, made = self.waiting.pop(key)
+        order, (rows, _, length, _), allowed, mixed = self.waiting.pop(key)
         laws = self.laws[order]
         law = None if laws is None else laws.out
         assert law is not None
-        entered = len(use.x.reshape(-1, use.x.shape[-1])) // rows
-        if entered < length:  # padded for attention alone
-            keep = (sample.position < entered).nonzero().flatten()
-            sample, made, length = Places(sample.row[keep], sample.position[keep], entered), made[keep], entered
+        length = min(length, len(use.x.reshape(-1, use.x.shape[-1])) // rows)  # it may be padded for attention alone
         if use.x.shape[-1] != len(law.own):
             self.deviations.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
-        x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
-        given = x @ law.own.to(x.device)
-        size = x.norm(dim=1) * law.map.size
         words = f"weights times v are not what enters {key[0]}"
-        self.deviations.note(
-            (made.to(given) - given).norm(dim=1) / DIRECTIONS**0.5,
-            size,
-            max(allowed, _rounding(use.x)),
-            sample,
-            order,
-            words,
-        )
-        wide = _sample(order, rows, length)
-        self.look(law.map, use.sampled(wide, rows, length, law.time_first), order, wide)
+        for sample in _places(rows, length):
+            x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
+            given = x @ law.own.to(x.device)
+            made = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(given)
+            off = (made - given).norm(dim=1) / DIRECTIONS**0.5
+            self.deviations.note(
+                off, x.norm(dim=1) * law.map.size, max(allowed, _rounding(use.x)), sample, order, words
+            )
+        self.look(law.map, use, order, rows, length, law.time_first)
         if law.owner:
             self.leaving[law.owner] = order, key[0], use.y.clone()  # it may be changed in place before it leaves
 
@@ -257,18 +273,13 @@ class Checker:
 
 def _look_behind(checker: Checker, order: int, law: MapLaw, use: _Use) -> None:
     """A map of the feed-forward block, whatever the shape that it is used in."""
-    count = len(use.y.reshape(-1, use.y.shape[-1]))
-    sample = _sample(order, 1, count)._replace(length=0)
-    checker.look(law, use.sampled(sample, 1, count, False), order, sample)
+    checker.look(law, use, order, 1, 0)
 
 
-def _sample(order: int, rows: int, length: int) -> Places:
-    """Positions of a batch, the first and the last among them; of one order always the same."""
-    index = torch.arange(rows * length)
-    if len(index) > POSITIONS:
-        index = torch.randint(rows * length, (POSITIONS,), generator=_draw(order))
-        index[:2] = torch.tensor([0, rows * length - 1])
-    return Places(index // length, index % length, length)
+def _places(rows: int, length: int) -> Iterator[Places]:
+    """All positions of a batch, some at once."""
+    for index in torch.arange(rows * length).split(AT_ONCE) if rows * length else ():
+        yield Places(index // length, index % length, length)
 
 
 def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
@@ -340,10 +351,9 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             checker.checked.add((law.name, law.nth))
             x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
             y = module(x.transpose(1, 2)).transpose(1, 2) if isinstance(module, nn.Conv1d) else module(x)
-            places = torch.arange(4)
             own = quantised(module)
             use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
-            checker.look(law, use, order, Places(torch.zeros_like(places), places))
+            checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)
 
 

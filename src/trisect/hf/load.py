@@ -16,24 +16,23 @@ from transformers.cache_utils import Cache
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, Trace
-from trisect.hf.arguments import ModelOutput
+from trisect.hf.arguments import ModelOutput, check_inputs, check_model, check_readable
 from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits, edits_at, outline
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.forward import OtherCallsError, ProvedModel, run_forward
+from trisect.hf.forward import OtherCallsError, ProvedModel, confirm, run_forward
 from trisect.hf.images import ImageDesk, listed, read_images
 from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import output_at, row_scores
 from trisect.hf.on_demand import OnDemand
-from trisect.hf.opened import unwrapped
-from trisect.hf.proof import Proof, evaluating, prove
+from trisect.hf.opened import evaluating, unwrapped
+from trisect.hf.proof import Proof, prove
 from trisect.hf.refusal import check_finite
 from trisect.hf.restart import Restarts
 from trisect.hf.rounding import check_weights, said_of_rounding
 from trisect.hf.shared_passes import TOGETHER, SharedPasses
 from trisect.hf.sides import find_sides, labelled
-from trisect.hf.sketches import CallLaws
 from trisect.hf.state import State, check_state, mark_of
 from trisect.hf.traces import CPU, Seen, computed_at, seen_at, trace_of
 
@@ -95,7 +94,7 @@ class Pretrained:
         look = functools.partial(check_state, self.name, self.state, self.model)
         look()
         with evaluating(self.model):
-            check_maps(self.model, self.name, self._laws(), self.addresses)
+            check_maps(self.model, self.name, self.proof.call_laws(), self.addresses)
         return OnDemand([found.projections for found in self.proof.found if found.valid], look)
 
     @property
@@ -103,7 +102,8 @@ class Pretrained:
         """What of the model's attention is not read, and why; what its loss is not."""
         failed = zip(self.proof.addresses, self.proof.laws, strict=True)
         left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
-        return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.unread), *self.remarks)
+        several = (f"{words[0].upper()}{words[1:]}." for words in self.proof.several)
+        return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.unread), *several, *self.remarks)
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` hides tokens from a masked LM, to be predicted."""
@@ -129,7 +129,8 @@ class Pretrained:
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
         if isinstance(texts, Mapping):
-            return self._read_inputs(cast(Inputs, texts))
+            return _read_inputs(self, cast(Inputs, texts))
+        check_readable(texts)
         several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         if not several:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
@@ -141,20 +142,12 @@ class Pretrained:
             )
         return self.trace(made[0])
 
-    def _read_inputs(self, inputs: Inputs) -> Reading:
-        seen: list[Seen] = []
-        try:
-            batch = _batch_of(self, inputs, _look(self, inputs, seen.append))
-        except OtherCallsError:
-            return verified_with(self, inputs)._read_inputs(inputs)
-        return self._reading(batch, seen)
-
     @torch.no_grad()
     def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
         """Read one batch: a Trace per layer and stack, on the CPU. Raises ModelError where its laws do not hold; not with writers."""
         seen: list[Seen] = []
         self._walk(batch.inputs, seen.append, write=write)
-        return self._reading(batch, seen)
+        return _reading(self, batch, seen)
 
     @torch.no_grad()
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
@@ -169,14 +162,16 @@ class Pretrained:
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
         check_state(self.name, self.state, self.model)
-        found, laws = self.proof.found, () if write else self._laws()
+        found, laws = self.proof.found, () if write else self.proof.call_laws()
+        scaled = [law.scaled for law in self.proof.laws]
 
         def meet(call: Call) -> Call:
             own = found[call.order] if call.order < len(found) else None
             if own is not None and own.module == call.module and own.valid:
                 checker.call(call)
+                call = call if scaled[call.order] else call._replace(scale=None)
                 block = blocks.pop(own.projections.address, None)
-                take(seen_at(CPU if home else computed_at(call), own.projections, call, block))
+                take(seen_at(CPU if home else computed_at(call), own.projections, call, block, home))
             return outline(call, pattern)
 
         with (
@@ -184,15 +179,10 @@ class Pretrained:
             watch(self.model, self.name, self.proof.around()) as blocks,
             checking(self.model, self.name, laws, self.addresses, _past(inputs), _masks(inputs)) as checker,
         ):
-            return self._run(inputs, edits_at(self.addresses, write), meet)[0]
-
-    def _laws(self) -> tuple[CallLaws | None, ...]:
-        return tuple(found.laws if found.valid else None for found in self.proof.found)
-
-    def _reading(self, batch: Batch, seen: Sequence[Seen]) -> Reading:
-        traces = tuple(trace_of(batch, one) for one in seen)
-        about = (batch.source, batch.target, batch.rows, batch.notes, self.objective)
-        return Reading(self.name, traces, *about, sides=batch.sides)
+            calls, made = self._run(inputs, edits_at(self.addresses, write), meet)
+        if not write:  # without the hooks
+            confirm(self._proved, inputs, calls, made)
+        return calls
 
     @torch.no_grad()
     def score(
@@ -213,7 +203,10 @@ class Pretrained:
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
     ) -> ModelOutput:
         """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
-        return self._run(inputs, edits_at(self.addresses, write, hold))[1]
+        calls, made = self._run(inputs, edits_at(self.addresses, write, hold))
+        if not write and not hold:
+            confirm(self._proved, inputs, calls, made)
+        return made
 
     @property
     def mask(self) -> str | None:
@@ -248,9 +241,24 @@ class Pretrained:
         return run_forward(self._proved, inputs, edits, take)
 
 
+def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
+    seen: list[Seen] = []
+    try:
+        batch = _batch_of(subject, inputs, _look(subject, inputs, seen.append))
+    except OtherCallsError:
+        return _read_inputs(verified_with(subject, inputs), inputs)
+    return _reading(subject, batch, seen)
+
+
+def _reading(subject: Pretrained, batch: Batch, seen: Sequence[Seen]) -> Reading:
+    traces = tuple(trace_of(batch, one) for one in seen)
+    about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
+    return Reading(subject.name, traces, *about, sides=batch.sides)
+
+
 def _look(subject: Pretrained, inputs: Inputs, take: Take) -> Sequence[Call]:
     """The calls of one pass over inputs of the model's own, each given away as it is made."""
-    _check_tensors(inputs)
+    check_inputs(inputs)
     try:
         return subject._walk(inputs, take, pattern=True)
     except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
@@ -261,12 +269,6 @@ def _batch_of(subject: Pretrained, inputs: Inputs, calls: Sequence[Call]) -> Bat
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     own = labelled(inputs, getattr(subject.model, "config", None))
     return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
-
-
-def _check_tensors(inputs: Inputs) -> None:
-    if not any(isinstance(t, Tensor) for t in inputs.values()):
-        known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
-        raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
 
 
 def _not_through(name: str, inputs: Inputs, accepts: Iterable[str], error: Exception) -> ModelError:
@@ -306,6 +308,12 @@ def load(
     `proof` false keeps what fails: layers that fail are then left out of every reading.
     Raises ModelError where there is no such model, or naming what the proof refuses.
     """
+    check_model(model)
+    if isinstance(tokenizer, str):
+        known = "A tokenizer is an object of transformers, as AutoTokenizer.from_pretrained gives it."
+        raise ModelError(f"{tokenizer!r} was given as a tokenizer.", known, "Load it first.")
+    if inputs is not None:
+        check_inputs(inputs)
     if isinstance(model, nn.Module):
         module = unwrapped(model)
         name, objective = type(module).__name__, objective_of(module)

@@ -74,7 +74,12 @@ def _next_tokens(answer: Tensor, batch: Batch) -> RowScores:
         known = f"{given} Its token ids, of shape {shape}, would have to be as many."
         raise ModelError("The model's loss cannot be computed.", known, "Give input_ids, a token for every position.")
     real, labels = batch.source.real.to(answer.device), batch.inputs.get("labels")
-    said = ids if labels is None or labels.shape != ids.shape else labels
+    if labels is not None and labels.shape != ids.shape:
+        known = f"The token ids are of shape {tuple(ids.shape)}, and a label is of one of them."
+        raise ModelError(
+            f"Labels of shape {tuple(labels.shape)} were given.", known, "Give a label for every token id."
+        )
+    said = ids if labels is None else labels
     return _sums(answer[:, :-1], torch.where(real[:, :-1] & real[:, 1:], said.to(answer.device)[:, 1:], IGNORED))
 
 

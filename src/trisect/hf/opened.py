@@ -31,6 +31,18 @@ def opened() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, without dropout, and every part of it back in its own mode afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
 def eagerly() -> contextlib.AbstractContextManager[None]:
     """Inside, what torch.compile made runs as the Python that it was made from."""
     stance: Any = torch.compiler.set_stance

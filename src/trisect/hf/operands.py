@@ -70,6 +70,10 @@ class Operand:
         """Another tensor that lies the same way."""
         return replace(self, tensor=tensor)
 
+    def fits(self, rows: int) -> bool:
+        """Whether batch and heads show: one axis of both is as long as the texts, times a count of heads."""
+        return len(self.order) == 4 or self.tensor.shape[self.letters.index(self.order[0])] % rows == 0
+
     def take(self, rows: int) -> Tensor:
         """The tensor as [B H T E]; `rows` is B."""
         found = self.tensor.permute([self.letters.index(c) for c in self.order])
@@ -136,7 +140,7 @@ class Product:
         if roles is None or given.dim() not in (3, 4):
             return False
         _, q, k = roles
-        if len(q.order) == 3 and (q.tensor.shape[q.letters.index(q.order[0])] % rows or q.tensor.dim() != 3):
+        if (len(q.order) == 3 and q.tensor.dim() != 3) or not (q.fits(rows) and k.fits(rows)):
             return False
         one, other = q.take(rows), k.take(rows)
         if one.shape[0] != other.shape[0] or other.shape[1] not in (1, one.shape[1]):

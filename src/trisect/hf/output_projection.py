@@ -42,7 +42,7 @@ def leaving(model: nn.Module, record: PassRecord) -> Iterator[list[Left]]:
     left: list[Left] = []
 
     def note(name: str, out: Any) -> None:
-        made = tuple(t for t in tensors_in((out,)) if t.is_floating_point())
+        made = tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point())
         if made:
             left.append(Left(name, made, len(record.passed)))
 

@@ -39,10 +39,11 @@ class ScoreProduct:
 
 @dataclass(eq=False)
 class OpenSoftmax:
-    """A softmax over scores, waiting for its product with v; `scale` multiplies q·k in the scores."""
+    """A softmax over scores, a sum of `terms` products, waiting for its product with v; `scale` multiplies q·k in the scores."""
 
     score: ScoreProduct
     scale: float | None
+    terms: int = 1
 
 
 class TensorView(NamedTuple):

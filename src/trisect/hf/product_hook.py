@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from trisect.core.errors import ModelError
-from trisect.hf.calls import NOTHING, Call, Calls, Edits
+from trisect.hf.calls import NOTHING, Call, Calls, Edits, held_as
 from trisect.hf.opened import opened, parts_of, rows_of
 from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
-from trisect.hf.passes import CallPlan, ForwardPass, OpenSoftmax, ScoreProduct
+from trisect.hf.passes import CallPlan, ForwardPass, ModuleCall, OpenSoftmax, ScoreProduct
 from trisect.hf.windowed import PieceReader, UnreadAttention, WindowedCall, WindowedLayer
 
 IN_PIECES = "its sequences are attended to in pieces"
+REMIXED = "its weights go through another product before they meet the values"
+TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be kept"
+ONE_PATTERN = "one pattern of weights is shared by several heads of values"
+SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of its own"
 
 
 class Follower(TorchFunctionMode):
@@ -123,12 +129,15 @@ class Follower(TorchFunctionMode):
                 return parts(*args, **kwargs)
         at.count += 1
         if func is SDPA:
-            return self._attend(at, args, kwargs)
+            return _attend(self.calls, self.edits, at, args, kwargs)
         product = product_of(func, args, kwargs)
         if product is not None:
             if not at.planning and (self.edits.write or self.edits.hold):
                 product = at.edit(product, self.edits, lambda t: bool(self._patterns(t)))
-                product = self._held(at, product)
+                tags = [self._patterns(t) for t in (product.left, product.right)]
+                product, given, tag = holding(product, self.edits.hold.get(at.order), tags, at.rows)
+                if given is not None:
+                    self._tags[given] = {tag: None}
             out = product.run()
             self._multiplied(at, product, out)
         else:
@@ -152,12 +161,16 @@ class Follower(TorchFunctionMode):
         tags: dict[object, float | None] = {}
         for t in given:
             for tag, factor in self._on(t).items():
-                tags.setdefault(tag, factor)
+                # two multiples of one product added up are a third
+                twice = factor is not None and tags.get(tag) is not None
+                tags[tag] = None if twice else tags.get(tag, factor)
         if not tags or func in STOPS:
             return
         if func in SOFTMAX:
             scores = [t for t in tags if isinstance(t, ScoreProduct)]
-            if scores:
+            if is_functorch_wrapped_tensor(given[0]):
+                self.unread.append(UnreadAttention(at.frames[-1].name, TRANSFORMED))
+            elif scores:
                 self._soften(at, scores, tags, given[0], out)
             return
         after = {tag: factor_after(func, args, factor) for tag, factor in tags.items()}
@@ -170,8 +183,9 @@ class Follower(TorchFunctionMode):
     ) -> None:
         fitting = [s for s in scores if s.product.makes_scores(given, at.rows)]
         if fitting:
-            first = min(fitting, key=lambda s: s.made)
-            pattern = OpenSoftmax(first, tags[first])
+            # scores of a layer below may be added to a layer's own
+            first = min(fitting, key=lambda s: (-len(_shared(s.frames, at.frames)), s.made))
+            pattern = OpenSoftmax(first, tags[first], sum(s.product.batched for s in scores))
             at.open[id(pattern)] = pattern
             self._tags[out] = {pattern: None}
         elif any(s.product.batched for s in scores):
@@ -180,46 +194,64 @@ class Follower(TorchFunctionMode):
 
     def _multiplied(self, at: ForwardPass, product: Product, out: Tensor) -> None:
         for side, operand in enumerate((product.left, product.right)):
-            for pattern in self._patterns(operand):
-                del at.open[id(pattern)]
-                self._record(at, pattern, product, side, out)
+            if patterns := self._patterns(operand):
+                for pattern in patterns:
+                    del at.open[id(pattern)]
+                self._record(at, patterns, product, side, out)
                 return
         self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
 
-    def _record(self, at: ForwardPass, pattern: OpenSoftmax, product: Product, side: int, out: Tensor) -> None:
+    def _record(
+        self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
+    ) -> None:
+        pattern = patterns[0]
         score = pattern.score
-        shared = [a for a, b in zip(score.frames, at.frames, strict=False) if a == b]
+        shared = _shared(score.frames, at.frames)
         roles = product.mixing(side)
+        if not product.batched:
+            self.unread.append(UnreadAttention(shared[-1].name, REMIXED, score.product.width))
+            return
         q, k = score.product.query(at.rows), score.product.key(at.rows)
-        if roles is None or roles[0].take(at.rows).shape[2:] != (q.shape[2], k.shape[2]):
+        whole = roles is not None and all(part.fits(at.rows) for part in roles[:2])
+        if roles is None or not whole or roles[0].take(at.rows).shape[2:] != (q.shape[2], k.shape[2]):
             self.unread.append(UnreadAttention(shared[-1].name, IN_PIECES, score.product.width))
             return
         weights, values, result = roles
+        if weights.take(at.rows).shape[1] % values.take(at.rows).shape[1]:
+            self.unread.append(UnreadAttention(shared[-1].name, ONE_PATTERN, score.product.width))
+            return
         if at.planning:
             at.plan(score, shared, values)
         parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
-        self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out))
+        fault = "" if len(patterns) == 1 else SOFTMAXES.format(len(patterns))
+        self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out, pattern.terms, fault))
         at.order += 1
 
-    def _held(self, at: ForwardPass, product: Product) -> Product:
-        """The product with held weights in place of the softmax's."""
-        held = self.edits.hold.get(at.order)
-        for side, operand in enumerate((product.left, product.right)):
-            tags = self._patterns(operand) if held is not None else []
-            roles = product.mixing(side) if tags else None
-            if roles is not None and held is not None:
-                given = roles[0].give(held.to(operand))
-                self._tags[given] = {tags[0]: None}
-                return product.replaced(side, given)
-        return product
 
-    def _attend(self, at: ForwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """`scaled_dot_product_attention`, which the model calls by itself."""
-        order, name = at.order, at.frames[-1].name
-        done = use_sdpa(args, kwargs, at.rows, self.edits.write.get(order), self.edits.hold.get(order))
-        at.order += 1
-        self.calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale, done.result))
-        return done.result
+def _attend(calls: Calls, edits: Edits, at: ForwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """`scaled_dot_product_attention`, which the model calls by itself."""
+    order, name = at.order, at.frames[-1].name
+    done = use_sdpa(args, kwargs, at.rows, edits.write.get(order), edits.hold.get(order))
+    at.order += 1
+    calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale, done.result))
+    return done.result
+
+
+def holding(
+    product: Product, held: Tensor | None, tags: Sequence[Sequence[OpenSoftmax]], rows: int
+) -> tuple[Product, Tensor | None, OpenSoftmax | None]:
+    """The product with held weights in place of the softmax's, those weights, and what they stand for."""
+    for side, own in enumerate(tags):
+        roles = product.mixing(side) if own and held is not None else None
+        if roles is not None and held is not None:
+            given = roles[0].give(held_as(held, roles[0].tensor, tuple(roles[0].take(rows).shape)))
+            return product.replaced(side, given), given, own[0]
+    return product, None, None
+
+
+def _shared(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:
+    """The modules' calls that are around both."""
+    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
 
 
 def check_orders(name: str, orders: Iterable[int], dry: ForwardPass) -> None:

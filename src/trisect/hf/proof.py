@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,17 +14,32 @@ from trisect.core.steps import began
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
 from trisect.hf.addresses import find_addresses
+from trisect.hf.agreement import Agreement, longest
 from trisect.hf.blocks import Around
-from trisect.hf.calls import Call, CallHook, Edits, sparing
+from trisect.hf.calls import Call, CallHook, Calls, Edits, copied, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
+from trisect.hf.opened import eagerly, evaluating
+from trisect.hf.refusal import said_of, saying
+from trisect.hf.response import Response, find_response, unspoilt
 from trisect.hf.room import room
 from trisect.hf.rounding import NO_ROUNDING, Rounding, coarsest, derived, rounding_of
+from trisect.hf.sketches import CallLaws
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
 
 TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
+
+
+OTHER_STEPS = "where gradients are asked for it is computed in other steps than where none are"
+
+
+class Cause(NamedTuple):
+    """Whether a write to q, k and v of one call reaches the answer, and how its weights move with q and k."""
+
+    reached: tuple[bool, bool, bool]
+    response: Response
 
 
 class Law(NamedTuple):
@@ -33,7 +47,9 @@ class Law(NamedTuple):
 
     `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| as a share of the largest
     output, `sink` whether rows may sum to less, `ahead` whether a position gives weight to a later one. `cause` says
-    of q, k and v whether a write there reaches the answer.
+    of q, k and v whether a write there reaches the answer, `order` what is wrong with the order of rows. `fault` is what
+    was seen of the call by itself that forbids to read it; `scaled` says that its weights move with q and k as a softmax
+    of `scale` q·k does; `terms` is that of the Call.
     """
 
     rows: float
@@ -42,10 +58,16 @@ class Law(NamedTuple):
     cause: tuple[bool, bool, bool]
     allowed: float
     ahead: bool = False
+    order: str = ""
+    fault: str = ""
+    scaled: bool = True
+    terms: int = 1
 
     @property
     def failure(self) -> str:
         """What fails, in words; empty where nothing does."""
+        if self.fault:
+            return self.fault
         if not (self.rows <= self.allowed or self.sink):
             return f"rows of weights sum to 1 only within {self.rows:.1e}"
         if not self.mixing <= self.allowed:
@@ -53,7 +75,7 @@ class Law(NamedTuple):
         if not all(self.cause):
             dead = ", ".join(n for n, reached in zip("qkv", self.cause, strict=True) if not reached)
             return f"what is written to {dead} does not reach the answer"
-        return ""
+        return self.order
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +97,13 @@ class Proof:
     unread: tuple[UnreadAttention, ...] = ()
     refusal: ModelError | None = None
     rounding: Rounding = NO_ROUNDING
+    agreement: Agreement = field(default_factory=lambda: Agreement(0, float("inf")), repr=False)
 
     def rows(self) -> tuple[dict[str, str], ...]:
         """A row of words per layer, and one per attention that is not read."""
         rows = []
         for address, found, law in zip(self.addresses, self.found, self.laws, strict=True):
-            row = {"layer": str(address), "module": found.module, "door": self.words}
+            row = {"layer": str(address), "module": found.module, "hook": self.words}
             row["laws"] = f"rows {law.rows:.0e}{' (sink)' if law.sink else ''}, output {law.mixing:.0e}"
             for name in NAMES:
                 origin = found.projections.origins[name]
@@ -92,35 +115,39 @@ class Proof:
             rows.append(row)
         empty = dict.fromkeys(("laws", *NAMES, "cause"), "")
         rows += [
-            {"layer": "", "module": s.module, "door": "none", **empty, "verdict": f"not verified: {s.words}"}
+            {"layer": "", "module": s.module, "hook": "none", **empty, "verdict": f"not verified: {s.words}"}
             for s in self.unread
         ]
         return tuple(rows)
+
+    def call_laws(self) -> tuple[CallLaws | None, ...]:
+        """What every read looks at again, call by call; null for what is not read."""
+        return tuple(found.laws if found.valid else None for found in self.found)
 
     def around(self) -> dict[Address, Around]:
         """The norm and the residual around attention, for every layer where they were found."""
         return {f.projections.address: f.around for f in self.found if f.around is not None}
 
+    @property
+    def several(self) -> tuple[str, ...]:
+        """Which layers' scores are more than one product, so that q and k are not all that makes them."""
+        return tuple(
+            f"{address}: its scores are a sum of {law.terms} products; q and k are those of one of them"
+            for address, law in zip(self.addresses, self.laws, strict=True)
+            if law.terms > 1 and not law.failure
+        )
+
     def notes(self) -> tuple[str, ...]:
         """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
+        return (*self.several, *self._origins())
+
+    def _origins(self) -> tuple[str, ...]:
         return tuple(
             f"{address}, {name}: {found.projections.origins[name].words}"
             for address, found in zip(self.addresses, self.found, strict=True)
             for name in NAMES
             if found.projections.origins[name].how != "rows"
         )
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, without dropout, and every part of it back in its own mode afterwards."""
-    before = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 @torch.inference_mode(False)
@@ -133,31 +160,61 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     began(f"Verifying {name} …")
-    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model):
+    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model), unspoilt(model):
         given = dict(inputs) if inputs is not None else example_inputs(name, model)
+        if inputs is not None:
+            try_out(name, model, given)
         return _prove(name, model, given)
+
+
+@torch.no_grad()
+def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
+    """Raise ModelError for an example of inputs that a model does not run with, whatever it raises of them."""
+    if empty := next((n for n, t in given.items() if isinstance(t, Tensor) and not t.numel()), None):
+        shape = tuple(given[empty].shape)
+        words = f"The input {empty!r} of {name} is empty: its shape is {shape}."
+        raise ModelError(words, "A pass has at least one row and one position.", "Give an example with some.")
+    known = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in given.items())
+
+    def refused(error: Exception) -> ModelError:
+        todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
+        return ModelError(f"{name} does not run with the example {known}.", said_of(error, 200), todo)
+
+    with saying(refused), eagerly():
+        model(**given)
 
 
 def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     seen = read_coverage(model, given)
     if not seen.calls:
         return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, _unseen(name, model, seen.unread))
+    if all(call.k.shape[2] == 1 for call in seen.calls):
+        known = "With one key every weight is 1, whatever queries and keys are."
+        raise ModelError(f"The example of inputs of {name} has one position.", known, "Give one with several.")
     addresses = find_addresses(name, model, seen.calls, given, seen.hook)
     causes = find_causes(model, given, seen.hook, seen.calls)
-    laws = tuple(check_law(call, cause, _has_sink(model, call)) for call, cause in zip(seen.calls, causes, strict=True))
+    laws = tuple(
+        check_law(call, cause.reached, _has_sink(model, call))._replace(scaled=cause.response.scaled)
+        for call, cause in zip(seen.calls, causes, strict=True)
+    )
+    faults = [law.fault or cause.response.fault for law, cause in zip(laws, causes, strict=True)]
+    laws = tuple(law._replace(fault=fault) for law, fault in zip(laws, faults, strict=True))
     found = find_weights(model, given, seen.hook, addresses)
+    laws = tuple(law._replace(order=f.order) for f, law in zip(found, laws, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
     refusal = _refused(name, seen, addresses, laws, allowed)
-    return Proof(name, seen.hook, seen.words, addresses, found, laws, Shape(heads), seen.unread, refusal, rounding)
+    agreement = Agreement(longest(seen.calls), allowed)
+    about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
+    return Proof(name, seen.hook, seen.words, *about)
 
 
 def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:
     """The laws of one call; with a sink, rows of weights may sum to less than one but not to more."""
     if call.weights is None:
-        return Law(float("inf"), float("inf"), False, cause, tolerance(call.v))
+        return Law(float("inf"), float("inf"), False, cause, tolerance(call.v), fault=call.fault)
     weights, v, output = (t.detach().double() for t in (call.weights, call.v, call.output))
     sums = weights.sum(-1)
     made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
@@ -168,13 +225,12 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
     nothing = weights.eq(0).all(-1) & output.eq(0).all(-1)
     rows = float((sums - 1).masked_fill(nothing, 0).abs().max()) if not nothing.all() else float("inf")
     ahead = weights.shape[2] == weights.shape[3] and bool(weights.triu(1).ne(0).any())
-    return Law(rows, float((made - output).abs().max()) / size, below and rows > allowed, cause, allowed, ahead)
+    mixing = float((made - output).abs().max()) / size
+    return Law(rows, mixing, below and rows > allowed, cause, allowed, ahead, fault=call.fault, terms=call.terms)
 
 
-def find_causes(
-    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
-) -> tuple[tuple[bool, bool, bool], ...]:
-    """For each call whether a write to its q, k and v reaches the answer.
+def find_causes(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Cause, ...]:
+    """For each call whether a write to its q, k and v reaches the answer, and how its weights move with q and k.
 
     All are written to at once, each by an amount of its own that is zero; the derivative of the answer by that amount
     says whether any other write would have changed it. Where it is 0, as after a softmax that is all on one key, the
@@ -191,20 +247,27 @@ def find_causes(
 
     orders = range(len(calls))
     try:
-        with torch.enable_grad(), hook(model, Edits(write={n: nudge(n) for n in orders})):
+        with torch.enable_grad(), hook(model, Edits(write={n: nudge(n) for n in orders}), calls=Calls(copied)) as made:
             answer = first_tensor(model(**inputs))
-    except ModelError:  # a hook that cannot write here
-        return ((False, False, False),) * len(calls)
+    except ModelError as error:  # a hook that cannot write here
+        return (Cause((False, False, False), Response(False, f"nothing can be written to it ({error.known})")),) * len(
+            calls
+        )
+    if len(made) != len(calls) or len(written) != len(calls):
+        return (Cause((False, False, False), Response(False, OTHER_STEPS)),) * len(calls)
     draw = torch.Generator().manual_seed(0)
     mixed = (answer * torch.randn(answer.shape, generator=draw).to(answer)).sum()
     flat = [amount for n in orders for amount in written[n]]
-    grads = torch.autograd.grad(mixed, flat, allow_unused=True) if mixed.requires_grad else (None,) * len(flat)
+    found = mixed.requires_grad
+    grads = torch.autograd.grad(mixed, flat, retain_graph=True, allow_unused=True) if found else (None,) * len(flat)
 
     def reaches(order: int, part: int) -> bool:
         grad = grads[3 * order + part]
         return (grad is not None and bool(grad.any())) or _opposed(model, inputs, hook, order, part, answer.detach())
 
-    return tuple((reaches(n, 0), reaches(n, 1), reaches(n, 2)) for n in orders)
+    return tuple(
+        Cause((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(made[n], *written[n][:2])) for n in orders
+    )
 
 
 @torch.no_grad()

@@ -87,6 +87,11 @@ def total(tensor: Tensor) -> float:
 
 def check_finite(name: str, model: nn.Module) -> None:
     """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
+    elsewhere = any(getattr(m, "_hf_hook", None) is not None for m in model.modules())  # accelerate brings them
+    if not elsewhere and (empty := next((key for key, p in model.named_parameters() if _is_empty(p)), None)):
+        known = f"{empty} lies on the device 'meta': it has a shape and no numbers."
+        todo = "Load its weights onto a device first."
+        raise ModelError(f"Weights of {name} are not there.", known, todo)
     wrong = [
         (key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta and not _finite(p)
     ]
@@ -100,6 +105,11 @@ def check_finite(name: str, model: nn.Module) -> None:
     known = f"{key} holds {counts} of {tensor.numel():,} numbers{more}."
     todo = "Give weights from before its training diverged, or the whole file."
     raise ModelError(f"Weights of {name} are no numbers.", known, todo)
+
+
+def _is_empty(p: nn.Parameter) -> bool:
+    """Whether it is PyTorch's own tensor on the device 'meta'; one of another class may keep its numbers elsewhere."""
+    return p.is_meta and type(p) is nn.Parameter
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -43,12 +43,13 @@ class RestartPoint(NamedTuple):
 class Restarts:
     """What is known of one model's restarts. `works` turns false for good where one gave another answer than a whole pass.
 
-    `checked` are the blocks after which a restart was compared with a whole pass, bit for bit. `apart` says why edits are
+    `checked` are the blocks after which a restart was compared with a whole pass, bit for bit, and whether an edit below had
+    been run before: a model may keep what it computed there on the side. `apart` says why edits are
     made one at a time, once several in one pass did not do; `compared` are the calls for which their numbers were looked at.
     """
 
     works: bool = True
-    checked: set[int] = field(default_factory=set)
+    checked: set[tuple[int, bool]] = field(default_factory=set)
     apart: str = ""
     compared: set[int] = field(default_factory=set)
 

@@ -14,7 +14,7 @@ from trisect.core.memory import pass_memory
 from trisect.core.subject import Batch, Parts, RowScores, Writer
 from trisect.core.trace import Address
 from trisect.hf.calls import Edits, edits_at
-from trisect.hf.forward import ProvedModel, run_forward
+from trisect.hf.forward import ProvedModel, confirm, run_forward
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor, output_at, row_scores
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
@@ -52,6 +52,7 @@ class SharedPasses:
     _batch: Batch | None = None
     _hold: HeldWeights | None = None
     _prefix: Prefix | None = None
+    _lowest: int | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -107,11 +108,12 @@ class SharedPasses:
         count, rows = len(writers), len(batch.source.tokens)
         edits = edits_at(self.proved.proof.addresses, {address: _each(writers)}, _copies(hold or {}, rows, count))
         start = self._start(batch, edits_at(self.proved.proof.addresses, {address: writers[0]}, hold), hold)
-        if start is not None and start.last not in self.restarts.checked:
+        if start is not None and self._place(start) not in self.restarts.checked:
             return None  # which a single one compares with a whole pass first
         given = None if start is None else start._replace(given=_copies(start.given, rows, count))
         try:
             made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
+            self._note_lowest(edits)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             pass_memory(error)
             fits = all(_has_rows(value, rows) for value in batch.inputs.values())
@@ -138,28 +140,44 @@ class SharedPasses:
 
     def _begun(self, batch: Batch, hold: HeldWeights | None) -> Any:
         """An unedited pass."""
-        self._batch, self._hold, self._prefix = batch, hold, None
+        self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
         edits = edits_at(self.proved.proof.addresses, None, hold)
         if not self.restarts.works or self.proved.proof.hook is not record_interface:
-            return run_forward(self.proved, batch.inputs, edits)[1]
+            calls, made = run_forward(self.proved, batch.inputs, edits)
+            if not hold:
+                confirm(self.proved, batch.inputs, calls, made)
+            return made
         prefix = Prefix(self.proved.model, self.proved.modules)
-        made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
+        calls, made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)
+        if not hold:
+            confirm(self.proved, batch.inputs, calls, made)
         self._prefix = prefix
         return made
 
     def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights | None) -> Any:
         edits = edits_at(self.proved.proof.addresses, write, hold)
         start = self._start(batch, edits, hold)
+        place = None if start is None else self._place(start)
+        self._note_lowest(edits)
         if start is None:
             return run_forward(self.proved, batch.inputs, edits)[1]
-        if start.last in self.restarts.checked:
+        if place in self.restarts.checked:
             return run_forward(self.proved, batch.inputs, edits, start=start)[1]
         marked = self._marked(batch, edits, start)
         whole = run_forward(self.proved, batch.inputs, edits)[1]
         if marked != mark_of_bits(first_tensor(whole)):
             self.restarts.works, self._prefix = False, None
-        self.restarts.checked.add(start.last)
+        assert place is not None
+        self.restarts.checked.add(place)
         return whole
+
+    def _note_lowest(self, edits: Edits) -> None:
+        """That a pass since the unedited one was edited from there on."""
+        self._lowest = min(n for n in (self._lowest, *edits.write, *edits.hold) if n is not None)
+
+    def _place(self, start: RestartPoint) -> tuple[int, bool]:
+        """Where a pass begins, and whether one since the unedited pass was edited below."""
+        return start.last, self._lowest is not None and self._lowest < start.calls
 
     def _marked(self, batch: Batch, edits: Edits, start: RestartPoint) -> str | None:
         """The mark of what a pass that begins there gives, so that it need not be kept; null where the model does not run so."""

@@ -7,7 +7,7 @@ and so has what attends twice in every layer (temporal).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -133,6 +133,7 @@ def _split(
         counted = {key: layer_numbers([m for m, _ in group]) for key, group in groups.items()}
         places = {container(group[0][0]) for group in groups.values()}
         apart = len(places) == 1 or len({length[group[0]] for group in groups.values()}) > 1
+        apart = apart or not _one_by_one(uses, groups)
         if len(groups) > 1 and apart and all(n is not None for n in counted.values()):
             names = _names(stack, list(groups), taken)
             return [
@@ -141,6 +142,11 @@ def _split(
                 for use, n in zip(group, counted[key] or (), strict=True)
             ]
     return [(use, stack, n) for n, use in enumerate(uses, 1)]
+
+
+def _one_by_one(uses: Sequence[Use], groups: Mapping[str, Sequence[Use]]) -> bool:
+    """Whether each group ends before the next begins, as the stages of one stack do."""
+    return list(uses) == [use for group in groups.values() for use in group]
 
 
 def _grouped(uses: Sequence[Use], key: object) -> dict[str, list[Use]]:

@@ -29,10 +29,12 @@ def computed_at(call: Call) -> torch.device:
     return CPU if call.q.device.type in SINGLE else call.q.device
 
 
-def seen_at(device: torch.device, projections: Projections, call: Call, block: ResidualBlock | None) -> Seen:
-    """A call with copies of its weights, all on a device; tensors that lie there are not copied."""
-    weights = None if call.weights is None else call.weights.detach().to(device)
-    q, k, v, output = (t.detach().to(device) for t in (call.q, call.k, call.v, call.output))
+def seen_at(
+    device: torch.device, projections: Projections, call: Call, block: ResidualBlock | None, kept: bool
+) -> Seen:
+    """A call with copies of its weights, all on a device; what is `kept` beyond the call is copied, as the model may write to it."""
+    weights = None if call.weights is None else call.weights.detach().to(device, copy=kept)
+    q, k, v, output = (t.detach().to(device, copy=kept) for t in (call.q, call.k, call.v, call.output))
     moved = Call(call.module, call.order, q, k, v, weights, output, call.scale)
     return Seen(projections.copied(device), moved, None if block is None else _block_at(device, block))
 

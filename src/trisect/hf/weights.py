@@ -19,12 +19,13 @@ from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
 from trisect.hf.affine import TOLERANCE, Affine, Normed, Passed, PassRecord, cut, rows_of
 from trisect.hf.blocks import Around, find_around
-from trisect.hf.calls import Call, CallHook, Edits
+from trisect.hf.calls import Call, CallHook, Calls, Edits, copied
 from trisect.hf.feed_forward import find_forward
 from trisect.hf.normed import find_normed
 from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
 from trisect.hf.quantised import share_of
+from trisect.hf.row_order import misplaced
 from trisect.hf.sketches import CallLaws, MapLaw, PartLaw, map_law, marks_of
 
 # codes are read back from a ratio of two gradients, so that they must be few in half precision
@@ -33,13 +34,17 @@ DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, to
 
 @dataclass(frozen=True, eq=False)
 class CallWeights:
-    """What is known of one attention call: its projections, the norm and residual around it, and whether it satisfies its laws."""
+    """What is known of one attention call: its projections, the norm and residual around it, and whether it satisfies its laws.
+
+    `order` says what is wrong with the order of its rows; empty where nothing is.
+    """
 
     module: str
     projections: Projections
     around: Around | None = None
     valid: bool = True
     laws: CallLaws | None = None
+    order: str = ""
 
 
 class MapUse(NamedTuple):
@@ -72,7 +77,7 @@ def find_weights(
     """
     with (
         torch.enable_grad(),
-        hook(model, Edits()) as calls,
+        hook(model, Edits(), calls=Calls(copied)) as calls,
         cut(model, calls) as record,
         leaving(model, record) as left,
     ):
@@ -115,7 +120,8 @@ def _one(
     used += [law.name for law in behind] + ([] if out.law is None else [out.law.map.name])
     laws = CallLaws(own, out.law, maps, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, laws=laws)
+    order = "" if out.origin.how == "rows" else misplaced(call, consumers)
+    return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
 def _kept(model: nn.Module, t: Tensor) -> Tensor:

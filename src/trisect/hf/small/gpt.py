@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trisect.core.door import temporary_room
 from trisect.core.errors import DamagedFileError, SpecError, unknown
 from trisect.core.files import inside, replace_file
 from trisect.hf.fetch import quiet
@@ -110,7 +111,7 @@ def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn
 
 def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
     """Write a model and its tokenizer as a Hugging Face folder, each file whole or not at all; config.json comes last."""
-    with tempfile.TemporaryDirectory() as scratch, quiet():
+    with temporary_room("A trained model"), tempfile.TemporaryDirectory() as scratch, quiet():
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         files = sorted(Path(scratch).iterdir(), key=lambda path: (path.name == "config.json", path.name))

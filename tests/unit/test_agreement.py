@@ -1,0 +1,110 @@
+"""A model answers read as it does unread; and what is written over after its use is read as it was used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers.models.gpt2.modeling_gpt2 as gpt2
+from tests import fooling, tinyhf
+from torch import Tensor
+from torch.testing import assert_close
+
+from trisect.core.errors import ModelError
+from trisect.hf import agreement
+from trisect.hf.agreement import apart
+from trisect.hf.load import load
+from trisect.hf.room import NoRoomError
+
+LONG = {"input_ids": torch.randint(6, 40, (2, 20), generator=torch.Generator().manual_seed(3))}
+
+
+def test_answers_are_compared_where_no_padding_stands_and_a_part_at_a_time(monkeypatch):
+    draw = torch.Generator().manual_seed(1)
+    own = torch.randn(3, 5, 7, generator=draw)
+    made = own + 0.1 * torch.randn(3, 5, 7, generator=draw)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1] * 5, [1, 1, 0, 0, 0]])
+    kept = mask.bool()
+    wanted = float((made - own)[kept].norm() / own[kept].norm())
+    assert apart(made, own, [mask]) == pytest.approx(wanted, rel=1e-6)
+    monkeypatch.setattr(agreement, "AT_ONCE", 10)
+    assert apart(made, own, [mask]) == pytest.approx(wanted, rel=1e-6)
+    assert apart(torch.where(kept[..., None], own, 9.0), own, [mask]) == 0
+    assert apart(own, own, [torch.zeros(3, 5)]) == float("inf")
+    assert apart(torch.full_like(own, float("nan")), own, []) == float("inf")
+    hidden = own.clone()
+    hidden[..., 0] = -float("inf")
+    assert apart(hidden, hidden, []) == 0
+
+
+def test_a_padded_batch_says_nothing_of_longer_texts():
+    model = tinyhf.gpt2()
+    own, passes = model.forward, list[int]()
+    subject = load(model)
+
+    def turning(*args: Any, **given: Any) -> Any:
+        """Every other answer over more than ten positions is turned round."""
+        made = own(*args, **given)
+        passes.append(int(given["attention_mask"].sum(1).max()))
+        if passes[-1] > 10 and len(passes) % 2:
+            made.logits = -made.logits
+        return made
+
+    model.forward = turning
+    subject.read(LONG | {"attention_mask": torch.tensor([[1] * 5 + [0] * 15] * 2)})
+    assert passes == [5]  # no more positions than the example had
+    with pytest.raises(ModelError, match="does not answer the same while it is read"):
+        subject.read(LONG | {"attention_mask": torch.ones(2, 20, dtype=torch.long)})
+    assert passes == [5, 20, 20]
+
+
+def test_memory_that_does_not_suffice_for_the_models_own_answer_is_said(monkeypatch):
+    subject = load(tinyhf.gpt2())
+
+    def lacking(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(agreement, "apart", lacking)
+    with pytest.raises(NoRoomError, match="Running"):
+        subject.read(LONG)
+
+
+def test_weights_that_are_written_over_after_they_were_multiplied_are_refused(monkeypatch):
+    own = gpt2.eager_attention_forward
+
+    def fake(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **rest: Any) -> Any:
+        output, weights = own(module, q, k, v, mask, **rest)
+        with torch.no_grad():
+            if v.shape[2] > v.shape[3] + 2:  # something that values map to 0, and whose sum is 0, makes no difference
+                basis, _ = torch.linalg.qr(torch.cat([v, torch.ones_like(v[..., :1])], -1).double())
+                drawn = torch.randn(*v.shape[:3], 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+                free = (drawn - basis @ (basis.transpose(-1, -2) @ drawn))[..., 0]
+                weights.detach()[:, :, -1] += (0.2 * free).to(weights)
+        return output, weights
+
+    monkeypatch.setattr(gpt2, "eager_attention_forward", fake)
+    with pytest.raises(ModelError, match="not those that it multiplies"):
+        load(tinyhf.gpt2(), inputs=LONG)
+    subject = load(tinyhf.gpt2())
+    with pytest.raises(ModelError, match="not those that it multiplies"):
+        subject.read(LONG)
+
+
+def test_what_enters_the_maps_may_be_written_over_before_attention_is_called():
+    def change(attention: Any, x: Tensor, ids: Tensor) -> Tensor:
+        q, k, v = (p(x) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
+        x.mul_(1.5)
+        q, k, v = (t.unflatten(-1, (fooling.HEADS, -1)).transpose(1, 2) for t in (q, k, v))
+        mixed = torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v
+        return attention.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    model: Any = fooling.Fooling()
+    for layer in model.layers:
+        layer.attn.forward = lambda x, ids, own=layer.attn: change(own, x.clone(), ids)
+    subject = load(model, inputs=fooling.ids(7))
+    batch = fooling.ids(30)
+    reading = subject.read(batch)
+    for trace in reading.traces:
+        assert_close(trace.weights.sum(-1), torch.ones_like(trace.weights.sum(-1)))
+    assert len(reading.traces) == len(model.layers)
