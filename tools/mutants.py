@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/contract/test_whole_run.py", "hf/fetch.py"
 ABLATE, REWIND = "experiments/ablate/replacements.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
 CROSS = 'return target if target is not None and stack == "dec" else source'
-RAISED = "except OSError as error:\n        raise refused(error) from error"
+RAISED = "(of_system := system_error(error)) is not None"
 
 POOL, UNITS, GUARD, SERVED = (
     "lab/units/pool.py",
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant("core/files.py", "os.fsync(handle.fileno())", "pass", f"{SURVIVORS} -k disk"),
     Mutant("core/files.py", "if found != checksum:", "if False:", f"{SURVIVORS} -k digit"),
     Mutant("core/tables.py", "!= mark[1]:", "== b'':", f"{SURVIVORS} -k checksum"),
-    Mutant("core/door.py", RAISED, "except ZeroDivisionError:\n        raise", "tests/unit/test_door.py -k kind"),
+    Mutant("core/door.py", RAISED, f"{RAISED} and False", "tests/unit/test_door.py -k kind"),
     Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py -k controls"),
     Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py -k upper"),
     Mutant("lab/folder.py", "if statement.id != run]:", "if False]:", "tests/unit/test_bounds.py -k forged"),

@@ -1,8 +1,9 @@
 """Every command under other encodings, with a closed standard output, in a folder not named in ASCII, on texts with control characters.
 
-python bench/reliability/encodings.py [--only norms] [--only 'study, workers']   (status 1 where anything went wrong)
+python bench/reliability/encodings.py [--only norms] [--only 'study, workers'] [--way latin-1] [--less dissect]
 
-What reads another command's folder (report, ask, check a run) is called where that command was called before it.
+What reads another command's folder (report, ask, check a run) is called where that command was called before it. `--only 'roles as
+shipped'` is the preset with one seed, which needs minutes. Status 1 where anything went wrong.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from phases import descendants, processor_seconds
 from prepared import TRISECT, Call, calls, others, prepare, small_roles
 
 from trisect.core.spec import plain
@@ -33,10 +36,14 @@ WAYS: Mapping[str, tuple[dict[str, str], str]] = {
     "standard output closed": ({}, ">&-"),
     "control characters": ({}, ""),
 }
-LONGEST = 600
+LONGEST, CLOCK = (
+    900,
+    5400,
+)  # seconds of a processor that a command may use, however busy the machine is, and of the clock
+SHIPPED = "roles as shipped"
 SMALL = [sys.executable, str(Path(__file__).with_name("small_dissect.py"))]
 TRAINED = ("roles", "training", "recall", "translation")
-NO_TEXTS = ("dissect", "roles")  # of their own, into which nothing can be put
+NO_TEXTS = ("dissect", "roles", SHIPPED)  # of their own, into which nothing can be put
 
 
 def run(words: list[str], way: str, work: Path, ends: bool = True) -> tuple[int, str]:
@@ -48,19 +55,25 @@ def run(words: list[str], way: str, work: Path, ends: bool = True) -> tuple[int,
     said = work / "said"
     with said.open("wb") as file:
         process = subprocess.Popen(command, cwd=work, env=own, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-        if not ends:
-            end = time.monotonic() + LONGEST
-            while b"http" not in said.read_bytes() and process.poll() is None and time.monotonic() < end:
-                time.sleep(0.1)
-                if shell and time.monotonic() > end - LONGEST + 60:  # what it says goes nowhere
-                    break
-            process.send_signal(signal.SIGINT)
-        try:
-            status = process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
-    return status, said.read_bytes().decode("latin-1")
+        began = time.monotonic()
+        while process.poll() is None:
+            time.sleep(0.1)
+            lasted, used = time.monotonic() - began, processor_seconds(descendants(process.pid))
+            if not ends and listens(process.pid):
+                process.send_signal(signal.SIGINT)
+                ends = True
+            if used > LONGEST or lasted > CLOCK:
+                process.kill()
+    return process.returncode, said.read_bytes().decode("latin-1")
+
+
+def listens(number: int) -> bool:
+    """Whether a process listens at an address, also where what it says goes nowhere."""
+    with suppress(OSError):  # it has ended
+        rows = [line.split() for line in Path(f"/proc/{number}/net/tcp").read_text().splitlines()[1:]]
+        listening = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+        return any(os.readlink(path) in listening for path in Path(f"/proc/{number}/fd").iterdir())
+    return False
 
 
 def spoil(place: Path) -> None:
@@ -99,8 +112,10 @@ def wrong_with(way: str, status: int, said: str, out: Path) -> str:
 def every(place: Path) -> list[Call]:
     """Every command, those that leave a folder first."""
     roles = ["study", str(place / "roles.json"), "--workers", "0"]
+    shipped = ["study", "roles", "--seeds", "1,", "--workers", "0"]
     serve = Call("serve", lambda _: None, words=["serve", str(place / "gpt2"), "--text", "w1 w2"])
-    return [*calls(place), Call("roles", lambda _: None, words=roles), serve, *others(place)]
+    made = [Call("roles", lambda _: None, words=roles), Call(SHIPPED, lambda _: None, words=shipped)]
+    return [*calls(place), *made, serve, *others(place)]
 
 
 def names(place: Path) -> list[str]:
@@ -118,6 +133,8 @@ def main() -> int:
     """Every command in every way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--less", action="append", default=[SHIPPED])
+    parser.add_argument("--way", action="append", choices=[*WAYS], default=[])
     parser.add_argument("--begun", type=Path, help="A finished dissect of commands.py, whose trained models are there.")
     wanted = parser.parse_args()
     only = set(wanted.only)
@@ -130,12 +147,13 @@ def main() -> int:
             (place / "roles.json").write_text(json.dumps(plain(small_roles())))
         spoil(spoilt)
         for number, name in enumerate(names(unspoilt)):
-            for way in WAYS if name and (not only or name in only) else ():
+            chosen = name in only if only else name not in wanted.less
+            for way in wanted.way or WAYS if name and chosen else ():
                 place = spoilt if way == "control characters" else unspoilt
                 if not there(name, place) or (place == spoilt and name in NO_TEXTS):
                     continue
                 call, out = every(place)[number], place / f"out {way} {name}"
-                leaves = number <= len(calls(place))
+                leaves = number <= len(calls(place)) + 1
                 words = [*call.words, *(["--out", str(out)] if leaves else [])]
                 for part in TRAINED if name == "dissect" and wanted.begun else ():
                     shutil.copytree(wanted.begun / part, out / part)
@@ -147,7 +165,7 @@ def main() -> int:
                     shutil.copytree(out, place / name / "peace")
                 seen[f"{way}: {'refused' if status else 'ended well'}"] += 1
                 failed += bool(wrong)
-                print("WRONG" if wrong else "ok   ", way, name, wrong, flush=True)
+                print("WRONG" if wrong else "ok   ", "refused" if status else "well", way, name, wrong, flush=True)
     for what, number in seen.items():
         print(f"{number:5} {what}")
     print(f"{failed} went wrong")

@@ -255,6 +255,11 @@ def asked(rng: random.Random, place: Path, model: Path) -> list[str]:
     ]
 
 
+def own_copy(folder: Path, to: Path) -> Path:
+    """A copy of a folder for a command that writes in it; a place without one where there is none."""
+    return Path(shutil.copytree(folder, to, dirs_exist_ok=True)) if folder.is_dir() else to
+
+
 def reply(rng: random.Random, place: Path, model: Path) -> list[str]:
     """Commands whose reply is JSON, which is read."""
     gpt2, out, odd = str(model / "gpt2"), ["--out", str(place / "out")], chance(rng, ["1", "2"], 0.4)
@@ -264,7 +269,8 @@ def reply(rng: random.Random, place: Path, model: Path) -> list[str]:
         ["similarity", gpt2, *out, "--draws=50", f"--seed={odd}"], ["theory", "average", *out, f"--dim={odd}"],
         ["norms", gpt2, str(model / "second"), *text, *out], ["claims"], ["plan", "quick", f"--seeds={odd}"],
         ["check", gpt2], ["check", str(model / "run")], ["corpus", "show", chance(rng, ["embedded", bank(rng, place)], 0.3)],
-        ["report", str(model / chance(rng, ["study", "run"], 0.2))], ["explore", gpt2, text[1], "--out", str(place / "out" / "p.html")],
+        ["report", str(own_copy(model / chance(rng, ["study", "run"], 0.2), place / "out"))],
+        ["explore", gpt2, text[1], "--out", str(place / "out" / "p.html")],
         ["align", str(model / "bart"), "--source", str(model / "s"), "--target", str(model / "t"), *out],
         ["patch", gpt2, "--base", "w1 w2", "--donor", "w1 w3", "--sites=v@1", *out],
     ]), "--json"]  # fmt: skip

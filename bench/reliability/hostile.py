@@ -2,6 +2,7 @@
 
 Each input is valid text of its kind with up to three things done to it (grammars.py), given to a command in a process that
 counts connections, memory and files. `python bench/reliability/hostile.py --inputs 1000 --seed 0`; status 1 where anything went wrong.
+In parts, each of minutes: `--place FOLDER --first 0 --inputs 100`, then `--first 100 --inputs 200`, and so on; FOLDER keeps the models.
 """
 
 import argparse
@@ -81,6 +82,7 @@ def one(number: int, seed: int, work: Path, main: Any, runner: Any) -> dict[str,
     kinds = [kind for kind in ALL if not ONLY or kind in ONLY]
     kind = kinds[number % len(kinds)]
     place = work / f"input-{number}"
+    shutil.rmtree(place, ignore_errors=True)  # of a part that was interrupted
     place.mkdir()
     (place / "mine.txt").write_text("mine")
     (place / "out").mkdir() if number % 7 == 0 else None
@@ -150,6 +152,8 @@ def main() -> None:
     """Run all inputs, in processes of 100, and print counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first input; --inputs is the last one's number")
+    parser.add_argument("--place", type=Path, default=None, help="a folder that keeps the models that commands read")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="kinds of input, with commas")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file of the counts")
@@ -160,10 +164,14 @@ def main() -> None:
         child(int(asked.child[0]), int(asked.child[1]), asked.seed, Path(asked.child[2]))
         return
     results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = str((asked.place or Path(scratch)).absolute())
         for script in ("grammars.py", "grammars_newest.py"):  # what they read is made
-            subprocess.run([sys.executable, Path(__file__).with_name(script), Path(place) / TINY_MODEL], check=True)
-        first = 0
+            made = Path(place) / f"{script}.made"
+            if not made.exists():
+                subprocess.run([sys.executable, Path(__file__).with_name(script), Path(place) / TINY_MODEL], check=True)
+                made.write_text("")
+        first = asked.first
         while first < asked.inputs:
             last = min(first + 100, asked.inputs)
             command = [
