@@ -14,10 +14,12 @@ from pathlib import Path
 import polars as pl
 
 from trisect.core.files import read_json
+from trisect.core.finding import ALIKE
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study import planted, removal, tying
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.points import Mean, Point, by_site, interval
+from trisect.stats.compare import compare
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
@@ -259,6 +261,11 @@ FULL = (
 
 def changes(rows: StudyRows) -> dict[str, Mapping[str, Mean]]:
     """What every edit of a site changes the loss by, where it was made: frozen, at its initial weights, at its mean."""
+    return {name: by_site(points) for name, points in changed(rows).items()}
+
+
+def changed(rows: StudyRows) -> dict[str, list[Point]]:
+    """The same for each seed."""
     found = {f"frozen, {split} loss": rows.effects("freeze", split) for split in ("train", "valid")}
     for name, measure, split in FULL:
         points = rows.measure(measure, split)
@@ -266,7 +273,16 @@ def changes(rows: StudyRows) -> dict[str, Mapping[str, Mean]]:
             end = {(p.site, p.seed): p.value for p in points if p.at == 1}
             points = [p._replace(value=p.value - end[p.site, p.seed], at=None) for p in points if p.at == 0]
         found[name] = points
-    return {name: by_site(points) for name, points in found.items() if points}
+    return {name: list(points) for name, points in found.items() if points}
+
+
+def paired(points: Sequence[Point], sites: Sequence[str]) -> list[str]:
+    """What paired differences over seeds say of three sites: in words, then each difference with its interval."""
+    values = {(p.site, p.seed): p.value for p in points}
+    seeds = sorted({seed for site, seed in values if all((s, seed) in values for s in sites)})
+    found = compare({site[0]: [values[site, seed] for seed in seeds] for site in sites}, ALIKE)
+    said = (f"{p.first} − {p.second} {mean_said(Mean(p.effect, p.low, p.high, found.n), 3)}" for p in found.pairs)
+    return [found.words(), "; ".join(said)]
 
 
 def together() -> str:
@@ -304,7 +320,7 @@ rewinding are of 20,000 tokens drawn from each text. Written by `python tools/wr
 trisect study experiment.json --corpus wikitext-2 --fleet 1 --out larger
 ```
 
-The first of five planned seeds. Freezing, three more runs a seed, is planned as well and has not been run. One seed decides nothing.
+Five seeds are planned, and freezing, three more runs a seed; what is below is what has been run.
 """
 
 
@@ -333,7 +349,16 @@ def larger() -> str:
     layers = sorted({site.split("@")[1] for site in rewound if "-" not in site})
     each = [[layer, *(mean_said(rewound.get(f"{c}@{layer}"), 4) for c in "qkv")] for layer in layers]
     lines = [LARGER, made, "", *table(heads, learnt), beside, "", "## All layers at once", ""]
-    lines += [*table(["change of the loss, nats", *whole], every), "## One layer at its initial weights", ""]
+    lines += table(["change of the loss, nats", *whole], every)
+    three = [site for site in whole if "+" not in site]
+    if len(rows.seeds) > 1:
+        lines += [
+            "Which of the three is largest, by paired differences over seeds (Student t, Holm over the three pairs):",
+            "",
+        ]
+        compared = [[name, *paired(points, three)] for name, points in changed(rows).items()]
+        lines += table(["change of the loss", "", "differences, nats (95 %)"], compared)
+    lines += ["## One layer at its initial weights", ""]
     head = ["layer", *(f"{c}: change of the validation loss, nats" for c in "qkv")]
     return "\n".join([*lines, *table(head, each)]).rstrip() + "\n"
 
