@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, cast
 
 import torch
 import transformers
 from torch import nn
 
-from tests import zoo
+from tests import divided, zoo
+from trisect.hf.examples import example_inputs
 
 tf = cast(Any, transformers)
 HIDDEN, HEADS, LAYERS, WORDS = 32, 4, 2, 120
-SIZES: dict[str, Any] = {
+WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "hidden_dim", "embed_dim", "model_dim"), HIDDEN),
     **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "decoder_hidden_size", "encoder_hidden_size"), HIDDEN),
     **dict.fromkeys(("projection_dim", "lru_width", "attention_hidden_size", "q_hidden_size", "output_dim"), HIDDEN),
     **dict.fromkeys(("width", "mm_hidden_size", "true_hidden_size", "intra_bottleneck_size", "fpn_feature_size"), HIDDEN),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), HEADS),
-    **dict.fromkeys(("decoder_attention_heads", "attention_heads", "encoder_num_attention_heads", "nhead"), HEADS),
-    **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads", "decoder_num_attention_heads"), HEADS),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads", "decoder_num_key_value_heads"), 2),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), LAYERS),
-    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "depth"), LAYERS),
-    **dict.fromkeys(("encoder_num_hidden_layers", "num_layer", "l_layers", "x_layers", "r_layers"), LAYERS),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "d_inner", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
     **dict.fromkeys(("hidden_dim_ffn", "dff", "feed_forward_size", "decoder_intermediate_size", "mlp_dim", "ffn_hidden_size"), 64),
     **dict.fromkeys(("intermediate_size_mlp", "dim_feedforward", "decoder_ffn_hidden"), 64),
@@ -34,6 +30,23 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("global_head_dim", "attention_key_size", "swa_head_dim"), 8),
     **dict.fromkeys(("qk_rope_head_dim", "rotary_dim"), 4),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 8),
+    **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), 8),
+    **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 16),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("hidden_size_per_layer_input", "query_pre_attn_scalar"), 8),
+}  # fmt: skip
+HEADED: dict[str, Any] = {
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), HEADS),
+    **dict.fromkeys(("decoder_attention_heads", "attention_heads", "encoder_num_attention_heads", "nhead"), HEADS),
+    **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads", "decoder_num_attention_heads"), HEADS),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads", "decoder_num_key_value_heads"), 2),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "n_mamba_heads"), 4),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+}  # fmt: skip
+COUNTS: dict[str, Any] = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), LAYERS),
+    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "depth"), LAYERS),
+    **dict.fromkeys(("encoder_num_hidden_layers", "num_layer", "l_layers", "x_layers", "r_layers"), LAYERS),
     **dict.fromkeys(("vocab_size", "text_vocab_size", "vocab_size_per_layer_input", "decoder_vocab_size"), WORDS),
     **dict.fromkeys(("src_vocab_size", "tgt_vocab_size", "entity_vocab_size"), WORDS),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "max_target_positions"), 64),
@@ -53,13 +66,20 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("first_k_dense_replace",), 1),
     **dict.fromkeys(("use_timm_backbone", "use_mamba_kernels", "use_pretrained_backbone"), False),
     **dict.fromkeys(("num_queries", "num_query_tokens", "num_latents", "resampler_n_latents"), 6),
-    **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), 8),
-    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "n_mamba_heads"), 4),
-    **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 16),
-    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
-    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("num_self_attends_per_block", "num_blocks_per_stage"), LAYERS),
+    **dict.fromkeys(("encoder_hash_byte_group_vocab", "bigram_vocab_size"), WORDS),
     **dict.fromkeys(("sliding_window", "attention_window_size", "local_attention"), 8),
-    **dict.fromkeys(("hidden_size_per_layer_input", "query_pre_attn_scalar"), 8),
+}  # fmt: skip
+SIZES = WIDTHS | HEADED | COUNTS
+KEPT = {n: v for n, v in COUNTS.items() if n not in ("image_size", "patch_size", "num_mel_bins")}
+MORE: dict[str, dict[str, Any]] = {  # settings that have no default
+    **{kind: {"prediction_length": 6, "context_length": 12} for kind in ("autoformer", "informer", "time_series_transformer")},
+    "bamba": {"attn_layer_indices": [1], "num_hidden_layers": 2},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"], "num_hidden_layers": 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "chameleon": {"vocabulary_map": {"<image>": 5}},
+    "reformer": {"is_decoder": True},
 }  # fmt: skip
 TOKENS = ("image_token_id", "image_token_index", "video_token_id", "audio_token_id", "audio_token_index", "image_token")
 
@@ -72,27 +92,27 @@ def shrink(config: Any, depth: int = 0) -> Any:
         elif name in SIZES and isinstance(value, (int, float)) and value is not None and not isinstance(value, str):
             small = SIZES[name]
             if isinstance(value, bool) == isinstance(small, bool):
-                _set(config, name, min(value, small) if name in LEAST else small)
+                divided.put(config, name, min(value, small) if name in LEAST else small)
     lists = {n: v for n, v in vars(config).items() if isinstance(v, list)}
     for name in ("layer_types", "layers_block_type", "mlp_layer_types", "attention_types"):
         if isinstance(lists.get(name), list) and len(lists[name]) > LAYERS and isinstance(lists[name][0], str):
             kinds = list(dict.fromkeys(lists[name]))[::-1]
-            _set(config, name, (kinds * LAYERS)[:LAYERS] if len(kinds) > 1 else kinds * LAYERS)
+            divided.put(config, name, (kinds * LAYERS)[:LAYERS] if len(kinds) > 1 else kinds * LAYERS)
     _agree(config)
     for name in TOKENS:
         if isinstance(getattr(config, name, None), int):
-            _set(config, name, 5)
+            divided.put(config, name, 5)
     return config
 
 
 def _agree(config: Any) -> None:
     """Sizes that have to fit one another: heads of latent attention, sections of rotary positions, sizes by stage."""
-    heads = getattr(config, "num_attention_heads", HEADS)
+    heads = divided.known(config, "num_attention_heads") or HEADS
     if hasattr(config, "qk_rope_head_dim"):
         for name, value in (("num_key_value_heads", heads), ("head_dim", 4), ("qk_head_dim", 12)):
             if hasattr(config, name):
-                _set(config, name, value)
-    width = getattr(config, "head_dim", None) or HIDDEN // HEADS
+                divided.put(config, name, value)
+    width = divided.known(config, "head_dim") or HIDDEN // HEADS
     rope = [r for n in ("rope_parameters", "rope_scaling") if isinstance(r := getattr(config, n, None), dict)]
     for one in [*rope, *(v for r in rope for v in r.values() if isinstance(v, dict))]:
         if isinstance(sections := one.get("mrope_section"), list):
@@ -101,31 +121,24 @@ def _agree(config: Any) -> None:
                 len(sections) - 1
             )
     if isinstance(getattr(config, "attn_layer_period", None), int):
-        _set(config, "attn_layer_period", 2)
-        _set(config, "attn_layer_offset", 1)
+        divided.put(config, "attn_layer_period", 2)
+        divided.put(config, "attn_layer_offset", 1)
     if isinstance(indices := getattr(config, "attn_layer_indices", None), list) or hasattr(config, "mamba_n_heads"):
-        _set(config, "attn_layer_indices", [1]) if indices is not None else None
+        divided.put(config, "attn_layer_indices", [1]) if indices is not None else None
     for name in ("hidden_sizes", "embed_dims", "encoder_hidden_sizes"):
         if isinstance(sizes := getattr(config, name, None), (list, tuple)) and len(sizes) > 1:
-            _set(config, name, [16 * min(2, i + 1) for i in range(len(sizes))])
+            divided.put(config, name, [16 * min(2, i + 1) for i in range(len(sizes))])
     for name in ("depths", "num_blocks"):
         if isinstance(sizes := getattr(config, name, None), (list, tuple)) and all(isinstance(n, int) for n in sizes):
-            _set(config, name, [1] * len(sizes))
+            divided.put(config, name, [1] * len(sizes))
     if isinstance(windows := getattr(config, "attention_window", None), (int, list)):
-        _set(config, "attention_window", [4] * LAYERS if isinstance(windows, list) else 4)
+        divided.put(config, "attention_window", [4] * LAYERS if isinstance(windows, list) else 4)
     for name in ("mamba_d_ssm", "mamba_intermediate_size"):
         if isinstance(getattr(config, name, None), int):
-            _set(config, name, 64)
+            divided.put(config, name, 64)
 
 
 LEAST = ("num_key_value_heads", "sliding_window")
-
-
-def _set(config: Any, name: str, value: Any) -> None:
-    try:
-        setattr(config, name, value)
-    except Exception:  # a property without a setter, or a check of its own
-        vars(config)[name] = value
 
 
 def size(model: nn.Module) -> int:
@@ -133,16 +146,51 @@ def size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+def ways(kind: str) -> Iterator[Any]:
+    """Small configurations of that type, made in one way after another: sizes of known names, or all widths divided."""
+    yield lambda: shrink(_default(kind))
+    for rope in (True, False):
+        yield lambda rope=rope: divided.fill(shrink(_default(kind)), rope)
+    for by, rope in ((16, False), (8, False), (4, False), (16, True), (12, False), (32, False), (32, True)):
+        yield lambda by=by, rope=rope: divided.fill(divided.divide(_default(kind), by, KEPT), rope)
+    yield lambda: divided.fill(divided.narrow(_default(kind), 2, SIZES, KEPT), rope=False)
+
+
+def _default(kind: str) -> Any:
+    return transformers.AutoConfig.for_model(kind, **MORE.get(kind, {}))
+
+
 def build(kind: str, most: int = 4_000_000) -> Any:
     """A small model of that type by the first automatic class that has it; raises what transformers raises."""
+    return _built(shrink(_default(kind)), kind, most)
+
+
+def _built(config: Any, kind: str, most: int, known: bool = True) -> Any:
     with warnings.catch_warnings(action="ignore"):
-        config = shrink(transformers.AutoConfig.for_model(kind))
         maker = next(m for m in MAKERS if type(config) in getattr(tf, m)._model_mapping)
         with torch.device("meta"):
             if size(getattr(tf, maker).from_config(config)) > most:
                 raise MemoryError(kind)
         torch.manual_seed(0)
-        return zoo.sharpen(getattr(tf, maker).from_config(config))
+        model = getattr(tf, maker).from_config(config)
+        return zoo.sharpen(model) if known else divided.sharpen(model)
+
+
+def build_and_run(kind: str, tries: int = 11) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A small model of that type that runs, with an example of its inputs; raises what the first way of making it raised."""
+    said: Exception | None = None
+    most = 13_000_000 if tries > 1 else 4_000_000
+    for number, way in enumerate(islice(ways(kind), tries)):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                model = _built(way(), kind, most, number < 3)
+                return model, example_inputs(kind, model)
+        except ImportError:
+            raise
+        except Exception as error:  # whatever a configuration that nobody uses runs into
+            said = said or error
+            said.add_note(f"{type(error).__name__}: {error}"[:300])
+    raise said or StopIteration(kind)
 
 
 MAKERS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
-from trisect.core.errors import DamagedFileError, ModelError, StudyError
+from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named
 from trisect.core.fields import build
 from trisect.core.machine import Machine
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
@@ -201,6 +201,7 @@ def render(out: str | Path) -> Result[Any]:
     from trisect.experiments.study.run import render_report
     from trisect.lab.rebuild import rebuild
 
+    check_named("a folder of results", out)
     return render_report(Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
 
 
@@ -213,6 +214,7 @@ def check(out: str | Path) -> list[StudyError]:
     from trisect.lab.units.kept import begun_units, check_units
     from trisect.lab.whole_run import check_run, has_run
 
+    check_named("a folder of results", out)
     folder = Path(out)
     if begun_units(folder):  # of a command that has not ended, beside what one before it may have left
         return [*(check_run(folder) if has_run(folder) else ()), *check_units(folder)]

@@ -22,6 +22,7 @@ SIGN = "[...document.querySelectorAll('{} > *')].map(e => getComputedStyle(e).di
 
 def figure_of(tab, name):
     figure = tab.locator(f"figure#{name}")
+    figure.evaluate("e => e.closest('details')?.setAttribute('open', '')")  # of many figures some are folded
     figure.scroll_into_view_if_needed()
     return figure
 

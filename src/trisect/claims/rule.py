@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from trisect.core.claim import Part
+from trisect.core.finding import NOT_TESTED
 from trisect.stats.correct import conjunction, holm, two_sided
 from trisect.stats.tested import ALPHA, PValues, Tested, number
 
 UNDECIDED = "not decided at the measured spread"
-NOT_TESTED = "not tested"
 
 ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 

@@ -13,6 +13,11 @@ from trisect.cli.options import columns
 from trisect.cli.terminal import say, say_json, say_step
 from trisect.core.errors import SpecError, StudyError
 
+COLUMNS = (
+    "rows: how far weights are from summing to one; output: how far weights times v are from what the layer hands on, "
+    "relative to its size. q, k, v, o: how the matrix was found, and how far it is from giving what was recorded. "
+    "cause: what reaches the model's answer when it is changed."
+)
 C = TypeVar("C", bound=Callable[..., object])
 
 
@@ -88,7 +93,11 @@ def check(
     else:
         for line in columns(rows):
             say(line)
-        for note in proof.notes():
+        for note in (
+            *proof.notes(),
+            COLUMNS,
+            f"{sum(not law.failure for law in proof.laws)} of {len(rows)} layers are verified.",
+        ):
             say(note)
     if proof.refusal is not None:
         raise proof.refusal

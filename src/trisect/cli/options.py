@@ -14,6 +14,7 @@ import click
 from trisect.cli.terminal import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.fields import MOST_SEEDS, Declared, build, flat, read
+from trisect.core.finding import NOT_TESTED, Finding
 from trisect.lab.experiment import Experiment, Result, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
@@ -212,13 +213,42 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+FEW_CLAIMS = 3  # so many that were not tested have a line each, with its reason
+
+
 def say_result(done: Result[Any]) -> None:
-    """The notes and findings, where what was made lies, and the path of the page."""
+    """The notes and findings, the answer last of them, where what was made lies, and the path of the page."""
     for line in done.notes:
         say(line)
-    for found in done.findings:
-        say(f"{'     ' if found.part is not None else ''}{found}")  # below the claim that it is a part of
+    for line in found_lines(done.findings):
+        say(line)
     say_places(done)
+
+
+def found_lines(findings: Sequence[Finding]) -> list[str]:
+    """Findings as lines of a terminal: many claims that were not tested share one, and the answer is what is read last."""
+    untested = [one for one in findings if one.verdict == NOT_TESTED and one.part is None and one.claim]
+    untested = untested if len(untested) > FEW_CLAIMS else []
+    ids = [one.claim for one in untested if one.claim]
+    answers = [one for one in findings if one.measure == "answer"]
+    parts = [one for one in findings if one.part is not None and one.claim in ids]
+    left = [one for one in findings if one not in (*untested, *parts, *answers)]
+    lines = [f"{'     ' if one.part is not None else ''}{one}" for one in left]  # below the claim that it is a part of
+    if untested:
+        lines.append(f"not tested here: {', '.join(ranges(ids))} (trisect claims prints what they say, the page why)")
+    return [*lines, *([""] * bool(lines and answers)), *map(str, answers)]
+
+
+def ranges(claims: Sequence[str]) -> list[str]:
+    """Ids of claims, neighbours of one source as a range: A-1 to A-3."""
+    runs: list[list[str]] = []
+    for claim in claims:
+        source, _, number = claim.rpartition("-")
+        if runs and number.isdecimal() and runs[-1][-1] == f"{source}-{int(number) - 1}":
+            runs[-1].append(claim)
+        else:
+            runs.append([claim])
+    return [piece for run in runs for piece in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)]
 
 
 def say_places(done: Result[Any]) -> None:

@@ -3,37 +3,69 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from trisect.core.errors import StudyError, TrisectError
 from trisect.core.memory import lacks_memory
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_NUMBER = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
 def door() -> Iterator[None]:
     """Every command and every call passes it once: what the system refuses inside is raised as a TrisectError.
 
-    That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), a path that no system
-    takes, and a machine whose memory does not suffice. A closed pipe stays what it is: nobody reads any more.
+    That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), also where a library
+    of compiled code raises it as an error of its own; a path that no system takes; and a machine whose memory does not
+    suffice. A closed pipe stays what it is: nobody reads any more.
     """
     try:
         yield
     except (TrisectError, BrokenPipeError):
         raise
-    except OSError as error:
-        raise refused(error) from error
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
+        if (of_system := system_error(error)) is not None:
+            raise refused(of_system) from error
         if lacks_memory(error):
             raise _too_large(error) from error
+        if isinstance(error, ValueError) and "embedded null" in str(error):
+            known = "It holds a NUL character, which no system allows in the name of a file."
+            raise StudyError("A path was given that cannot be one.", known, "Use another name.") from error
         raise
-    except ValueError as error:
-        if "embedded null" not in str(error):
+
+
+def system_error(error: Exception) -> OSError | None:
+    """What the system refused, where an error says so: an OSError, or one of a library in Rust (safetensors, tokenizers).
+
+    Such a library raises an error of its own, of which only the number in its words tells that the system refused.
+    """
+    if isinstance(error, OSError):
+        return error
+    found = None if isinstance(error, TrisectError) else _NUMBER.search(str(error))
+    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+
+
+@contextmanager
+def temporary_room(what: str) -> Iterator[None]:
+    """Say where the folder of temporary files lies, when the system refuses to keep something there."""
+    try:
+        yield
+    except Exception as raised:
+        if (error := system_error(raised)) is None:
             raise
-        known = "It holds a NUL character, which no system allows in the name of a file."
-        raise StudyError("A path was given that cannot be one.", known, "Use another name.") from error
+        place = "the folder of temporary files"
+        with suppress(OSError):  # where the system has no such folder
+            place += f", {tempfile.gettempdir()}"
+        raise StudyError(
+            f"{what} cannot be kept in {place}.",
+            "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
+            "Free some space there, or set TMPDIR to a folder with more of it, and call the same command again.",
+        ) from raised
 
 
 def refused(error: OSError) -> StudyError:

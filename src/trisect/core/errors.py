@@ -51,6 +51,13 @@ class TheoryError(TrisectError):
     """A construction of attention by hand is asked for outside what can be built or computed."""
 
 
+def check_named(what: str, given: object) -> None:
+    """Raise SpecError for an empty name of a folder or model, which would be read as the folder that one is in."""
+    if isinstance(given, str) and not given.strip():
+        known = "An empty name would mean the folder that you are in."
+        raise SpecError(f"The name of {what} is {given!r}.", known, "Write . for that folder, or name another one.")
+
+
 def unknown(what: str, given: object, there: Iterable[str]) -> str:
     """The first part of an error about a name that is not among those there are, with the closest of them."""
     shown = repr(given)

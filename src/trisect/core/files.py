@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NotRequired, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
+from trisect.core.door import FULL, system_error
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.json_text import Json
 
@@ -94,8 +94,10 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
             with scratch.open("rb+") as handle:
                 os.fsync(handle.fileno())
         scratch.replace(path)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or any(
+    except Exception as raised:
+        if (error := system_error(raised)) is None:
+            raise
+        full = error.errno in FULL or any(
             words in str(error) for words in ("No space left", "requested and")
         )  # NumPy's short write carries no number
         raise StudyError(
@@ -104,7 +106,7 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
             "Free some space and call the same command again: it goes on from the last whole file."
             if full
             else "Choose a folder that can be written, or repair this one, and call the same command again.",
-        ) from error
+        ) from raised
     finally:
         with suppress(OSError):
             scratch.unlink()

@@ -10,6 +10,7 @@ from trisect.core.json_text import Json
 
 F = TypeVar("F")
 ALIKE = 0.02  # nats a token, or of the output's share: components that differ by less are alike
+NOT_TESTED = "not tested"  # the verdict on a claim of which something was not measured
 MOST_UNITS = 1000  # with more of them than that, no number is said that would tell
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.errors import SpecError
 from trisect.core.extras import there
+from trisect.core.files import replace_file
 from trisect.core.json_text import Json
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def save_parts(parts: Iterable[KeptPart], said: Mapping[str, Json], path: Path) 
     if path.suffix != ".safetensors":
         given, known = f"{path.name!r} was given.", "A reading is kept as safetensors."
         raise SpecError(given, known, "Give a name that ends in .safetensors.")
-    save_file({part.name: part.values.contiguous().clone() for part in parts}, path, {"reading": json.dumps(said)})
+    tensors = {part.name: part.values.contiguous().clone() for part in parts}
+    replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(said)}))
     return path
 
 

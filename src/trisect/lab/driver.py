@@ -49,6 +49,9 @@ from trisect.lab.whole_run import (
 from trisect.report.sheet import Document, Sheet, write_document, write_page
 from trisect.report.study_links import with_links
 
+# What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
+MISSING = (KeyError, pl.exceptions.ColumnNotFoundError)
+UNREADABLE = (*MISSING, IndexError, StopIteration, TypeError, ValueError, ArithmeticError, pl.exceptions.PolarsError)
 S = TypeVar("S")
 F = TypeVar("F")
 
@@ -187,10 +190,12 @@ def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[
     tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
     try:
         return _shown(experiment, place, tables, about, {})
-    except (KeyError, pl.exceptions.PolarsError) as error:  # a table or column that is not there
+    except UNREADABLE as error:
         made = about.versions.get("trisect", "an earlier version")
         given = f"The tables in {folder / 'tables'} do not make the page of 'trisect {experiment.name}'."
-        known = f"They were written by trisect {made}, and this version's page reads {str(error).splitlines()[0]} too."
+        said = (str(error).splitlines() or ["rows that are not there"])[0]
+        reads = f"reads {said} too" if isinstance(error, MISSING) else f"cannot be made of them ({said})"
+        known = f"They were written by trisect {made}, and this version's page {reads}."
         todo = f"Run it again: {about.command}" if about.command else "Run the command again."
         raise StudyError(given, known, todo) from error
 

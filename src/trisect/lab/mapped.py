@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import IO, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trisect.core.door import FULL
-from trisect.core.errors import StudyError
+from trisect.core.door import temporary_room
 from trisect.core.subject import Batch, Subject
 from trisect.core.trace import Address
 
@@ -38,7 +37,7 @@ class MappedTensors(Generic[K]):
     """
 
     def __init__(self) -> None:
-        with _room():
+        with temporary_room("What is held over all layers"):
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by `finish`, or with self
         self._places: dict[K, _Place] = {}
         weakref.finalize(self, _close, self._file)
@@ -46,14 +45,14 @@ class MappedTensors(Generic[K]):
     def add(self, name: K, tensor: Tensor) -> None:
         """Write a tensor to the file."""
         plain = tensor.detach().cpu().contiguous()
-        with _room():
+        with temporary_room("What is held over all layers"):
             self._file.write(bytes(-self._file.tell() % EDGE))
             self._places[name] = _Place(self._file.tell(), plain.dtype, plain.shape)
             self._file.write(plain.reshape(-1).view(torch.uint8).numpy().data)
 
     def finish(self) -> dict[K, Tensor]:
         """All of them, on the CPU, bit for bit; nothing can be added afterwards."""
-        with _room(), self._file as file:
+        with temporary_room("What is held over all layers"), self._file as file:
             file.flush()
             size = file.tell()
             whole = np.memmap(file, np.uint8, "c", shape=(size,)) if size else np.zeros(0, np.uint8)
@@ -64,22 +63,6 @@ def _close(file: IO[bytes]) -> None:
     """Close a file of which nothing is needed any more, so that it does not matter whether all of it was written."""
     with suppress(OSError):
         file.close()
-
-
-@contextmanager
-def _room() -> Iterator[None]:
-    """Say where the file lies, which has no name, when the system refuses it."""
-    try:
-        yield
-    except OSError as error:
-        place = "the folder of temporary files"
-        with suppress(OSError):  # where the system has no such folder
-            place += f", {tempfile.gettempdir()}"
-        raise StudyError(
-            f"What is held over all layers cannot be kept in {place}.",
-            "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
-            "Free some space there, or set TMPDIR to a folder with more of it, and call the same command again.",
-        ) from error
 
 
 def _cut(whole: np.ndarray, place: _Place) -> Tensor:

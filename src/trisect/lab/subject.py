@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.door import door
-from trisect.core.errors import ModelError
+from trisect.core.errors import ModelError, check_named
 from trisect.core.files import digest, digest_file
 from trisect.core.read_spec import read_run
 from trisect.core.spec import Run
@@ -59,6 +59,7 @@ def load(
     baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
     pretrained models, see `trisect.hf.load.load`. Raises ModelError for what is not there or does not pass the proof.
     """
+    check_named("a model", model)
     if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
         return _own(*trained, window)
     from torch.nn import Module

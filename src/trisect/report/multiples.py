@@ -23,10 +23,15 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
 
     Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
     """
-    drawn = [(one, found, _frame(one, found)) for one in findings if (found := _components(one))]
+    named = titles(findings)
+    drawn = [
+        (one, found, _frame(one, found), title)
+        for one, title in zip(findings, named, strict=True)
+        if (found := _components(one))
+    ]
     if not drawn:
         return None
-    shown = [([Bar(e.name, "", e.mean or 0.0, e.low, e.high) for e in found], frame) for _, found, frame in drawn]
+    shown = [([Bar(e.name, "", e.mean or 0.0, e.low, e.high) for e in found], frame) for _, found, frame, _ in drawn]
     panels = tuple(_panel(*one) for one in drawn)
     key = component_key([bar for bars, _ in shown for bar in bars], "0")
     return Figure(name, "", title, caption + cut_each(shown), panels, key)
@@ -34,12 +39,15 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
     """What each finding says, as a folded table; null where there is nothing."""
-    cells = tuple((_titled(one), one.words) for one in findings)
+    cells = tuple(zip(titles(findings), (one.words for one in findings), strict=True))
     return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
 
 
-def _titled(one: Finding) -> str:
-    return one.title or one.what or one.measure.replace("_", " ").capitalize()
+def titles(findings: Sequence[Finding]) -> list[str]:
+    """What each finding is called; those that share a name say what they are about as well."""
+    own = [one.title or one.what or one.measure.replace("_", " ").capitalize() for one in findings]
+    about = [", ".join(one.groups) for one in findings]
+    return [f"{name}: {more}" if own.count(name) > 1 and more else name for name, more in zip(own, about, strict=True)]
 
 
 def _components(one: Finding) -> list[Estimate]:
@@ -58,9 +66,9 @@ def _frame(one: Finding, found: Sequence[Estimate]) -> SharedAxis:
     return around([*means, *kept], one.unit or "number", zero=True)
 
 
-def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis) -> Panel:
+def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:
     """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
-    unit, names, title = frame.unit, [e.name for e in found], _titled(one)
+    unit, names = frame.unit, [e.name for e in found]
     marks = [palette.mark(name) for name in names]
     axis, scale = (
         alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), tickCount=40, format="~g"),

@@ -32,14 +32,14 @@ def answered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def opening(
     answers: Sequence[Finding], picture: Figure | None, more: Sequence[str | Markup] = (), title: str = "The answer"
 ) -> Section:
-    """Three sentences, one picture, definitions, and `more` below them; says so where there is no answer."""
+    """Three sentences, definitions, one picture, and `more` below them; says so where there is no answer."""
     blocks: list[PageBlock] = [TextBlock("No intervention has numbers yet, so there is no answer.", "notice")]
     if answers:
         said = (Markup("<strong>{}.</strong> {}").format(one.title, one.words) for one in answers)
         blocks = [Bullets(tuple(said), look="findings answers")]
+    blocks.append(Facts(DEFINITIONS))
     blocks += [Picture(picture)] if picture is not None else []
     blocks += [TextBlock(text) for text in more]
-    blocks.append(Facts(DEFINITIONS))
     return Section(title, (LED,), blocks=tuple(blocks), id="short-answer", short="The answer")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, check_named
 from trisect.core.spec import Text
 from trisect.text import arrays
 from trisect.text.corpus import Corpus, Split
@@ -95,6 +95,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
+    check_named("a corpus", where)
     if is_generated(where):
         no_reader(where, name)
         return generate(where)

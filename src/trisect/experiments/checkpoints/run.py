@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trisect.core.errors import SiteError
+from trisect.core.errors import SiteError, SpecError
 from trisect.core.site import Site
 from trisect.core.subject import Shape, SiteTarget, Texts
 from trisect.core.tables import frame
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 
 NO_LOSS = "The model has no loss of its own: numbers say how far its output moves, |y − y_final|² / |y_final|², averaged over tokens."
+
+
+def check(settings: RewindSettings) -> None:
+    """Raise SpecError where a revision in between is named twice, or is one of the ends: means over all would count it twice."""
+    ends = {settings.initial, settings.final}
+    twice = (name for i, name in enumerate(settings.stages) if name in ends or name in settings.stages[:i])
+    if (name := next(twice, None)) is not None:
+        known = (
+            f"The revisions are {', '.join(settings.revisions().names)}, the initial one first and the final one last."
+        )
+        raise SpecError(f"The revision {name!r} was given twice.", known, "Name every revision once.")
 
 
 def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:

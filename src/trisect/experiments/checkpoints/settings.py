@@ -93,4 +93,5 @@ REWIND = Experiment(
     "trisect.experiments.checkpoints",
     out="rewind-{model}",
     record="checkpoints.json",
+    checks=True,
 )

@@ -52,9 +52,9 @@ class Cell {
     let [few, reached] = [0, 0];
     while (reached < whole / 2) reached += half[few++];
     const product = facts.scale === null ? "q·k" : `${number(facts.scale)} × q·k`;
-    const rest = facts.plain ? "The softmax over the row makes the weight of it." : "This layer adds more to it before the softmax (positions, a cap, or else).";
+    const rest = facts.plain ? `The softmax over the row makes the weight of it, ${number(weight)}.` : `This layer adds more to it before the softmax (positions, a cap, or else); the weight is ${number(weight)}.`;
     this.lede.replaceChildren(
-      "Score ", make("b", { "data-value": cell.score, class: "x-score" }, within(cell.score, cell.error)), ` = ${product}, over ${cell.q.length} dimensions; ${few} of them make half of its sum of sizes. ${rest}`,
+      "The query q says what the one looks for, the key k what the other is found by. Their score is ", make("b", { "data-value": cell.score, class: "x-score" }, within(cell.score, cell.error)), ` = ${product}, a sum over ${cell.q.length} dimensions; the largest ${few} make half of it, signs aside. ${rest}`,
     );
     this.rows = [
       { name: "q", values: cell.q, colour: "q", shape: "circle" },
@@ -65,7 +65,7 @@ class Cell {
     this.unit = "dimension";
     if (!cell.v.length) return;
     const size = Math.hypot(...cell.v);
-    this.lede.append(` What arrives is ${number(weight)} × v, of length ${number(weight * size)}.`);
+    this.lede.append(` The value v is what is handed over: what arrives is ${number(weight)} × v, of length ${number(weight * size)} before the output matrix.`);
     this.rows.push({ name: "v", values: cell.v, colour: "v", shape: "triangle" });
   }
 

@@ -83,8 +83,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     ]
     lede = f"{words.called(about.facts.subject)} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
     sections = (
+        *drawn[:1],
         Section("What the claims say here", _scope(about), cards=tables["claims"]),
-        *drawn,
+        *drawn[1:],
         Section("Notes", tuple(about.notes)) if about.notes else None,
     )
     return Sheet(
@@ -332,8 +333,9 @@ def _scatter(title: str, rows: NormRows, every: NormRows, layers: Sequence[int])
     share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
     points = [row | {"colour": palette.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
     least, most = min(row["a"] for row in every) / 1.3, max(row["a"] for row in every) * 1.3
-    ticks = [t for e in range(-8, 1) for t in (10.0**e, 3 * 10.0**e) if least <= t <= most]
-    axis = alt.Axis(format="~g", values=ticks, tickCount=40, grid=False)
+    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
+    halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
+    axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
     x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
     y = around([row["f"] for row in every], "mean ‖f(x)‖").axis("f")
     look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)

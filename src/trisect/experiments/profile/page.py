@@ -124,7 +124,7 @@ def _answer(numbers: ProfileNumbers) -> tuple[Finding, ...]:
     if not parts:
         return ()
     heads = sum(numbers.heads(s, "q") for s in numbers.spots)
-    said = f"Over {words.several(heads, 'head')}, more or less than random maps of the same input find: {'; '.join(parts)}."
+    said = f"Compared with random maps of the same input, over {words.several(heads, 'head')}: {'; '.join(parts)}."
     return (Finding("profile_answer", said, UNIT),)
 
 
@@ -156,7 +156,7 @@ def _sentence(numbers: ProfileNumbers, label: str) -> str:
     spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).value) for c in COMPONENTS))
     at = ", ".join(f"{c} {words.number(numbers.value(spot, label, 'accuracy', c))}" for c in COMPONENTS)
     random = numbers.value(spot, label, "random", "q")
-    said += f"Clearest in {_spoken([spot])}: {at}, random maps {words.number(random)}."
+    said += f"Clearest in {_spoken([spot])}, probe accuracy: {at}, random maps {words.number(random)}."
     if absent:
         said += f" Not carried in {_spoken(absent)}."
     return said

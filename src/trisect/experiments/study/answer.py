@@ -108,9 +108,11 @@ def _costs(rows: StudyRows) -> Iterator[Finding]:
         if not mine:
             continue
         where = "in all layers" if all(cost.everywhere for cost, _ in mine) else "in one layer (mean over layers)"
-        parts = [f"{COSTS[cost.how]} {words.spoken(mean, 'nats')}" for cost, mean in mine]
+        parts = [f"{words.spoken(mean, 'nats')} with them {COSTS[cost.how]}" for cost, mean in mine]
         named = words.COMPONENT[component].removeprefix("the ")
-        said = f"How much the model needs its {named} {where}: the validation loss changes, when they are {words.listed(parts)}."
+        said = (
+            f"How much the model needs its {named} {where}, by what the validation loss changes: {words.listed(parts)}."
+        )
         values = tuple(Estimate(cost.how, *mean) for cost, mean in mine)
         yield _answer(component, said, "nats", values, f"cost of the {name}")
 

@@ -210,8 +210,8 @@ def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:
     if gone := study_words.left_out(rows):
         text += f" Not part of this study, and so not drawn: {words.listed(gone)}."
     exact, blocks = exactness(rows), []
-    for figure in drawn:
-        blocks.append(Picture(figure))
+    for n, figure in enumerate(drawn):
+        blocks.append(Picture(figure, folded=len(drawn) > MANY and n >= OPENED))
         if figure.ramp and exact is not None:
             columns = ("Site", *(_small(*pair, always=True) for pair in exact.columns))
             table = tuple((site, *cells) for site, cells in exact.rows)
@@ -296,7 +296,7 @@ GROUPS = {
         "What the paper leaves to future work: components together against the sum of their effects, and single heads.",
     ),
 }
-MANY, SHOWN = 8, 2  # figures of one of these sections, and how many of so many are open
+MANY, SHOWN, OPENED = 8, 2, 4  # figures of a section, and how many of so many are open in it and among the paper's
 PREFIXES = {
     "controls": ("controls-", "removed-", "erasure-"),
     "tying": ("tying",),
