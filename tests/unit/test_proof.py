@@ -100,6 +100,16 @@ def test_a_saturated_softmax_still_has_a_cause():
     assert proof.laws[0].cause == (True, True, True)
 
 
+def test_weights_between_equal_values_still_have_a_cause():
+    """Where every value is 0, as for words that a constructed model does not read, no weights could change the answer."""
+    model = Simple()
+    for parameter in model.v.parameters():
+        nn.init.zeros_(parameter)
+    proof = prove("zero values", model, X)
+    assert proof.laws[0].cause == (True, True, True)
+    assert not proof.laws[0].failure
+
+
 def test_a_model_without_attention():
     model = nn.Sequential(nn.Linear(12, 12), nn.Softmax(-1))
     proof = prove("mine", model, {"input": X["x"]})

@@ -233,8 +233,8 @@ def find_causes(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Se
     """For each call whether a write to its q, k and v reaches the answer, and how its weights move with q and k.
 
     All are written to at once, each by an amount of its own that is zero; the derivative of the answer by that amount
-    says whether any other write would have changed it. Where it is 0, as after a softmax that is all on one key, the
-    opposite is written instead.
+    says whether any other write would have changed it. Where it is 0, as after a softmax that is all on one key or
+    between values that are all the same, the opposite is written instead.
     """
     written: dict[int, tuple[Tensor, ...]] = {}
 
@@ -272,13 +272,24 @@ def find_causes(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Se
 
 @torch.no_grad()
 def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor) -> bool:
-    """Whether the answer changes when the negative of q, k or v is written to one call."""
+    """Whether the answer changes when the negative of q, k or v is written to one call.
 
-    def write(parts: Parts) -> Parts:
-        return Parts(*(-t if i == part else t for i, t in enumerate(parts)))
+    Where it does not, q and k are tried once more between random values: an example may give every position the same
+    value (0 where a constructed model reads none of its words), so that no weights could change anything.
+    """
 
-    with hook(model, Edits(write={order: write})):
-        return not torch.equal(first_tensor(model(**inputs)), clean)
+    def answer(opposite: bool, random: bool) -> Tensor:
+        def write(parts: Parts) -> Parts:
+            made = Parts(*(-t if opposite and i == part else t for i, t in enumerate(parts)))
+            draw = torch.Generator().manual_seed(order)
+            return made._replace(v=torch.randn(made.v.shape, generator=draw).to(made.v)) if random else made
+
+        with hook(model, Edits(write={order: write})):
+            return first_tensor(model(**inputs))
+
+    if not torch.equal(answer(True, False), clean):
+        return True
+    return NAMES[part] != "v" and not torch.equal(answer(True, True), answer(False, True))
 
 
 def _heads(call: Call) -> Heads:
