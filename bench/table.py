@@ -34,7 +34,7 @@ import whole
 from trisect.lab.versions import versions
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
-KEPT = PAGE.with_suffix(".json")  # every part's rows, with the day on which they were measured
+KEPT = PAGE.with_suffix(".json")  # by processor, every part's rows with the day on which they were measured
 PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "step": step.rows,
     "kernel": kernel.rows,
@@ -74,18 +74,28 @@ def line(row: dict[str, object]) -> str:
 
 
 def page(kept: dict[str, dict[str, Any]]) -> str:
-    """The page: how it was measured, the table, and what stands beside each row."""
-    parts = [kept[name] for name in PARTS if name in kept]
-    rows = [row for part in parts for row in part["rows"]]
-    made = sorted({part["made"] for part in parts})
+    """The page: how it was measured, and for each processor a table and what stands beside each row, the fullest first."""
     text = [
         "# Speed",
         "",
-        "Written by `make bench` (`python bench/table.py`; with the names of parts it measures those again and keeps the others).",
+        "Written by `make bench` (`python bench/table.py`; with the names of parts it measures those again; what is of other",
+        "parts or of other processors is kept).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
         "",
-        *(f"Measured on {words}." for words in made),
+    ]
+    for name, of in sorted(kept.items(), key=lambda item: -len(item[1])):
+        text += section(name, [of[part] for part in PARTS if part in of])
+    return "\n".join(text)
+
+
+def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
+    """What was measured on one processor."""
+    rows = [row for part in parts for row in part["rows"]]
+    text = [
+        f"## {name}",
+        "",
+        *(f"Measured on {words}." for words in sorted({part["made"] for part in parts})),
         "",
         "| what | plain | trisect | ratio | over rounds |",
         "| --- | --- | --- | --- | --- |",
@@ -95,22 +105,23 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     for row in rows:
         if notes := row.get("notes"):
             text += [f"**{row['what']}**", "", *(f"- {note}" for note in notes), ""]
-    return "\n".join(text)
+    return text
 
 
 def main(wanted: list[str]) -> None:
     """Measure the parts named (all, where none is) and write the page."""
-    threads = torch.get_num_threads()
-    kept = json.loads(KEPT.read_text(encoding="utf-8")) if wanted and KEPT.exists() else {}
+    threads, here = torch.get_num_threads(), processor()
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     made = ", ".join(f"{name} {number}" for name, number in versions().items())
+    of = kept.setdefault(here, {})
     for name, part in PARTS.items():
         if not wanted or name in wanted:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             day = datetime.datetime.now(datetime.UTC).date()
-            kept[name] = {"made": f"{day}: {processor()}; {made}", "rows": part()}
+            of[name] = {"made": f"{day}: {made}", "rows": part()}
             torch.set_num_threads(threads)
-    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
-    PAGE.write_text(page(kept), encoding="utf-8")
+            KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
+            PAGE.write_text(page(kept), encoding="utf-8")
     print(PAGE)
 
 
