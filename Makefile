@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 # whole runs and pages wait for processes of their own and for the browser
-WAITING ?= 3
+WAITING ?= 4
 # the tests start hundreds of processes: compiled once, not in each
 export PYTHONDONTWRITEBYTECODE =
 

@@ -59,6 +59,12 @@ def done(bert, tmp_path_factory) -> Result[NormsFacts]:
     return trisect.norms(bert, given(33), out=tmp_path_factory.mktemp("norms"), block="full", quiet=True)
 
 
+@pytest.fixture(scope="module")
+def plain(bert, tmp_path_factory) -> Result[NormsFacts]:
+    """The same of attention alone."""
+    return trisect.norms(bert, given(33), out=tmp_path_factory.mktemp("attention"), quiet=True)
+
+
 def value(
     table: pl.DataFrame, measure: str, group: str | None = None, layer: int | None = None, head: int | None = None
 ):
@@ -67,7 +73,7 @@ def value(
     return table.filter(*wanted).row(0, named=True)
 
 
-def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
+def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done, plain):
     """Single precision and other batches: 1e-5 of numbers of order one."""
     table = done.tables["measures"]
     one = next(iter(bert.batches(given(33).texts(), 33)))
@@ -81,9 +87,8 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
     sep = torch.tensor([[token == "[SEP]" for token in row] for row in one.source.tokens])
     weight = (trace.weights[:, 0] * trace.query_real[..., None] * sep[:, None]).sum() / queries
     assert value(table, "weight_sum", "sep", 2, 1)["value"] == pytest.approx(float(weight), rel=1e-5)
-    plain = per_layer(trace)
-    attention = trisect.norms(bert, given(33), out=done.folder.parent / "attention", quiet=True).tables["measures"]
-    share = (plain * sep[:, None]).sum() / plain.sum()
+    attention, summed = plain.tables["measures"], per_layer(trace)
+    share = (summed * sep[:, None]).sum() / summed.sum()
     assert value(attention, "norm_share", "sep", 2)["value"] == pytest.approx(float(share), rel=1e-5)
     assert "block_share" not in attention["measure"]
     whole = block_norms(trace, "full")
@@ -93,11 +98,9 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done):
 
 
 @pytest.mark.parametrize("block", ["residual", "feed-forward"])
-def test_claims_are_about_attention_whatever_block_is_shown(bert, done, tmp_path, block):
+def test_claims_are_about_attention_whatever_block_is_shown(bert, plain, tmp_path, block):
     """All but `runs`, which names the block."""
-    plain, other = (
-        trisect.norms(bert, given(33), out=tmp_path / kind, block=kind, quiet=True) for kind in ("attention", block)
-    )
+    other = trisect.norms(bert, given(33), out=tmp_path / block, block=block, quiet=True)
     same = plain.tables["claims"].select(pl.exclude("runs"))
     assert same.equals(other.tables["claims"].select(pl.exclude("runs")))
     assert plain.tables["claims"]["effect"][2] is not None
