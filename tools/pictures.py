@@ -220,7 +220,10 @@ def served(model: Subject) -> None:
 
 def answer() -> None:
     """docs/pictures/answer.png: the figure with which the page on planted roles answers."""
-    with opened(ROOT / "results" / "roles" / "report.html", 900, TALL, scale=2) as page:
+    with opened(ROOT / "results" / "roles" / "report.html", 700, TALL, scale=2) as page:
+        page.add_style_tag(
+            content=".tools, .figure-title { display: none } .panel { background: none } figure { padding: 14px 0 20px }"
+        )
         figure = page.locator("main figure:visible").first
         shot = Image.open(io.BytesIO(figure.screenshot())).convert("RGB")
     kept_small(shot, min(shot.width, 1400), PICTURES / "answer.png")
