@@ -1,9 +1,13 @@
 """Mutants: changes to lines that decide numbers or safety, each tried with the tests that have to fail; survivors are named.
 
-`make mutants`, or `python tools/mutants.py PART_OF_A_NAME` for some. Each is made in a copy of src, never in the tree. Status 1 where one
-survives, or where a line that is to be changed is not there any more.
+`make mutants`, or `python tools/mutants.py PART_OF_A_NAME` for some. Each is made in a copy of src, never in the tree. Status 1
+where one survives, or where a line that is to be changed is not there any more. With `--kept FILE` what became of each is noted
+there, and a call that was stopped goes on with the rest, as long as sources and tests are the same.
 """
 
+import argparse
+import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -136,19 +140,36 @@ def tried(mutant: Mutant, place: Path) -> str:
     )
 
 
+def sources() -> str:
+    """A mark of all sources and tests: what became of a mutant is of these."""
+    found = hashlib.sha256()
+    for path in sorted(path for part in ("src", "tests") for path in (ROOT / part).rglob("*.py")):
+        found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
 def main() -> None:
     """Try each mutant, and print what became of it."""
-    wanted = [m for m in MUTANTS if not sys.argv[1:] or any(word in f"{m.file} {m.new}" for word in sys.argv[1:])]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names of files, or of what a line becomes; none: all")
+    parser.add_argument("--kept", type=Path, help="a JSON file of what became of each, for a call that goes on")
+    asked = parser.parse_args()
+    wanted = [m for m in MUTANTS if not asked.names or any(word in f"{m.file} {m.new}" for word in asked.names)]
+    there = json.loads(asked.kept.read_text()) if asked.kept and asked.kept.exists() else {}
+    mark = sources()
+    known: dict[str, str] = there["became"] if there.get("sources") == mark else {}
     wrong = 0
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         shutil.copytree(ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         for mutant in wanted:
-            began = time.monotonic()
-            found = tried(mutant, place)
+            began, key = time.monotonic(), json.dumps(mutant)
+            found = known[key] = known.get(key) or tried(mutant, place)
             wrong += found != "killed"
             words = f"{mutant.old.strip()[:60]!r} -> {mutant.new.strip()[:50]!r}"
             print(f"{found:<10} {time.monotonic() - began:5.0f} s  {mutant.file}: {words}", flush=True)
+            if asked.kept:
+                asked.kept.write_text(json.dumps({"sources": mark, "became": known}, indent=1))
     print(f"{len(wanted) - wrong} of {len(wanted)} killed")
     sys.exit(bool(wrong))
 

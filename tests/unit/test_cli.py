@@ -277,6 +277,24 @@ def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_
             assert len(context.params[one.name]) == 2, (experiment.name, one.words)
 
 
+def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_images():
+    samples = {"sites": "q@1", "what": "norms", "only": "freeze", "names": "average", "beta": 2.0}
+    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.setting.many != "seeds"]
+    lists = [(e, d) for e, d in lists if d.setting.count is None and d.name not in ("text", "image", "models")]
+    assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages"}
+    for experiment, one in lists:
+        given = {d.name: "x" for d in flat(experiment.settings) if d.required}
+        for value in [samples.get(one.name, "x")]:
+            with pytest.raises(SpecError) as error:
+                build(experiment.settings, {**given, one.name: [value, value]})
+            assert error.value.given == f"{one.name} was given {str(value)!r} twice.", experiment.name
+            assert error.value.todo == "Give each once."
+    said = call("theory", "average", "average")
+    assert said.stderr == (
+        "trisect: names was given 'average' twice.\n  names are 'average', 'average'.\n  Give each once.\n"
+    )
+
+
 def _needed(experiment, but):
     """The options without which a command does not begin."""
     found = [d for d in flat(experiment.settings) if d.required and not d.setting.argument and d.words != but.words]

@@ -103,7 +103,9 @@ def make(
     name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
 ) -> click.Command:
     """A click command with the parameters of some settings."""
-    spaced = frozenset(f"--{d.words}" for d in flat(settings) if d.setting.many == "words" and d.several)
+    spaced = frozenset(
+        f"--{d.words}" for d in flat(settings) if d.setting.many == "words" and d.several and not d.setting.argument
+    )
     return Spaced(spaced, name=name, help=help, params=parameters, callback=call)
 
 

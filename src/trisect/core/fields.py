@@ -29,9 +29,9 @@ class Setting:
 
     Values lie from `low` to `high`, above `above` and below `below`, or are one of `choices`. `option` is its name on the
     command line where it is not the field's (empty: Python alone), `former` a name that it had before and that is still read; an
-    `argument` has none. Several values are given one by one ('repeat'), or also with spaces between ('words') or commas
-    ('commas'), as a number of seeds or the seeds themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so
-    many words behind one option (`count`). An argument of 'models' is one model, or a tuple of several.
+    `argument` has none. Several values are given one by one ('repeat'), or, each of them once, also with spaces between ('words')
+    or commas ('commas'), as a number of seeds or the seeds themselves ('seeds'), as NAME=VALUE where they have names ('pairs'),
+    or as so many words behind one option (`count`). An argument of 'models' is one model, or a tuple of several.
     A flag that is true unless given has an `option` that begins with 'no-'; `value` is the one word that turns a flag on.
     `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. One that
     is `placed` may be given by place in Python. `grammar` reads a text, and raises TrisectError for one that is of another form.
@@ -197,7 +197,17 @@ def _checked(one: Declared, value: Any) -> Any:
         raise SpecError(f"{one.name} was given {len(found)} values.", known, f"Give {one.setting.count}.")
     if one.setting.many == "seeds":
         check_seeds(found)
+    elif one.setting.many in ("commas", "words"):
+        _check_different(one, found)
     return found
+
+
+def _check_different(one: Declared, values: Sequence[object]) -> None:
+    """Raise SpecError for a name or number that is given twice: it would be measured, or counted, twice."""
+    names = [str(value) for value in values]
+    if again := next((name for i, name in enumerate(names) if name in names[:i]), None):
+        known = f"{one.name} are {', '.join(map(shortened, names))}."
+        raise SpecError(f"{one.name} was given {shortened(again)} twice.", known, "Give each once.")
 
 
 def seeds_up_to(number: int) -> tuple[int, ...]:

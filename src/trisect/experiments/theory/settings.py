@@ -17,7 +17,7 @@ class TheorySettings:
 
     names: Annotated[
         tuple[str, ...],
-        Setting("Constructions of trisect.theory; none: all eight.", argument=True, metavar="[NAME]..."),
+        Setting("Constructions of trisect.theory; none: all eight.", argument=True, many="words", metavar="[NAME]..."),
     ] = ()
     beta: Annotated[
         tuple[float, ...], Setting("How sharp the query is: values separated by commas.", many="commas", metavar="BETA")
