@@ -18,6 +18,7 @@ from trisect.lab.folder import is_study
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.live import screen
 from trisect.lab.subject import load as load_subject
+from trisect.text.annotation_folder import check_begun, has_begun
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trisect.experiments.explore.widget import Framed
     from trisect.hf.load import Pretrained
     from trisect.hf.proof import Proof
+    from trisect.lab.begun import Begun
     from trisect.lm.reading import OwnModel
     from trisect.measure.intervention import Intervention
     from trisect.report.notebook import Chart
@@ -208,7 +210,7 @@ def render(out: str | Path) -> Result[Any]:
 @door()
 def check(out: str | Path) -> list[StudyError]:
     """Read all that a study, a run of any command, or a corpus folder holds and reads back; an error for each file that is damaged,
-    altered or of another run, saying what to do. Models that a command over several keeps until it ends are read too. Changes nothing.
+    altered or of another run, saying what to do. What a command keeps until it ends, and goes on from, is read too. Changes nothing.
     """
     from trisect.experiments.study.check import check_study
     from trisect.lab.units.kept import begun_units, check_units
@@ -216,6 +218,13 @@ def check(out: str | Path) -> list[StudyError]:
 
     check_named("a folder of results", out)
     folder = Path(out)
+    try:
+        begun = _begun(folder)
+    except DamagedFileError as error:
+        return [error]
+    if begun is not None:
+        parts = [error for place in begun.within if is_results(place) for error in check(place)]
+        return [*begun.errors, *parts, *(check_run(folder) if has_run(folder) else ())]
     if begun_units(folder):  # of a command that has not ended, beside what one before it may have left
         return [*(check_run(folder) if has_run(folder) else ()), *check_units(folder)]
     if is_corpus(folder) and not has_run(folder):  # of a version that left no list of files, or cut by a study
@@ -230,6 +239,44 @@ def check(out: str | Path) -> list[StudyError]:
         more = check_run(folder, again) if has_run(folder) else []
         return [*found, *(e for e in more if not any(_path_of(e) in one.given for one in found))]
     return check_run(folder)
+
+
+def begun_words(out: str | Path) -> str:
+    """What is done and left in the folder of a command that goes on where it stopped; empty where nothing is left.
+
+    Raises DamagedFileError where the file that says so cannot be read.
+    """
+    from trisect.lab.units import kept
+
+    begun = _begun(Path(out))
+    if begun is None and kept.begun_units(Path(out)):
+        return f"{kept.begun_words(Path(out), str(out))} {kept.GO_ON}."
+    return begun.words(str(out)) if begun else ""
+
+
+def is_results(out: str | Path) -> bool:
+    """Whether a folder is of results, finished or begun, and not a model's."""
+    from trisect.experiments import EXPERIMENTS
+    from trisect.lab.begun import planned_by
+
+    return planned_by(EXPERIMENTS, Path(out)) is not None or has_begun(Path(out)) or _has_results(Path(out))
+
+
+def _begun(folder: Path) -> Begun | None:
+    """What is done in the folder of a command that has a plan there, or labels a corpus; null where there is neither."""
+    from trisect.experiments import EXPERIMENTS
+    from trisect.lab.begun import look, planned_by
+
+    if planner := planned_by(EXPERIMENTS, folder):
+        return look(planner, folder)
+    return check_begun(folder) if has_begun(folder) else None
+
+
+def _has_results(folder: Path) -> bool:
+    from trisect.lab.units.kept import begun_units
+    from trisect.lab.whole_run import has_run
+
+    return is_study(folder) or has_run(folder) or is_corpus(folder) or bool(begun_units(folder))
 
 
 def _path_of(error: StudyError) -> str:

@@ -98,6 +98,23 @@ def test_a_run_in_worker_processes_killed_on_its_way_ends_the_same(done, tmp_pat
         assert again.tables[name].equals(done.tables[name]), name
 
 
+def test_check_counts_the_models_of_a_finished_recall_and_reads_what_it_goes_on_from(done, tmp_path):
+    shutil.copytree(done.folder, tmp_path / "r")
+    said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
+    assert said.stdout == "Every file is whole, and of one run.\n"
+    write_json(tmp_path / "r" / "recall.json", {**read_json(tmp_path / "r" / "recall.json"), "seeds": [1, 2]})
+    said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
+    assert "holds 2 of 4 models of 'trisect recall'" in said.stdout
+    for name in ("losses/plain-1-fine-tuning.json", "answers/plain-1.json", "models/plain-1/model.safetensors"):
+        path = tmp_path / "r" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        (error,) = trisect.check(tmp_path / "r")
+        assert str(path) in f"{error.given} {error.known}", name
+        assert error.todo.startswith("Delete")
+        path.write_bytes(whole)
+
+
 def test_it_is_extended_by_seeds_and_trains_nothing_twice(done, tmp_path):
     out = tmp_path / "r"
     shutil.copytree(done.folder, out)

@@ -67,14 +67,9 @@ def check(
     trisect check study
     """
     from trisect import calls
-    from trisect.lab.folder import is_study
     from trisect.lab.live import screen
-    from trisect.lab.units.kept import begun_units
-    from trisect.lab.whole_run import has_run
-    from trisect.text.corpus import is_corpus
 
-    place = Path(model)
-    if is_study(place) or has_run(place) or is_corpus(place) or begun_units(place):
+    if calls.is_results(model):
         given = {"revision": revision, "dtype": dtype, "device-map": device_map, "pickle": pickle, "json": as_json}
         given |= {"remote-code": remote_code, "device": device != "auto"}
         if wrong := [name for name, value in given.items() if value]:
@@ -104,9 +99,9 @@ def check(
 
 
 def _say_folder(out: str, found: Sequence[StudyError]) -> None:
+    from trisect import calls
     from trisect.experiments.study.check import unfinished
     from trisect.lab.folder import is_study
-    from trisect.lab.units.kept import GO_ON, begun_units, begun_words
 
     for error in found:
         say(f"trisect: {error}", err=True)
@@ -115,6 +110,6 @@ def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     left, runs = unfinished(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    if begun := begun_units(Path(out)):
-        say(f"{begun_words(Path(out), out)} {GO_ON}.")
+    if begun := calls.begun_words(out):
+        say(begun)
     say("Every file that is there is whole." if left or begun else "Every file is whole, and of one run.")

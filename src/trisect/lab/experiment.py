@@ -254,7 +254,8 @@ class Experiment(Generic[S, F]):
     modules run and page, imported at first use so that help costs nothing. `help` is what `--help` says, the first line
     a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name
     and {name} for that of resumable work. `record` is the file that holds About. `source` is the key of the source that
-    asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`. One with
+    asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`; where a file
+    of its folder, the `plan`, is written before it begins, `look` in its module check says what is done. One with
     a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name. One
     that is not `paged` leaves no page. What a run returns is the class `result` of its module result, where it has one of its
     own; `makes` says in one word what its paths are where
@@ -274,6 +275,7 @@ class Experiment(Generic[S, F]):
     record: str = "about.json"
     function: str = ""
     resumable: bool = False
+    plan: str = ""
     single: str = ""
     paged: bool = True
     makes: str = ""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import canonical, digest, is_scratch, read_json, write_json
 from trisect.core.json_text import Json
+from trisect.lab.begun import Begun, damaged
 from trisect.lab.folder import Folder
 from trisect.lab.whole_run import belongs_to, has_run, land_run, staged
 from trisect.text.corpus import SPLITS, Corpus
@@ -24,9 +26,25 @@ def shards_of(out: Path) -> Path:
     return out / ".shards"
 
 
+def has_begun(out: Path) -> bool:
+    """Whether a corpus is being labelled in a folder."""
+    return (shards_of(out) / "statement.json").is_file()
+
+
+def check_begun(out: Path) -> Begun:
+    """How many files of labels there are so far, and an error for each of them that is damaged."""
+
+    def again(path: Path) -> str:
+        return f"Delete {path} and call 'trisect {NAME}' again: what is missing is labelled again."
+
+    files = [path for path in sorted(shards_of(out).glob("*.json")) if path.name != "statement.json"]
+    errors = damaged(((path, partial(read_json, path, again(path))) for path in files), again)
+    return Begun(NAME, f"{len(files)} file{'' if len(files) == 1 else 's'} of labels", True, errors)
+
+
 def check_folder(out: Path) -> None:
     """Raise StudyError or CorpusError where the folder is a study's, another command's or anybody else's."""
-    whole, begun = (out / "corpus.json").is_file(), (shards_of(out) / "statement.json").exists()
+    whole, begun = (out / "corpus.json").is_file(), has_begun(out)
     if belongs_to(out, NAME):
         pass
     elif whole and not (begun or (out / STATEMENT).exists()):

@@ -108,4 +108,5 @@ DISSECT = Experiment(
     "trisect.experiments.dissect",
     record="dissect.json",
     resumable=True,
+    plan="parts.json",
 )

@@ -84,6 +84,7 @@ RECALL = Experiment(
     "trisect.experiments.recall",
     source="recall",
     resumable=True,
+    plan="recall.json",
     makes="models",
 )
 ASK = Utility(

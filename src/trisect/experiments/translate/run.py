@@ -22,7 +22,6 @@ from trisect.experiments.translate.settings import (
 )
 from trisect.experiments.translate.training import Apprentice, TranslationFolder, metric_rows, translation_rows
 from trisect.experiments.translate.work import ApprenticeWork
-from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
@@ -94,7 +93,7 @@ class TranslateWork:
         write_json(place.plan, plan.data())
         write_json(place.bitext, bitext_data(bitext))
         team = [Apprentice(seed) for seed in plan.seeds]
-        left = [one for one in team if not _done(one, place)]
+        left = [one for one in team if not place.is_done(one)]
         if _where(self.settings) == EMBEDDED_DATA:
             _spread(place.path / PAIRS, bitext)
         works = [ApprenticeWork(one, place, self.recipe, self.device) for one in left]
@@ -127,10 +126,6 @@ class TranslateWork:
         )
         different = changed(RECIPES, self.recipe)
         return TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different)
-
-
-def _done(one: Apprentice, place: TranslationFolder) -> bool:
-    return is_model(place.model(one)) and place.losses(one).exists() and place.scores(one).exists()
 
 
 def _spread(folder: Path, bitext: Bitext) -> None:

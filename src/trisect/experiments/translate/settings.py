@@ -68,6 +68,7 @@ TRANSLATE = Experiment(
     TranslateFacts,
     "trisect.experiments.translate",
     resumable=True,
+    plan="translation.json",
     paged=False,
     makes="models",
 )

@@ -75,6 +75,10 @@ class TranslationFolder:
         """Loss and accuracy on pairs that it did not learn from, and a few translations."""
         return inside(self.path, "scores", f"{one.title}.json")
 
+    def is_done(self, one: Apprentice) -> bool:
+        """Whether all that a model leaves behind is there."""
+        return is_model(self.model(one)) and self.losses(one).exists() and self.scores(one).exists()
+
     def own(self) -> list[Path]:
         """Every folder that a translation experiment writes into."""
         models = [path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
