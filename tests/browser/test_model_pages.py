@@ -33,9 +33,9 @@ def several(steps: Path) -> list[str]:
 
 MADE: dict[str, Callable[[Path, Path], Result[Any]]] = {
     "norms": lambda s, out: trisect.norms(s / "step1", TEXTS, out=out, quiet=True),
+    "norms of several models": lambda s, out: trisect.norms(several(s)[:2], TEXTS[:2], out=out, quiet=True),
     "similarity": lambda s, out: trisect.similarity(s / "step1", TEXTS, out=out, quiet=True),
     "ablate": lambda s, out: trisect.ablate(s / "step1", TEXTS, per="head", out=out, quiet=True),
-    "ablate of several models": lambda s, out: trisect.ablate(several(s), TEXTS, sites="v@1", out=out, quiet=True),
     "rewind": lambda s, out: trisect.rewind(
         s, "step1", "step3", TEXTS, stages=["step2"], sites="v@all", points=5, out=out, quiet=True
     ),

@@ -13,7 +13,8 @@ from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study import page as study_page
 from trisect.experiments.study.rows import described
-from trisect.experiments.study.settings import StudyFacts
+from trisect.experiments.study.settings import STUDY, StudyFacts
+from trisect.lab.records import read_about
 from trisect.report.blocks import Picture
 from trisect.report.sheet import html
 
@@ -92,3 +93,13 @@ def test_its_page_is_made_and_says_every_verdict(read, about):
     drawn = {block.name for section in sheet.sections for block in section.figures}
     drawn |= {block.figure.name for section in sheet.sections for block in section.blocks if isinstance(block, Picture)}
     assert drawn >= {path.stem for path in (HOME / "figures").glob("*.svg")}
+
+
+@pytest.mark.parametrize(
+    "place", sorted(HOME.parent.glob("wikitext2-*/experiment.json")), ids=lambda place: place.parent.name
+)
+def test_every_committed_study_of_wikitext_has_a_record_of_its_experiment(place):
+    about = read_about(STUDY, place.parent)
+    assert about.facts.experiment == json.loads(place.read_text(encoding="utf-8"))
+    (text,) = {name.rpartition(":")[2] for name in pl.read_parquet(place.parent / "tables" / "runs.parquet")["corpus"]}
+    assert about.facts.corpus.get("fingerprint") == text

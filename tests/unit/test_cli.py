@@ -93,6 +93,13 @@ def test_bad_input_is_one_message_and_exit_2(words, given, known, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_with_an_experiment_alone_is_one_to_run_again(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "experiment.json").write_text("{}")
+    said = call("report", "kept").stderr
+    assert "Run its experiment again: trisect study kept/experiment.json --out FOLDER." in said
+
+
 def test_splits_that_are_missing_or_empty_are_named(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.txt").write_text(" some words here . \n")

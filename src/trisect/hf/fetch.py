@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from trisect.hf.tokenizer import Tokenizer
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
+ANSWER, AGAIN = 5.0, 60.0  # seconds that a hub has to answer, and that one that did not is left alone
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -140,14 +142,24 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+_NO_ANSWER: dict[str, float] = {}  # when a hub, by its address, last gave no answer
+
+
 def _reachable(name: str, revision: str | None) -> bool:
-    """Whether a hub answers for this model; raises ModelError where it says that there is none."""
+    """Whether a hub answers for this model, asked once within `ANSWER` seconds; raises ModelError where it says that there is none.
+
+    A hub that gave no answer is not asked again for `AGAIN` seconds: a command looks for its model several times.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     todo = "Give a folder with config.json and model.safetensors, or a name such as OWNER/MODEL."
+    hub = HfApi()
+    if time.monotonic() - _NO_ANSWER.get(hub.endpoint, -AGAIN) < AGAIN:
+        return False
+    began(f"Asking {hub.endpoint} for {name} …")
     try:
-        HfApi().model_info(name, revision=revision, timeout=10)
+        hub.model_info(name, revision=revision, timeout=ANSWER)
     except HFValidationError:
         raise ModelError(
             f"{name!r} is no model.", "There is no folder of that name, nor can a hub have it.", todo
@@ -162,6 +174,8 @@ def _reachable(name: str, revision: str | None) -> bool:
         known = "There is no folder of that name, and the hub has no such model."
         raise ModelError(f"{name!r} is no model.", known, todo) from None
     except Exception:  # no network, a proxy, a hub that is down: what is in the cache may still do
+        _NO_ANSWER[hub.endpoint] = time.monotonic()
+        began(f"No answer from {hub.endpoint}: looking for {name} among earlier downloads …")
         return False
     return True
 

@@ -28,7 +28,10 @@ def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experim
     name = read_manifest(folder)["experiment"] if has_run(folder) else next(_recorded(experiments, folder), None)
     if name is None:
         known = "There is no study.json in it, and no manifest.json or record, such as about.json, of another command."
-        raise StudyError(f"{folder} holds no study, and no other results.", known, "Run a command with --out first.")
+        todo = "Name a folder that a command wrote, which is what it was given as --out."
+        if (folder / "experiment.json").is_file():
+            todo = f"Run its experiment again: trisect study {folder / 'experiment.json'} --out FOLDER."
+        raise StudyError(f"{folder} holds no study, and no other results.", known, todo)
     found = next((one for one in experiments if one.name == name and one.paged and not one.single), None)
     if found is None:
         known = "That leaves no page to be made from tables."

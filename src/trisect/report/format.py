@@ -25,6 +25,8 @@ TRAINED = {
     "left-out": " pretrained with names left out",
     "seed": "",
 }
+# A folder whose name says nothing, below one whose name does.
+_FOLDER = re.compile(r"(.+)/(?:model|checkpoint|final|best|latest|weights)")
 _OWN = re.compile(rf"({'|'.join(TRAINED)})-([0-9]+)")  # the folder of a model that recall or translate trained
 
 
@@ -65,12 +67,15 @@ def several(n: int, one: str, many: str | None = None) -> str:
 def called(name: str) -> str:
     """A model by a name for people: of one that a study, recall or translate trained what it is and its seed, as in `baseline, seed 1`.
 
-    Several of one kind, as in `seed-1, seed-2`, are one name: `models of seeds 1 and 2`. Any other name stays.
+    Several of one kind, as in `seed-1, seed-2`, are one name: `models of seeds 1 and 2`. A folder such as
+    `model` below one with a name is left out. Any other name stays.
     """
     if run := _RUN.fullmatch(name):
         return f"{run[1].replace('-', ' ')}, seed {run[2]}"
     own = [_OWN.fullmatch(one) for one in name.split(", ")]
     found = [one for one in own if one is not None]
+    if plain := _FOLDER.fullmatch(name):
+        return plain[1]
     if len(found) < len(own) or len({one[1] for one in found}) > 1:
         return name
     of, seeds = TRAINED[found[0][1]], listed([one[2] for one in found])

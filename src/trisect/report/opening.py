@@ -30,10 +30,14 @@ def answered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def opening(
-    answers: Sequence[Finding], picture: Figure | None, more: Sequence[str | Markup] = (), title: str = "The answer"
+    answers: Sequence[Finding],
+    picture: Figure | None,
+    more: Sequence[str | Markup] = (),
+    title: str = "The answer",
+    none: str = "No intervention has numbers yet, so there is no answer.",
 ) -> Section:
-    """Three sentences, definitions, one picture, and `more` below them; says so where there is no answer."""
-    blocks: list[PageBlock] = [TextBlock("No intervention has numbers yet, so there is no answer.", "notice")]
+    """Three sentences, definitions, one picture, and `more` below them; where there is no answer, `none` says why."""
+    blocks: list[PageBlock] = [TextBlock(none, "notice")]
     if answers:
         said = (Markup("<strong>{}.</strong> {}").format(one.title, one.words) for one in answers)
         blocks = [Bullets(tuple(said), look="findings answers")]

@@ -98,7 +98,7 @@ class Sheet:
     def figures(self) -> tuple[Figure, ...]:
         """Every figure, in the order of the page."""
         return tuple(
-            block.figure for section in self.sections for block in _blocks(section, "") if isinstance(block, Picture)
+            block.figure for section in self.sections for block in _blocks(section) if isinstance(block, Picture)
         )
 
 
@@ -147,7 +147,7 @@ def _draw(folder: Path, figures: Iterable[Figure]) -> None:
 def html(sheet: Sheet) -> str:
     """The whole page as one text, with its style sheet, its figures and its script inside."""
     places = [section.id or f"part-{number}" for number, section in enumerate(sheet.sections, start=1)]
-    folds = any(isinstance(block, Verdicts) for section in sheet.sections for block in _blocks(section, ""))
+    folds = any(isinstance(block, Verdicts) for section in sheet.sections for block in _blocks(section))
     skip = sheet.skip if sheet.skip[0] in places or not places else (places[0], sheet.skip[1])
     return template.fill(
         HERE / "sheet.html",
@@ -160,7 +160,7 @@ def html(sheet: Sheet) -> str:
                 "id": place,
                 "title": section.title,
                 "short": section.short or section.title,
-                "blocks": [_ready(block) for block in _blocks(section, sheet.lede)],
+                "blocks": [_ready(block) for block in _blocks(section)],
             }
             for place, section in zip(places, sheet.sections, strict=True)
         ],
@@ -170,12 +170,12 @@ def html(sheet: Sheet) -> str:
     )
 
 
-def _blocks(section: Section, about: str) -> list[PageBlock]:
+def _blocks(section: Section) -> list[PageBlock]:
     """All that stands in a section, in order."""
     found: list[PageBlock] = [TextBlock(text) for text in section.words]
     if section.cards is not None and (made := cards.cards(section.cards)):
         found.append(TextBlock(f"{words.tally(cards.tally(made))} {RULE}"))
-        found += [TextBlock(READING, "quiet"), Verdicts(section.cards, about)]
+        found += [TextBlock(READING, "quiet"), Verdicts(section.cards, "")]
     found += [Picture(figure) for figure in section.figures]
     return [*found, *section.tables, *section.blocks]
 

@@ -55,6 +55,11 @@ def unit(facts: ReadFacts) -> str:
     return "share" if facts.objective == "output" else "nats"
 
 
+def axis_unit(facts: ReadFacts) -> str:
+    """The unit of a change as an axis or a column has it, where nothing else says what the share is of."""
+    return "share of the output" if facts.objective == "output" else "nats"
+
+
 def corpus(facts: ReadFacts) -> str:
     """The texts by name, number and fingerprint."""
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""

@@ -18,6 +18,7 @@ from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import (
+    axis_unit,
     paired_words,
     read_facts,
     resampled_words,
@@ -117,7 +118,9 @@ def _answer(found: Sequence[Finding], changes: Sequence[Change], facts: AblateFa
             "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
             "unless the model adds something to the products, such as a position's bias."
         )
-    drawn = small_multiples("ablation-short", "In short", _SHORT.format(_what(facts)), _by_component(found))
+    drawn = small_multiples(
+        "ablation-short", "In short", _SHORT.format(_what(facts)), _by_component(found, axis_unit(facts))
+    )
     shown = (*((drawn,) if drawn else ()), *_figures(known, facts))
     whole = sentences(found)
     notes = tuple(TextBlock(one, "quiet") for one in said)
@@ -140,11 +143,16 @@ def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
     return (f"{said} Paired by {facts.unit}: {one.compared.words(facts.unit)}.",)
 
 
-def _by_component(found: Sequence[Finding]) -> list[Finding]:
+def _by_component(found: Sequence[Finding], unit: str) -> list[Finding]:
     """The findings whose numbers are one for each of q, k and v, with titles for their panels."""
     titles = {"mean_change": "mean over layers", "largest_change": "where it is largest"}
     return [
-        replace(one, title=titles[one.measure], values=tuple(e._replace(name=_component(e.name)) for e in one.values))
+        replace(
+            one,
+            title=titles[one.measure],
+            unit=unit,
+            values=tuple(e._replace(name=_component(e.name)) for e in one.values),
+        )
         for one in found
         if one.measure in titles and len({_component(e.name) for e in one.values}) == len(one.values)
     ]
@@ -206,7 +214,7 @@ def _by_layer(changes: Sequence[Change], facts: AblateFacts) -> Figure:
     for c in changes:
         named.setdefault(c.stack, []).append(Bar(c.component, _layer(c), c.value or 0.0, c.low, c.high))
     bars = [bar for of in named.values() for bar in of]
-    axis = frame_of(bars, unit(facts))
+    axis = frame_of(bars, axis_unit(facts))
     panels = tuple(
         layer_panel(stack_words(stack).capitalize() or "All layers", of, axis) for stack, of in named.items()
     )
@@ -228,7 +236,7 @@ def _by_head(changes: Sequence[Change], number: int, most: float, facts: AblateF
     name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
     title = "By head" + (f", {stack_words(stack)}" if stack_words(stack) else "")
     ends, marked = ((-most, most), clear) if signed else ((0.0, most), None)
-    return grid(name, f"Figure {number}", title, caption, values, unit(facts), signed, ends, marked)
+    return grid(name, f"Figure {number}", title, caption, values, axis_unit(facts), signed, ends, marked)
 
 
 def _layer(change: Change) -> str:
@@ -247,7 +255,7 @@ def _tables(changes: Sequence[Change], about: About[AblateFacts]) -> Section:
     """Every edit as a row, and before it the few that change most."""
     ranked = sorted(changes, key=lambda c: -abs(c.value) if c.value is not None else float("inf"))
     places = words.decimals([c.value for c in changes if c.value is not None])
-    columns = ("site", f"change, {unit(about.facts)}", "95 % interval")
+    columns = ("site", f"change, {axis_unit(about.facts)}", "95 % interval")
 
     def row(change: Change) -> tuple[str, ...]:
         ends = "–"

@@ -17,6 +17,7 @@ from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import (
+    axis_unit,
     paired_words,
     read_facts,
     resampled_words,
@@ -165,7 +166,7 @@ def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFa
     caption = (
         f"Rise beyond random subspaces, mean over the {facts.per}s that were erased; each panel has an axis of its own."
     )
-    drawn = small_multiples("erasure-short", "Label by label", caption, _by_component(found, unit(facts)))
+    drawn = small_multiples("erasure-short", "Label by label", caption, _by_component(found, axis_unit(facts)))
     whole = sentences([replace(one, title=" ".join(one.groups) or "unedited") for one in findings])
     shown = (*((drawn,) if drawn else ()), *_figures(found, facts))
     notes = tuple(TextBlock(one, "quiet") for one in said)
@@ -212,7 +213,7 @@ def _figures(found: Sequence[Erased], facts: EraseFacts) -> Iterable[Figure]:
 def _figure(number: int, label: str, stack: str, mine: Sequence[Erased], facts: EraseFacts) -> Figure:
     rises = [Bar(e.component, e.spot, *_drawn(e.rise)) for e in mine]
     beyond = [Bar(e.component, e.spot, *_drawn(e.excess)) for e in mine if e.excess.value is not None]
-    axis = frame_of([*rises, *beyond], unit(facts))
+    axis = frame_of([*rises, *beyond], axis_unit(facts))
     panels = [layer_panel("Erased", rises, axis)]
     if beyond:
         panels.append(layer_panel("Beyond random subspaces", beyond, axis))
@@ -229,7 +230,15 @@ def _drawn(ends: Ends) -> tuple[float, float | None, float | None]:
 
 
 def _numbers(found: Sequence[Erased], about: About[EraseFacts]) -> Section:
-    columns = ("site", "label", "rank", "linear share", f"rise, {unit(about.facts)}", "random subspaces", "beyond them")
+    columns = (
+        "site",
+        "label",
+        "rank",
+        "linear share",
+        f"rise, {axis_unit(about.facts)}",
+        "random subspaces",
+        "beyond them",
+    )
     places = words.decimals([e.rise.value for e in found if e.rise.value is not None])
 
     def row(e: Erased) -> tuple[str, ...]:

@@ -184,9 +184,20 @@ def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding])
     """The first screen: the answer, how sure it is, and what could not be distinguished."""
     answers = answered(found)
     return (
-        opening(answers, figure(rows, answers), _more(rows)),
+        opening(answers, figure(rows, answers), _more(rows), none=_none(rows)),
         sure(_sure(rows, checks)),
         undecided(found, telling.blind(rows)),
+    )
+
+
+def _none(rows: StudyRows) -> str:
+    """Why a study has no answer: nothing was run, or what was run has no number for each of q, k and v that can be compared."""
+    done = list(dict.fromkeys(method.measure for method in study_words.methods(rows)))
+    if not done:
+        return "No intervention has numbers yet, so there is no answer."
+    return (
+        f"This study has no interchange, rewinding, freezing or mean ablation, and what it has ({words.listed(done)}) "
+        "does not answer this question: its numbers are below."
     )
 
 
