@@ -1,5 +1,6 @@
 """The command line: bad input is one message of three parts and exit 2, never a traceback; good input prints."""
 
+import gc
 import json
 import re
 import webbrowser
@@ -91,6 +92,13 @@ def test_bad_input_is_one_message_and_exit_2(words, given, known, tmp_path):
     assert "Traceback" not in message
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_ends_without_a_search_for_garbage(monkeypatch):
+    asked = []
+    monkeypatch.setattr("atexit.register", asked.append)
+    assert call("--version").exit_code == 0
+    assert asked == [gc.freeze]
 
 
 def test_a_folder_with_an_experiment_alone_is_one_to_run_again(tmp_path):
