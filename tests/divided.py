@@ -119,6 +119,9 @@ def sharpen(model: nn.Module) -> Any:
                 summed = parameter[0].numel() if parameter.dim() > 1 else 9 * 32
                 spread = 0.3 * min(1.0, (32 / summed) ** 0.5)
                 parameter.add_(spread * torch.randn(parameter.shape, generator=draw).to(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("codebook.embed"):  # of zeros until they are learned, so that all codes are one
+                buffer.add_(torch.randn(buffer.shape, generator=draw).to(buffer))
     return model.eval()
 
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from tests import divided, zoo
+from tests import divided, fitted
 from trisect.hf.examples import example_inputs
 
 tf = cast(Any, transformers)
@@ -148,7 +148,7 @@ def size(model: nn.Module) -> int:
 
 def ways(kind: str) -> Iterator[Any]:
     """Small configurations of that type, made in one way after another: sizes of known names, or all widths divided."""
-    yield lambda: shrink(_default(kind))
+    yield lambda: fitted.settle(shrink(_default(kind)), kind)
     for rope in (True, False):
         yield lambda rope=rope: divided.fill(shrink(_default(kind)), rope)
     for by, rope in ((16, False), (8, False), (4, False), (16, True), (12, False), (32, False), (32, True)):
@@ -165,7 +165,7 @@ def build(kind: str, most: int = 4_000_000) -> Any:
     return _built(shrink(_default(kind)), kind, most)
 
 
-def _built(config: Any, kind: str, most: int, known: bool = True) -> Any:
+def _built(config: Any, kind: str, most: int) -> Any:
     with warnings.catch_warnings(action="ignore"):
         maker = next(m for m in MAKERS if type(config) in getattr(tf, m)._model_mapping)
         with torch.device("meta"):
@@ -173,24 +173,34 @@ def _built(config: Any, kind: str, most: int, known: bool = True) -> Any:
                 raise MemoryError(kind)
         torch.manual_seed(0)
         model = getattr(tf, maker).from_config(config)
-        return zoo.sharpen(model) if known else divided.sharpen(model)
+        return divided.sharpen(model)
 
 
 def build_and_run(kind: str, tries: int = 11) -> tuple[Any, dict[str, torch.Tensor]]:
     """A small model of that type that runs, with an example of its inputs; raises what the first way of making it raised."""
     said: Exception | None = None
     most = 13_000_000 if tries > 1 else 4_000_000
-    for number, way in enumerate(islice(ways(kind), tries)):
+    for way in islice(ways(kind), tries):
         try:
             with warnings.catch_warnings(action="ignore"):
-                model = _built(way(), kind, most, number < 3)
-                return model, example_inputs(kind, model)
+                model = _built(way(), kind, most)
+                return model, _inputs(kind, model)
         except ImportError:
             raise
         except Exception as error:  # whatever a configuration that nobody uses runs into
             said = said or error
             said.add_note(f"{type(error).__name__}: {error}"[:300])
     raise said or StopIteration(kind)
+
+
+def _inputs(kind: str, model: Any) -> dict[str, torch.Tensor]:
+    """Inputs that a model runs with: those of its type where there are some, else an example by name."""
+    if kind not in fitted.INPUTS:
+        return example_inputs(kind, model)
+    given = fitted.INPUTS[kind](model.config)
+    with torch.no_grad():
+        model(**given)
+    return given
 
 
 MAKERS = (
@@ -200,10 +210,10 @@ MAKERS = (
 )  # fmt: skip
 
 
-def kinds() -> list[str]:
-    """Every type of model that transformers knows and one of MAKERS builds."""
+def kinds(every: int = 1) -> list[str]:
+    """Every type of model, or every so-manieth, that transformers knows and one of MAKERS builds."""
     found = []
-    for kind in tf.models.auto.configuration_auto.CONFIG_MAPPING_NAMES:
+    for kind in list(tf.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)[::every]:
         try:
             config = transformers.AutoConfig.for_model(kind)
         except Exception:

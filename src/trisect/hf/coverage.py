@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs
-from trisect.hf.affine import is_affine
+from trisect.hf.affine import TOLERANCE, is_affine
 from trisect.hf.calls import NOTHING, Call, CallHook, Calls, copied
 from trisect.hf.interface_hook import eager, record_interface
 from trisect.hf.losses import first_tensor
 from trisect.hf.opened import eagerly, opened
 from trisect.hf.product_hook import IN_PIECES, following, record_products
+from trisect.hf.rounding import coarsest
 from trisect.hf.windowed import UnreadAttention, find_pieces
 
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
@@ -58,9 +59,13 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
     with opened():
         open_own = first_tensor(model(**inputs))
-        plain = _eagerly(model, inputs)
-    with record_interface(model, NOTHING, calls=Calls(copied)) as calls:
-        taped = first_tensor(model(**inputs))
+        plain, error = _eagerly(model, inputs)
+    calls, taped = Calls(copied), own
+    if plain is not None:
+        with record_interface(model, NOTHING, calls=calls):
+            taped = first_tensor(model(**inputs))
+    elif not follower.calls:
+        raise _no_eager(model, error) from error
     read = [c.module for c in (*calls, *follower.calls)]
     cut = [s for s in follower.unread if s.words == IN_PIECES and not _among(s.module, read)]
     pieces = find_pieces(model, inputs, cut)
@@ -68,6 +73,8 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
         with following(model, pieces=pieces, calls=Calls(copied)) as follower:
             followed = first_tensor(model(**inputs))
     by_tape = bool(calls) and len(calls) >= len(follower.calls)
+    if plain is not None and len(calls) == len(follower.calls) and not _near(model, plain, own):
+        by_tape = not _near(model, open_own, own)  # as it was loaded, where eager attention is another
     chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
     read = [c.module for c in chosen]
     whole = [p.module for p in pieces] + (read if by_tape else [])
@@ -78,8 +85,9 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     beside = silent_layers(model, named) if chosen else []
     unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
-    moved = _change(taped, plain) if by_tape else _change(followed, open_own)
-    apart = _apart(plain if by_tape else open_own, own)
+    shown = plain if by_tape and plain is not None else open_own
+    moved = _change(taped if by_tape else followed, shown)
+    apart = _apart(shown, own)
     answer = taped if by_tape else followed
     return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
 
@@ -94,16 +102,25 @@ def _refuse_nan(model: nn.Module, answer: Tensor) -> None:
         raise ModelError(f"{type(model).__name__} answers with what are no numbers.", known, todo)
 
 
-def _eagerly(model: nn.Module, inputs: ModelInputs) -> Tensor:
-    """The answer with eager attention, which shows its weights; raises ModelError where the model has none that runs."""
+def _eagerly(model: nn.Module, inputs: ModelInputs) -> tuple[Tensor, None] | tuple[None, RuntimeError]:
+    """The answer with eager attention, which shows its weights; the error where the model has none that runs."""
     try:
         with eager(model):
-            return first_tensor(model(**inputs))
+            return first_tensor(model(**inputs)), None
     except RuntimeError as error:
         pass_memory(error)
-        given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
-        known = f"The model says: {' '.join(str(error).split())[:200]}"
-        raise ModelError(given, known, "Choose a model whose eager attention runs.") from error
+        return None, error
+
+
+def _no_eager(model: nn.Module, error: object) -> ModelError:
+    given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
+    known = f"The model says: {' '.join(str(error).split())[:200]}"
+    return ModelError(given, known, "Choose a model whose eager attention runs.")
+
+
+def _near(model: nn.Module, answer: Tensor, own: Tensor) -> bool:
+    """Whether an answer is the model's own but for rounding."""
+    return _apart(answer, own) <= max(TOLERANCE[own.dtype], coarsest(model))
 
 
 def should_attend(module: nn.Module) -> bool:

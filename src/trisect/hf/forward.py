@@ -85,7 +85,7 @@ def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
         known = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'nothing by name'}."
         raise ModelError(given, known, "Leave it out, or give it by the name that the model has for it.")
     for name, value in own.items():
-        if isinstance(value, Tensor) and not value.numel():
+        if isinstance(value, Tensor) and 0 in value.shape[:2]:
             given = f"The input {name!r} of {proved.name} is empty: its shape is {tuple(value.shape)}."
             raise ModelError(given, "A pass has at least one row and one position.", "Leave empty texts out.")
     spared = "use_cache" in proved.accepts and not _packed(own)

@@ -170,7 +170,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
 @torch.no_grad()
 def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
     """Raise ModelError for an example of inputs that a model does not run with, whatever it raises of them."""
-    if empty := next((n for n, t in given.items() if isinstance(t, Tensor) and not t.numel()), None):
+    if empty := next((n for n, t in given.items() if isinstance(t, Tensor) and 0 in t.shape[:2]), None):
         shape = tuple(given[empty].shape)
         words = f"The input {empty!r} of {name} is empty: its shape is {shape}."
         raise ModelError(words, "A pass has at least one row and one position.", "Give an example with some.")
@@ -297,9 +297,12 @@ def _heads(call: Call) -> Heads:
 
 
 def _has_sink(model: nn.Module, call: Call) -> bool:
-    """Whether the attention module has a parameter with one number per head, as sinks have."""
-    own = model.get_submodule(call.module).parameters(recurse=False)
-    return any(p.numel() == call.q.shape[1] for p in own)
+    """Whether the attention module has a parameter with one number per head, as sinks have, or a map that makes one."""
+    module, heads = model.get_submodule(call.module), call.q.shape[1]
+    maps = [child for child in module.children() if isinstance(child, nn.Linear)]
+    return any(p.numel() == heads for p in module.parameters(recurse=False)) or any(
+        m.out_features == heads for m in maps
+    )
 
 
 def _unseen(name: str, model: nn.Module, unread: Sequence[UnreadAttention]) -> ModelError:

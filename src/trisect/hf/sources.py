@@ -128,7 +128,13 @@ def _kind(call: Call, cut: EnteredFloats) -> str:
     pooled = any(
         _reached(cut.given[a], [cut.given[b]]) or _reached(cut.given[b], [cut.given[a]]) for a in asks for b in gives
     )
-    return SELF if pooled else CROSS
+    return SELF if pooled or _in_step(call) else CROSS
+
+
+def _in_step(call: Call) -> bool:
+    """Whether no position sees a later one: then one sequence made in two ways is read, as by norms of their own."""
+    weights, length = call.weights, call.q.shape[2]
+    return weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
 
 
 def _reached(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:

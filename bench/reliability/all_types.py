@@ -1,0 +1,108 @@
+"""Every type that transformers builds, made small: how many are read, refused by name, wrong or not built, and why.
+
+    PYTHONPATH=. OMP_NUM_THREADS=1 python bench/reliability/all_types.py --place FOLDER [TYPE …]
+
+Each type has a process of its own, which ends after so many seconds of a processor. What became of it is a line of
+FOLDER/types.jsonl; called once more, the command goes on with those that have none. Types that are named are tried again.
+In the end the counts are printed, and FOLDER/types.csv holds a row for each type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import ended, fork
+from tests import counted, judged, shrunk
+
+TRIES = 11
+IDLE = 20  # times the seconds of a processor that a process may last
+
+
+def one(kind: str, path: Path) -> None:
+    """What becomes of one type, written to a file."""
+    with judged.quiet():
+        how, said = judged.outcome(kind, TRIES)
+    path.write_text(json.dumps({"how": how, "said": " ".join(said.split())[:2000]}), encoding="utf-8")
+
+
+def tried(kind: str, place: Path, seconds: int) -> dict[str, object]:
+    """What became of one type in a process of its own, and the seconds of a processor that it was used for."""
+    path = place / "one.json"
+    path.unlink(missing_ok=True)
+
+    def do() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+        one(kind, path)
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    status = waited(fork(do, place / "said.txt"), IDLE * seconds)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        slow = used >= seconds - 1
+        last = (place / "said.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        found = {"how": "too slow" if slow else "not built", "said": f"ended with {status} {' '.join(last)}"}
+    return {"type": kind, **found, "cpu_seconds": used}
+
+
+def waited(child: int, longest: float) -> int:
+    """The exit status of a process, which is killed if it lasts longer than that."""
+    end = time.monotonic() + longest
+    while time.monotonic() < end:
+        done = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if done is not None:
+            return ended(child)
+        time.sleep(0.05)
+    os.kill(child, 9)
+    return ended(child)
+
+
+def kept(path: Path) -> dict[str, dict[str, object]]:
+    """What is known of each type already; the last line of a type counts."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return {row["type"]: row for row in map(json.loads, lines)}
+
+
+def main() -> None:
+    """Try all types that are not tried yet, or those named."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--place", type=Path, required=True)
+    asked.add_argument("--seconds", type=int, default=120, help="of a processor, for one type")
+    asked.add_argument("types", nargs="*")
+    given = asked.parse_args()
+    given.place.mkdir(parents=True, exist_ok=True)
+    table = given.place / "types.jsonl"
+    with judged.quiet():
+        every = shrunk.kinds()
+    done = kept(table)
+    for kind in given.types or [k for k in every if k not in done]:
+        row = tried(kind, given.place, given.seconds)
+        with table.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(row["type"], row["how"], row["cpu_seconds"], str(row["said"])[:120], flush=True)
+    count(given.place, every)
+
+
+def count(place: Path, every: Sequence[str]) -> None:
+    """Write a row for each type, and print how many became what."""
+    done = kept(place / "types.jsonl")
+    rows = [counted.row(kind, str(done[kind]["how"]), str(done[kind]["said"])) for kind in every]
+    with (place / "types.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([counted.Row._fields, *rows])
+    print(*counted.table(rows), sep="\n")
+    read, attending = counted.share(rows)
+    used = sum(float(str(done[kind]["cpu_seconds"])) for kind in every)
+    print(f"{read} of {attending} that run and attend are read ({read / attending:.1%}); {used:.0f} s of a processor")
+
+
+if __name__ == "__main__":
+    main()
