@@ -3,6 +3,7 @@
 import errno
 import io
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -15,9 +16,12 @@ from tests import tinyhf
 import trisect
 from trisect.cli import main
 from trisect.core.door import door
-from trisect.core.errors import StudyError, TrisectError
-from trisect.core.files import replace_file
-from trisect.hf.small.gpt import make_tokenizer, save
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError
+from trisect.core.files import read_json, replace_file
+from trisect.core.tables import read_table
+from trisect.hf.small import training
+from trisect.hf.small.gpt import load_weights, make_tokenizer, save
+from trisect.lm import snapshots
 
 COMMANDS = [
     ("theory", "--out", "locked/x.html"),
@@ -201,3 +205,34 @@ def test_a_model_for_which_the_temporary_folder_has_no_room_is_said_to_have_none
     assert error.value.known == "It is full."
     assert "TMPDIR" in error.value.todo
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EMFILE, "Too many")]
+)
+def test_what_the_system_does_not_let_be_read_is_not_called_damaged(error, tmp_path, monkeypatch):
+    """A file that is called damaged is to be deleted, or is removed: one that may be whole has to stay."""
+
+    def barred(*given, **named):
+        raise error
+
+    model = torch.nn.Linear(1, 1)
+    of_rust = Mock(side_effect=SafetensorError(f"{error.strerror} (os error {error.errno})"))
+    monkeypatch.setattr(Path, "read_text", barred)
+    monkeypatch.setattr(Path, "read_bytes", barred)
+    monkeypatch.setattr(snapshots, "safe_open", of_rust)
+    monkeypatch.setattr(training, "safe_open", of_rust)
+    monkeypatch.setattr("safetensors.torch.load_model", of_rust)
+    reads = {
+        tmp_path / "x.json": lambda path: read_json(path, "Delete it."),
+        tmp_path / "metrics.parquet": lambda _: read_table(tmp_path, "metrics"),
+        tmp_path / "s.safetensors": lambda path: snapshots.read_snapshot(path, "Delete it."),
+        tmp_path / "state": lambda path: training._resume(path, "", model, torch.optim.AdamW(model.parameters())),
+        tmp_path / "model": lambda path: load_weights(model, path),
+    }
+    for path, read in reads.items():
+        with pytest.raises(StudyError) as caught:
+            read(path)
+        assert not isinstance(caught.value, DamagedFileError)
+        assert caught.value.given == f"{path} cannot be read or written."
+        assert "Delete" not in caught.value.todo

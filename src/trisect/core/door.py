@@ -8,11 +8,13 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from trisect.core.errors import StudyError, TrisectError
 from trisect.core.memory import lacks_memory
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+BARRED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a file so met may be whole
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 
 
@@ -39,7 +41,7 @@ def door() -> Iterator[None]:
         raise
 
 
-def system_error(error: Exception) -> OSError | None:
+def system_error(error: BaseException) -> OSError | None:
     """What the system refused, where an error says so: an OSError, or one of a library in Rust (safetensors, tokenizers).
 
     Such a library raises an error of its own, of which only the number in its words tells that the system refused.
@@ -74,6 +76,13 @@ def refused(error: OSError) -> StudyError:
     given = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
     known = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
     return StudyError(given, known, _todo(error))
+
+
+def check_barred(path: Path, error: BaseException) -> None:
+    """Raise StudyError where the system did not let a file be read, as without permission: it is not damaged, and has to stay."""
+    found = system_error(error)
+    if found is not None and found.errno in BARRED:
+        raise refused(OSError(found.errno, found.strerror, str(path))) from error
 
 
 def _todo(error: OSError) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NotRequired, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
-from trisect.core.door import FULL, system_error
+from trisect.core.door import FULL, check_barred, system_error
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.json_text import Json
 
@@ -176,6 +176,7 @@ def _checked(path: Path, todo: str) -> Json:
         body, checksum = document["body"], document["checksum"]
         found = digest(canonical(body))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        check_barred(path, error)
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if found != checksum:
         raise DamagedFileError(f"{path} is damaged.", "Its content does not match its checksum.", todo)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trisect.core.door import temporary_room
+from trisect.core.door import check_barred, temporary_room
 from trisect.core.errors import DamagedFileError, SpecError, unknown
 from trisect.core.files import inside, replace_file
 from trisect.hf.fetch import quiet
@@ -133,6 +133,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     try:
         load_model(model, folder / "model.safetensors")
     except (SafetensorError, OSError, RuntimeError) as error:
+        check_barred(folder, error)
         todo = f"Delete {folder} and call the same command again: it is trained again."
         raise DamagedFileError(f"{folder} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from trisect.core.door import check_barred
 from trisect.core.errors import DamagedFileError, SpecError, StudyError
 from trisect.core.files import canonical, digest, replace_file
 from trisect.text.corruption import IGNORED, Example
@@ -222,6 +223,7 @@ def _resume(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.Ada
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, ValueError) as error:
+        check_barred(state, error)
         raise DamagedFileError(f"{state} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if about.get("mark") != mark:
         raise StudyError(f"{state} is of another training.", "Its settings or its seed are others.", todo)
