@@ -15,11 +15,6 @@ PROMPTED: dict[str, Any] = {
     **{"prompt_encoder_config.image_embedding_size": 4, "prompt_encoder_config.image_size": 32},
     **{"vision_config.output_channels": 32, "vision_config.num_pos_feats": 16},
 }
-HIERA: dict[str, Any] = {
-    **{"image_size": [128, 128], "window_positional_embedding_background_size": [4, 4], "blocks_per_stage": [1] * 4},
-    **{"embed_dim_per_stage": [32, 64, 128, 256], "num_attention_heads_per_stage": [1, 2, 4, 8]},
-    **{"global_attention_blocks": [2], "window_size_per_stage": [4, 4, 4, 4]},
-}
 # settings of a configuration or of a part of it, once all its sizes have been set down
 SETTINGS: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"num_experts": 4, "n_group": 1, "num_group": 1, "topk_group": 1},
@@ -35,11 +30,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_embds": False},
     "sam": PROMPTED,
     "sam_hq": {**PROMPTED, "mask_decoder_config.vit_dim": 32},
-    "sam2_hiera_det_model": HIERA,
-    "sam2_vision_model": {
-        **{f"backbone_config.{name}": value for name, value in HIERA.items()},
-        **{"backbone_channel_list": [256, 128, 64, 32], "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]]},
-    },
     "step3p7": {"text_config.sliding_window": 8},
     "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
 }

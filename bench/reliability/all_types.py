@@ -95,12 +95,12 @@ def main() -> None:
 def count(place: Path, every: Sequence[str]) -> None:
     """Write a row for each type, and print how many became what."""
     done = kept(place / "types.jsonl")
-    rows = [counted.row(kind, str(done[kind]["how"]), str(done[kind]["said"])) for kind in every]
+    rows = [counted.row(kind, str(done[kind]["how"]), str(done[kind]["said"])) for kind in every if kind in done]
     with (place / "types.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([counted.Row._fields, *rows])
     print(*counted.table(rows), sep="\n")
     read, attending = counted.share(rows)
-    used = sum(float(str(done[kind]["cpu_seconds"])) for kind in every)
+    used = sum(float(str(done[kind]["cpu_seconds"])) for kind in every if kind in done)
     print(f"{read} of {attending} that run and attend are read ({read / attending:.1%}); {used:.0f} s of a processor")
 
 
