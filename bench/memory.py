@@ -77,7 +77,7 @@ SIZES = {
     ),
 }
 VOCABULARY = 500
-PROFILED = 2  # texts of a profile to each of the others'
+PROFILED = 6  # texts of a profile, in groups of which five are folds
 
 
 def tokenizer(kind: str) -> Any:
@@ -142,16 +142,16 @@ def run_profile(subject: Any, texts: list[str], sites: tuple[str, ...], out: Pat
 
     corpus = out.with_suffix(".text")
     corpus.mkdir()
-    few = [line for text in texts for line in pieces(text)]
+    few = [line for text in texts for line in pieces(text, PROFILED // len(texts))]
     for split in ("train", "valid", "test"):
         (corpus / f"{split}.txt").write_text("\n".join(few) + "\n")
     trisect.profile(subject, corpus=corpus, labels=("position",), out=out, batch=len(texts), quiet=True)
 
 
-def pieces(text: str) -> list[str]:
-    """A text's words turned round a few times, so that folds have texts of one length to be dealt."""
+def pieces(text: str, count: int) -> list[str]:
+    """A text's words turned round so many times, so that folds have texts of one length to be dealt."""
     words = text.split()
-    return [" ".join([*words[i:], *words[:i]]) for i in range(PROFILED)]
+    return [" ".join([*words[i:], *words[:i]]) for i in range(count)]
 
 
 RUNS = {"norms": run_norms, "profile": run_profile, "ablate": run_ablate, "patch": run_patch}
@@ -218,7 +218,7 @@ def row(way: str, size: Size, plain: float, ours: float) -> dict[str, object]:
     """One row of docs/bench.md, of MiB that the plain pass and a command take."""
     read, edited = f"{size.texts} texts of {size.tokens} tokens", "one layer is edited"
     if way == "profile":
-        read, edited = f"{PROFILED * size.texts} such texts, {size.texts} at once", "every layer is profiled and edited"
+        read, edited = f"{PROFILED} such texts, {size.texts} at once", "every layer is profiled and edited"
     return {
         "what": f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts",
         "plain": f"{plain:.0f} MiB",

@@ -1,6 +1,7 @@
 """Models on another device, which is pretended: measures are computed there, equal those of a CPU, and little leaves it."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +26,21 @@ MEASURES = {
     "norms": partial(trisect.norms, texts=TEXTS, block="full"),
     "ablate": partial(trisect.ablate, texts=TEXTS, hold=True),
     "patch": partial(trisect.patch, given=[("w1 w2 w3", "w4 w5 w6")]),
+    "profile": lambda subject, out, quiet: trisect.profile(
+        subject, words_of(out), labels=("position",), words=100, folds=2, out=out, quiet=quiet
+    ),
 }
 SUMS = ("x", "f", "a", "af", "sums", "head_sums", "queries", "means", "tokens", "mixing")
+
+
+def words_of(out: Path) -> Path:
+    """A folder of text beside `out`, in lines of four lengths."""
+    folder = out.with_suffix(".text")
+    folder.mkdir()
+    lines = "\n".join(" ".join(f"w{(7 * i + 3 * j) % 40}" for j in range(4 + i % 4)) for i in range(20))
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text(lines)
+    return folder
 
 
 def both_of(name: str) -> tuple[Pretrained, Pretrained]:
@@ -57,7 +71,7 @@ def on_two(name: str) -> tuple[Pretrained, Pretrained]:
         return load(MODELS[name](), tinyhf.tokenizer()), load(divided(model, last, behind), tinyhf.tokenizer())
 
 
-@pytest.mark.parametrize(("model", "measures"), [("bert", ("norms",)), ("gpt2", ("ablate", "patch"))])
+@pytest.mark.parametrize(("model", "measures"), [("bert", ("norms", "profile")), ("gpt2", ("ablate", "patch"))])
 def test_a_model_on_two_devices_is_read_and_measured_as_on_one(model, measures, tmp_path):
     near, far = on_two(model)
     assert far.shape == near.shape

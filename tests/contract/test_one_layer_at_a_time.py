@@ -13,8 +13,9 @@ import trisect
 from trisect.core.errors import ModelError
 from trisect.core.machine import Machine
 from trisect.core.subject import Texts
-from trisect.core.trace import Address, Trace
+from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.patch import run
+from trisect.experiments.profile import run as profile
 from trisect.experiments.similarity.run import _read as read_scores
 from trisect.hf.load import load
 from trisect.lab.experiment import Bench
@@ -83,13 +84,31 @@ def test_norms_and_scores_hold_no_whole_reading(unread, tmp_path):
     assert [str(address) for address in read] == ["layer 1", "layer 2"]
 
 
-def test_a_profile_holds_no_whole_reading(unread, tmp_path):
+def test_a_profile_holds_no_whole_reading_and_no_weights(unread, monkeypatch, tmp_path):
+    """A copy of every layer's weights would be a fifth of a large model's."""
+    copies: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    copied, score = Projections.copied, profile.score_layer
+
+    def copy(own: Projections, device: torch.device) -> Projections:
+        made = copied(own, device)
+        assert made.w_v is not None
+        copies.append(weakref.ref(made.w_v))
+        return made
+
+    def scored(*given: Any) -> Any:
+        alive.append(sum(ref() is not None for ref in copies))
+        return score(*given)
+
+    monkeypatch.setattr(Projections, "copied", copy)
+    monkeypatch.setattr(profile, "score_layer", scored)
     (tmp_path / "texts").mkdir()
     for split in ("train", "valid", "test"):
         lines = (f"w{i} w{i + 1} , w{(3 * i) % 40} w{(7 * i) % 40} ." for i in range(38))
         (tmp_path / "texts" / f"{split}.txt").write_text("\n".join(lines))
     result = trisect.profile(unread, tmp_path / "texts", labels=("word",), words=150, out=tmp_path / "out", quiet=True)
     assert result.tables["measures"].height > 0
+    assert alive == [0, 0]
 
 
 def test_weights_are_copied_when_a_layer_is_asked_for_and_held_no_longer():

@@ -199,7 +199,7 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
         if c in layer.own:
             kept = torch.from_numpy(layer.own[c].finish().astype(np.float32)) * layer.own[c].scale + layer.own[c].shift
         else:
-            made = weights_of(layer.projections, c)
+            made = weights_of(layer.weights(), c)
             assert made is not None
             w, b = made
             kept = (torch.einsum("nd,pde->npe", rows["x"], w) + b).flatten(1)

@@ -18,7 +18,7 @@ from trisect.hf.opened import eagerly, evaluating
 from trisect.hf.room import room
 
 LOOSE = 4  # sums over more positions round more
-AT_ONCE = 1 << 22  # numbers of an answer that are compared at once
+AT_ONCE = 1 << 20  # numbers of an answer that are compared at once
 TINY = torch.finfo(torch.float32).tiny
 MASKS = ("attention_mask", "decoder_attention_mask")  # which say what is padding; others say something else
 

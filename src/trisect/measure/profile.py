@@ -241,7 +241,7 @@ def _discriminant(
     size = within.diagonal(dim1=1, dim2=2)
     size = size.clamp_min(TINY * gram.diagonal(dim1=1, dim2=2).amax(1, keepdim=True) / total.clamp_min(1) + 1e-300)
     scale = size.rsqrt()
-    shaped = within * scale[:, :, None] * scale[:, None, :]
+    shaped = within.mul_(scale[:, :, None]).mul_(scale[:, None, :])
     shaped.diagonal(dim1=1, dim2=2).add_(RIDGE)
     means = (sums + mean) / (counts + 1)[:, None]
     centred = (means - mean) * scale[:, None, :]

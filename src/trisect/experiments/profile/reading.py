@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -60,10 +61,10 @@ class StoredWords:
 class LayerWords:
     """One layer: what it takes in, and of q, k and v those that are no plain maps of it, as attention used them.
 
-    `heads` are how many each component has, and how wide they are.
+    `weights` gives the layer's weights, which nobody holds meanwhile; `heads` are how many heads each component has, and how wide.
     """
 
-    projections: Projections
+    weights: Callable[[], Projections]
     heads: Mapping[str, tuple[int, int]]
     taken: StoredWords
     own: Mapping[str, StoredWords]
@@ -126,7 +127,7 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
     """A component's maps of what is stored for it: its weights, or what takes each head out of all heads side by side."""
     if component not in layer.own:
-        found = weights_of(layer.projections, component)
+        found = weights_of(layer.weights(), component)
         assert found is not None, "a component that is no plain map is stored itself"
         return found[0]
     heads, into = layer.heads[component]
@@ -135,8 +136,9 @@ def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
 
 @dataclass
 class _Collector:
-    """Layers as they are met in the first batch, and rows of every batch."""
+    """Layers as they are met in the first batch, and rows of every batch; `weights` gives each layer's."""
 
+    weights: Mapping[Address, Callable[[], Projections]]
     layers: dict[Address, LayerWords] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
@@ -164,8 +166,8 @@ class _Collector:
         plain = {c: is_plain(trace, c, x) for c in COMPONENTS}
         own = {c: StoredWords.like(used(trace, c)[rows, columns].flatten(1).cpu()) for c in COMPONENTS if not plain[c]}
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
-        held = trace.projections.copied(torch.device("cpu"))
-        self.layers[trace.address] = LayerWords(held, heads, StoredWords.like(x[rows, columns].cpu()), own)
+        taken = StoredWords.like(x[rows, columns].cpu())
+        self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
 
     def notes(self) -> Iterator[str]:
         for why, where in self.left.items():
@@ -202,7 +204,9 @@ def read_words(
     A word is read at its first piece, in causal models at its last, which alone has seen all of it. Raises CorpusError where
     too few words are read, ModelError where no layer can be.
     """
-    marker, collector = WordTexts(subject), _Collector()
+    given = subject.projections()
+    weights = {p.address: partial(given.__getitem__, i) for i, p in enumerate(given)}
+    marker, collector = WordTexts(subject), _Collector(weights)
     names: dict[str, list[str | None]] = {name: [] for name in label.labels}
     numbers: list[int] = []
     articles: list[int | None] = []
