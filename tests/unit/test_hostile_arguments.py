@@ -87,6 +87,12 @@ def test_a_model_without_numbers_and_a_tokenizer_that_is_a_name():
     with pytest.raises(ModelError) as caught:
         load(Fooling().to("meta"), inputs=fooling.ids())
     says(caught, "Weights of Fooling are not there.", "lies on the device 'meta'")
+    offloaded: Any = Fooling()
+    offloaded.layers[1].attn.to("meta")._hf_hook = "as accelerate leaves it"
+    with pytest.raises(ModelError) as caught:
+        load(offloaded, inputs=fooling.ids())
+    known = "layers.1.attn.q_proj.weight is brought by accelerate while its module runs"
+    says(caught, "Weights of Fooling are not there.", known)
     with pytest.raises(ModelError) as caught:
         load(Fooling(), tokenizer="gpt2", inputs=fooling.ids())
     says(caught, "'gpt2' was given as a tokenizer.", "an object of transformers")

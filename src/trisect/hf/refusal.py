@@ -87,10 +87,12 @@ def total(tensor: Tensor) -> float:
 
 def check_finite(name: str, model: nn.Module) -> None:
     """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
-    elsewhere = any(getattr(m, "_hf_hook", None) is not None for m in model.modules())  # accelerate brings them
-    if not elsewhere and (empty := next((key for key, p in model.named_parameters() if _is_empty(p)), None)):
+    if empty := next((key for key, p in model.named_parameters() if _is_empty(p)), None):
         known = f"{empty} lies on the device 'meta': it has a shape and no numbers."
         todo = "Load its weights onto a device first."
+        if any(getattr(m, "_hf_hook", None) is not None for m in model.modules()):
+            known = f"{empty} is brought by accelerate while its module runs; what projections are made of has to be there all the time."
+            todo = "Load it without offloading, on devices that hold all of it."
         raise ModelError(f"Weights of {name} are not there.", known, todo)
     wrong = [
         (key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta and not _finite(p)
