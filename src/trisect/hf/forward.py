@@ -13,7 +13,8 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import ModelInputs
 from trisect.hf.arguments import ModelOutput
 from trisect.hf.batches import takes_any
-from trisect.hf.calls import Call, Calls, Edits, outline, sparing
+from trisect.hf.calls import NOTHING, Call, Calls, Edits, outline, sparing
+from trisect.hf.laws import checking
 from trisect.hf.opened import evaluating
 from trisect.hf.proof import Proof
 from trisect.hf.refusal import check_ids
@@ -70,6 +71,27 @@ def run_forward(
         made = proved.model(**own)
     _same_calls(proved.name, [call.module for call in calls], proved.modules)
     return list(calls), made
+
+
+def run_unedited(
+    proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
+) -> tuple[Sequence[Call], ModelOutput]:
+    """One forward pass without edits, which is looked at as a read is; raises ModelError where a law does not hold in it.
+
+    Edits of calls that do not make what the model goes on with would change nothing, without a word.
+    """
+    found, addresses = proved.proof.found, proved.proof.addresses
+
+    def meet(call: Call) -> Call:
+        own = found[call.order] if call.order < len(found) else None
+        if own is not None and own.module == call.module and own.valid:
+            checker.call(call)
+        return outline(call)
+
+    with torch.no_grad(), checking(proved.model, proved.name, proved.proof.call_laws(), addresses, inputs) as checker:
+        calls, made = run_forward(proved, inputs, NOTHING, meet, prefix)
+    confirm(proved, inputs, calls, made)
+    return calls, made
 
 
 def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput) -> None:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
+from trisect.core.subject import ModelInputs
 from trisect.hf.affine import ends_of, following_parameters
 from trisect.hf.calls import Call
 from trisect.hf.deviations import Deviations, Places
@@ -305,11 +307,10 @@ def checking(
     name: str,
     laws: Sequence[CallLaws | None],
     addresses: Sequence[object],
-    past: int = 0,
-    masks: Sequence[Tensor] = (),
+    inputs: ModelInputs,
 ) -> Iterator[Checker]:
-    """Look at the laws in one forward pass inside; raises ModelError at its end where one does not hold."""
-    checker = Checker(laws, past, masks)
+    """Look at the laws in one forward pass over those inputs inside; raises ModelError at its end where one does not hold."""
+    checker = Checker(laws, _past(inputs), _masks(inputs))
     modules = dict(model.named_modules())
     names = {key[0] for key in checker.wanted}
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
@@ -327,6 +328,17 @@ def checking(
             )
         yield checker
     checker.judge(name, addresses)
+
+
+def _masks(inputs: ModelInputs) -> tuple[Tensor, ...]:
+    """Which positions are real, of every mask [B T] among the inputs."""
+    given = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
+    return tuple(t.bool() for t in given if t.dim() == 2)
+
+
+def _past(inputs: ModelInputs) -> int:
+    """How many positions a cache among the inputs holds."""
+    return max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
 
 
 @torch.no_grad()

@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
@@ -177,7 +176,7 @@ class Pretrained:
         with (
             torch.no_grad(),
             watch(self.model, self.name, self.proof.around()) as blocks,
-            checking(self.model, self.name, laws, self.addresses, _past(inputs), _masks(inputs)) as checker,
+            checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
             calls, made = self._run(inputs, edits_at(self.addresses, write), meet)
         if not write:  # without the hooks
@@ -364,14 +363,3 @@ def folder_name(folder: Path) -> str:
     """A folder's name, with its parent's where the name alone says nothing."""
     place = folder.resolve()
     return f"{place.parent.name}/{place.name}" if place.name in PLAIN_NAMES else place.name
-
-
-def _masks(inputs: Inputs) -> tuple[Tensor, ...]:
-    """Which positions are real, of every mask [B T] among the inputs."""
-    given = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
-    return tuple(t.bool() for t in given if t.dim() == 2)
-
-
-def _past(inputs: Inputs) -> int:
-    """How many positions a cache among the inputs holds."""
-    return max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)

@@ -205,21 +205,13 @@ class Follower(TorchFunctionMode):
         self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
     ) -> None:
         pattern = patterns[0]
-        score = pattern.score
+        score, roles = pattern.score, product.mixing(side)
         shared = _shared(score.frames, at.frames)
-        roles = product.mixing(side)
-        if not product.batched:
-            self.unread.append(UnreadAttention(shared[-1].name, REMIXED, score.product.width))
+        if (why := why_unread(pattern, product, side, at.rows)) or roles is None:
+            self.unread.append(UnreadAttention(shared[-1].name, why, score.product.width))
             return
         q, k = score.product.query(at.rows), score.product.key(at.rows)
-        whole = roles is not None and all(part.fits(at.rows) for part in roles[:2])
-        if roles is None or not whole or roles[0].take(at.rows).shape[2:] != (q.shape[2], k.shape[2]):
-            self.unread.append(UnreadAttention(shared[-1].name, IN_PIECES, score.product.width))
-            return
         weights, values, result = roles
-        if weights.take(at.rows).shape[1] % values.take(at.rows).shape[1]:
-            self.unread.append(UnreadAttention(shared[-1].name, ONE_PATTERN, score.product.width))
-            return
         if at.planning:
             at.plan(score, shared, values)
         parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
@@ -243,10 +235,23 @@ def holding(
     """The product with held weights in place of the softmax's, those weights, and what they stand for."""
     for side, own in enumerate(tags):
         roles = product.mixing(side) if own and held is not None else None
-        if roles is not None and held is not None:
+        if roles is not None and held is not None and not why_unread(own[0], product, side, rows):
             given = roles[0].give(held_as(held, roles[0].tensor, tuple(roles[0].take(rows).shape)))
             return product.replaced(side, given), given, own[0]
     return product, None, None
+
+
+def why_unread(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> str:
+    """Why a product of weights (the operand at `side`) is no call that is read; empty where it is one."""
+    score, roles = pattern.score.product, product.mixing(side)
+    if not product.batched:
+        return REMIXED
+    lengths = score.query(rows).shape[2], score.key(rows).shape[2]
+    whole = roles is not None and all(part.fits(rows) for part in roles[:2])
+    if roles is None or not whole or roles[0].take(rows).shape[2:] != lengths:
+        return IN_PIECES
+    weights, values, _ = roles
+    return ONE_PATTERN if weights.take(rows).shape[1] % values.take(rows).shape[1] else ""
 
 
 def _shared(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:

@@ -14,7 +14,7 @@ from trisect.core.memory import pass_memory
 from trisect.core.subject import Batch, Parts, RowScores, Writer
 from trisect.core.trace import Address
 from trisect.hf.calls import Edits, edits_at
-from trisect.hf.forward import ProvedModel, confirm, run_forward
+from trisect.hf.forward import ProvedModel, run_forward, run_unedited
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor, output_at, row_scores
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
@@ -141,16 +141,13 @@ class SharedPasses:
     def _begun(self, batch: Batch, hold: HeldWeights | None) -> Any:
         """An unedited pass."""
         self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
-        edits = edits_at(self.proved.proof.addresses, None, hold)
-        if not self.restarts.works or self.proved.proof.hook is not record_interface:
-            calls, made = run_forward(self.proved, batch.inputs, edits)
-            if not hold:
-                confirm(self.proved, batch.inputs, calls, made)
-            return made
-        prefix = Prefix(self.proved.model, self.proved.modules)
-        calls, made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)
-        if not hold:
-            confirm(self.proved, batch.inputs, calls, made)
+        shares = self.restarts.works and self.proved.proof.hook is record_interface
+        prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
+        if hold:
+            edits = edits_at(self.proved.proof.addresses, None, hold)
+            made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
+        else:
+            made = run_unedited(self.proved, batch.inputs, prefix)[1]
         self._prefix = prefix
         return made
 

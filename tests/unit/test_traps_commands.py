@@ -1,0 +1,87 @@
+"""Models made to fool the verification, through the commands that edit: what is edited or held is what the model goes on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import fooling, tinyhf
+from tests.contract.test_traps_reading import data_mul_o, said
+from tests.fooling import WIDTH, Fooling
+from tests.unit.test_traps_hidden import OnePattern, Split
+from torch import nn
+
+import trisect
+from trisect.core.errors import ModelError
+from trisect.hf.load import load
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+TEXTS = [" ".join(f"w{(7 * i + 3 * j) % 38}" for j in range(20)) for i in range(4)]
+
+
+def loaded(model: Any) -> Any:
+    """A model with as many words as the tokenizer, verified on short texts."""
+    model.words, model.head = nn.Embedding(64, WIDTH), nn.Linear(WIDTH, 64)
+    return load(model.eval(), tinyhf.tokenizer(), inputs=fooling.ids())
+
+
+def bank(folder: Path) -> Path:
+    """A treebank of those texts, a word's class being its number's parity."""
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        rows = (
+            "\n".join(f"{n}\t{w}\t_\t{'AB'[int(w[1:]) % 2]}" + "\t_" * 6 for n, w in numbered(text)) for text in TEXTS
+        )
+        (folder / f"{split}.conllu").write_text("\n\n".join(rows) + "\n\n")
+    return folder
+
+
+def numbered(text: str) -> list[tuple[int, str]]:
+    return list(enumerate(text.split(), 1))
+
+
+def run(command: str, subject: Any, folder: Path) -> Any:
+    if command == "patch":
+        return trisect.patch(subject, given=[(TEXTS[0], TEXTS[1])], out=folder / "patch", quiet=True)
+    if command == "erase":
+        return trisect.erase(subject, bank(folder / "bank"), draws=2, tokens=60, out=folder / "erase", quiet=True)
+    return trisect.ablate(subject, TEXTS, how="zero", out=folder / "ablate", quiet=True)
+
+
+def without_attention_when_long(attention, mixed, x, ids):
+    """Beyond 16 tokens what attention makes goes nowhere, so that edits of it change nothing."""
+    return attention.o_proj(mixed if x.shape[1] <= 16 else torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("command", ["ablate", "patch", "erase"])
+def test_edits_of_what_the_model_does_not_go_on_with_are_refused(command, tmp_path):
+    subject = loaded(Fooling(out=without_attention_when_long))
+    with pytest.raises(ModelError) as caught:
+        run(command, subject, tmp_path)
+    assert caught.value.given == said(subject.model)
+    assert "weights times v are not what enters layers.0.attn.o_proj" in caught.value.known
+
+
+def test_a_model_that_changed_since_loading_is_not_edited(tmp_path):
+    subject = loaded(Fooling())
+    run("ablate", subject, tmp_path)
+    data_mul_o(subject.model)
+    with pytest.raises(ModelError, match=r"what layers\.0\.attn\.o_proj makes is not x Wᵀ \+ b"):
+        run("ablate", subject, tmp_path / "again")
+
+
+def test_what_is_held_is_held_in_the_layers_that_are_read(tmp_path):
+    """Below it stands a layer that is not read; nothing is above it whose weights could be held, so that both are the same."""
+    model: Any = Fooling()
+    model.layers[0].attn, model.layers[1].attn = OnePattern(), Split()
+    subject = loaded(model)
+    assert [str(a) for a in subject.addresses] == ["layer 2"]
+    free, held = (
+        trisect.ablate(subject, TEXTS, hold=hold, out=tmp_path / str(hold), quiet=True).tables["measures"]
+        for hold in (False, True)
+    )
+    assert free["value"].to_list() == pytest.approx(held["value"].to_list())
+    assert all(free["value"].to_list())
