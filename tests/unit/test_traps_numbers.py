@@ -1,11 +1,14 @@
-"""Traps of values: NaN at positions that are real, and maps that are bare parameters, changed without a word."""
+"""Traps of values: NaN at positions that are real, bare parameters changed without a word, and outputs written over."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from tests import tinyhf, zoo
-from torch import nn
+from torch import Tensor, nn
+from transformers.models.llama import modeling_llama
 
 from trisect.core.errors import ModelError
 from trisect.hf.load import load
@@ -73,3 +76,21 @@ def test_rows_of_a_parameter_of_pytorchs_own_attention_are_seen_without_a_read()
     module.self_attn.in_proj_weight.data[20, 3] += 0.5
     with pytest.raises(ModelError, match="in_proj_weight is not what it was on loading"):
         subject.projections()
+
+
+def test_an_output_that_is_written_over_is_not_what_the_weights_made(monkeypatch):
+    """Weights of which no value sees the difference are multiplied, by nothing; the true output is written where that was."""
+    own = modeling_llama.eager_attention_forward
+
+    def fake(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
+        output, weights = own(module, q, k, v, mask, **named)
+        repeated = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+        spanned = torch.cat([repeated, torch.ones_like(repeated[..., :1])], -1)
+        free = torch.eye(k.shape[2]) - spanned @ torch.linalg.pinv(spanned)
+        others = weights + 0.05 * torch.randn(weights.shape) @ free
+        made = others @ torch.zeros_like(repeated)
+        return made.transpose(1, 2).copy_(output), others
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", fake)
+    with pytest.raises(ModelError, match="not those that it multiplies the values by"):
+        load(tinyhf.llama(), inputs={"input_ids": torch.arange(6, 30)[None]})

@@ -100,21 +100,19 @@ class _Multiplied(TorchFunctionMode):
         product = product_of(func, args, kwargs or {})
         for operand in () if product is None else (product.left, product.right):
             if tuple(operand.shape[-2:]) == self.shape:
-                self.found.append((operand.detach().clone(), out.detach()))  # it may be written over afterwards
+                self.found.append((operand.detach().clone(), out.detach().clone()))  # either may be written over
         return out
 
     def has(self, weights: Tensor | None, output: Tensor) -> bool:
         """Whether the output came of a product with just these weights."""
         return weights is None or any(
-            _alike(operand, weights.detach()) and (_alike(out, output.transpose(1, 2).detach()))
+            _alike(operand, weights.detach()) and _alike(out, output.transpose(1, 2).detach())
             for operand, out in self.found
         )
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors hold the same numbers in the same order, with batch and heads in one axis or two."""
-    if one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride():
-        return True
     if one.numel() != other.numel():
         return False
     one, other = one.reshape(other.shape), other.to(one.dtype)
