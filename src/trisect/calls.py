@@ -13,11 +13,13 @@ from trisect.core.fields import build
 from trisect.core.machine import Machine
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.core.trace import Reading
+from trisect.lab.begun import Begun, look, planned_by
 from trisect.lab.experiment import Result
 from trisect.lab.folder import is_study
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.live import screen
 from trisect.lab.subject import load as load_subject
+from trisect.lab.whole_run import check_run, has_run
 from trisect.text.annotation_folder import check_begun, has_begun
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from trisect.experiments.explore.widget import Framed
     from trisect.hf.load import Pretrained
     from trisect.hf.proof import Proof
-    from trisect.lab.begun import Begun
     from trisect.lm.reading import OwnModel
     from trisect.measure.intervention import Intervention
     from trisect.report.notebook import Chart
@@ -214,7 +215,6 @@ def check(out: str | Path) -> list[StudyError]:
     """
     from trisect.experiments.study.check import check_study
     from trisect.lab.units.kept import begun_units, check_units
-    from trisect.lab.whole_run import check_run, has_run
 
     check_named("a folder of results", out)
     folder = Path(out)
@@ -257,7 +257,6 @@ def begun_words(out: str | Path) -> str:
 def is_results(out: str | Path) -> bool:
     """Whether a folder is of results, finished or begun, and not a model's."""
     from trisect.experiments import EXPERIMENTS
-    from trisect.lab.begun import planned_by
 
     return planned_by(EXPERIMENTS, Path(out)) is not None or has_begun(Path(out)) or _has_results(Path(out))
 
@@ -265,7 +264,6 @@ def is_results(out: str | Path) -> bool:
 def _begun(folder: Path) -> Begun | None:
     """What is done in the folder of a command that has a plan there, or labels a corpus; null where there is neither."""
     from trisect.experiments import EXPERIMENTS
-    from trisect.lab.begun import look, planned_by
 
     if planner := planned_by(EXPERIMENTS, folder):
         return look(planner, folder)
@@ -274,7 +272,6 @@ def _begun(folder: Path) -> Begun | None:
 
 def _has_results(folder: Path) -> bool:
     from trisect.lab.units.kept import begun_units
-    from trisect.lab.whole_run import has_run
 
     return is_study(folder) or has_run(folder) or is_corpus(folder) or bool(begun_units(folder))
 
