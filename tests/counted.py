@@ -24,6 +24,13 @@ REASONS = {
 }
 
 
+LAST = {
+    "wrong": "wrong without a word",
+    "ended in an error": "built, and ended in an error of the reader or of its process",
+    "too slow": "too slow",
+}
+
+
 class Row(NamedTuple):
     """A type, what became of it, and why."""
 
@@ -46,7 +53,7 @@ def share(rows: Iterable[Row]) -> tuple[int, int]:
     rows = list(rows)
     read = sum(r.outcome == "read" for r in rows)
     refused = sum(r.outcome == "refused" and r.why != REASONS["refused"]["makes no softmax"] for r in rows)
-    return read, read + refused + sum(r.outcome == "wrong" for r in rows)
+    return read, read + refused + sum(r.outcome in ("wrong", "ended in an error") for r in rows)
 
 
 def table(rows: Iterable[Row]) -> list[str]:
@@ -57,5 +64,4 @@ def table(rows: Iterable[Row]) -> list[str]:
     lines.append(f"| read as they compute | {counts['read', '']} |")
     for how in ("refused", "not built"):
         lines += [f"| {how}: {why} | {counts[how, why]} |" for why in REASONS[how].values() if counts[how, why]]
-    lines += [f"| wrong without a word | {counts['wrong', '']} |", f"| too slow | {counts['too slow', '']} |"]
-    return lines
+    return lines + [f"| {said} | {counts[how, '']} |" for how, said in LAST.items()]

@@ -97,13 +97,16 @@ def wrong(model: Any, inputs: dict[str, Tensor], proof: Proof) -> str:
 
 
 def outcome(kind: str, tries: int) -> tuple[str, str]:
-    """Read, refused, wrong or not built, and what is said of it; `tries` is how many ways of making it small are tried."""
+    """Read, refused, wrong, ended in an error or not built, and what is said of it, in so many ways of making it small."""
     try:
         with warnings.catch_warnings(action="ignore"):
             model, inputs = shrunk.build_and_run(kind, tries)
     except Exception as error:  # whatever a configuration that nobody uses runs into
         return "not built", " | ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
-    return judged(kind, model, inputs)
+    try:
+        return judged(kind, model, inputs)
+    except Exception as error:  # of the reader: nothing else runs here
+        return "ended in an error", f"{type(error).__name__}: {error}"
 
 
 def judged(kind: str, model: Any, inputs: dict[str, Tensor]) -> tuple[str, str]:

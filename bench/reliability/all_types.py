@@ -14,6 +14,7 @@ import csv
 import json
 import os
 import resource
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,9 +49,9 @@ def tried(kind: str, place: Path, seconds: int) -> dict[str, object]:
     if path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))
     else:
-        slow = used >= seconds - 1
+        slow = status in (-signal.SIGXCPU, -signal.SIGKILL) or used >= seconds
         last = (place / "said.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        found = {"how": "too slow" if slow else "not built", "said": f"ended with {status} {' '.join(last)}"}
+        found = {"how": "too slow" if slow else "ended in an error", "said": f"ended with {status} {' '.join(last)}"}
     return {"type": kind, **found, "cpu_seconds": used}
 
 

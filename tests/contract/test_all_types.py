@@ -68,4 +68,4 @@ def test_the_table_of_the_docs_is_that_of_the_run_over_all_types():
         "\u202f", ""
     )
     assert read >= 0.95 * attending
-    assert not any(row.outcome == "wrong" for row in found)
+    assert not {row.type for row in found if row.outcome in ("wrong", "ended in an error")}

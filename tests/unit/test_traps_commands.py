@@ -44,6 +44,8 @@ def numbered(text: str) -> list[tuple[int, str]]:
 
 
 def run(command: str, subject: Any, folder: Path) -> Any:
+    if command == "intervene":
+        return trisect.intervene(subject, TEXTS[0], {"v@1": "zero"})
     if command == "patch":
         return trisect.patch(subject, given=[(TEXTS[0], TEXTS[1])], out=folder / "patch", quiet=True)
     if command == "erase":
@@ -56,7 +58,7 @@ def without_attention_when_long(attention, mixed, x, ids):
     return attention.o_proj(mixed if x.shape[1] <= 16 else torch.zeros_like(x))
 
 
-@pytest.mark.parametrize("command", ["ablate", "patch", "erase"])
+@pytest.mark.parametrize("command", ["ablate", "patch", "erase", "intervene"])
 def test_edits_of_what_the_model_does_not_go_on_with_are_refused(command, tmp_path):
     subject = loaded(Fooling(out=without_attention_when_long))
     with pytest.raises(ModelError) as caught:
@@ -71,6 +73,15 @@ def test_a_model_that_changed_since_loading_is_not_edited(tmp_path):
     data_mul_o(subject.model)
     with pytest.raises(ModelError, match=r"what layers\.0\.attn\.o_proj makes is not x Wᵀ \+ b"):
         run("ablate", subject, tmp_path / "again")
+
+
+@pytest.mark.parametrize("command", ["ablate", "patch", "intervene"])
+def test_a_changed_weight_that_no_law_sees_is_found_as_well(command, tmp_path):
+    subject = loaded(Fooling())
+    with torch.no_grad():
+        subject.model.words.weight.mul_(3)
+    with pytest.raises(ModelError, match="have changed since it was loaded"):
+        run(command, subject, tmp_path)
 
 
 def test_what_is_held_is_held_in_the_layers_that_are_read(tmp_path):

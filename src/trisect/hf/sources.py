@@ -1,7 +1,8 @@
 """Whose positions an attention call's keys are: those of its queries, another sequence's, or both joined.
 
 Decided by gradients: what floats enter the module around a call are cut from their graph there, and it is asked which
-of them the queries depend on, and which of them the values. Names and lengths are not asked.
+of them the queries depend on, and which of them the values. Names are not asked; of lengths, and of whether later
+positions are seen, only where that does not say which.
 """
 
 from __future__ import annotations
