@@ -3,9 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 # whole runs and pages wait for processes of their own and for the browser
-WAITING ?= 4
+WAITING ?= 3
 # the tests start hundreds of processes: compiled once, not in each
 export PYTHONDONTWRITEBYTECODE =
+# and several of them compute at once: with two threads each they would wait for one another
+test quick: export OMP_NUM_THREADS = 1
 
 .PHONY: study test test-ray check types quick docs dist bench notebook fix floors mutants clean
 
