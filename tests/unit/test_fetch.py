@@ -156,3 +156,50 @@ def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch
         assert [rooms._reachable("nobody/nothing", None) for _ in range(3)] == [False] * 3
     assert asked == [rooms.ANSWER]
     assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]
+    error = refused("nobody/nothing-of-this-name")
+    assert error.known.startswith(f"{HfApi().endpoint} gave no answer in the last 60 seconds, and was not asked again.")
+    assert len(asked) == 1
+
+
+def timed_out():
+    import huggingface_hub.utils._http as own  # whichever of httpx and httpx2 it is built on
+
+    return next(kind for kind in own._DEFAULT_RETRY_ON_EXCEPTIONS if kind.__name__ == "TimeoutException")("slow")
+
+
+def too_many():
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return HfHubHTTPError("429 Too Many Requests", response=httpx.Response(429))
+
+
+@pytest.mark.parametrize(("raised", "times"), [(timed_out, 1), (too_many, 2), (lambda: ValueError("no JSON"), 2)])
+def test_an_answer_of_no_use_is_of_its_own_model_and_silence_of_the_hub(monkeypatch, raised, times):
+    from huggingface_hub import HfApi
+
+    asked, said = [], []
+
+    def model_info(self, name, **named):
+        asked.append(name)
+        raise raised()
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    with shown_by(said.append):
+        assert not rooms._reachable("nobody/nothing", None)
+        assert not rooms._reachable("nobody/other", None)
+    assert asked == ["nobody/nothing", "nobody/other"][:times]
+    assert sum("No answer" in words for words in said) == (times == 1)
+
+
+def test_offline_no_hub_is_asked_and_none_is_said_to_be(monkeypatch):
+    from huggingface_hub import constants
+
+    said = []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    with shown_by(said.append):
+        assert not rooms._reachable("nobody/nothing", None)
+    assert said == []
+    assert rooms._NO_ANSWER == {}

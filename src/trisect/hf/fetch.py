@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from trisect.core.errors import ModelError, check_named, unknown
 from trisect.core.steps import began
 from trisect.core.typecheck import shortened
 from trisect.hf.given_files import INDEX, check_files, check_sizes
-from trisect.hf.refusal import check_finite, not_loaded, saying
+from trisect.hf.refusal import check_finite, not_loaded, said_of, saying
 from trisect.hf.room import LOADING, room
 from trisect.hf.tokenizer import Tokenizer
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
-ANSWER, AGAIN = 5.0, 60.0  # seconds that a hub has to answer, and that one that did not is left alone
+ANSWER, AGAIN = 10.0, 60.0  # seconds that a hub has to answer, and that one that did not is left alone
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -52,7 +52,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
     name, known, config, (kind, objective) = str(where), found.known, found.config, _head(found.config)
     method = getattr(config, "quantization_config", None)
     began(f"Loading {name} …")
-    with room(name, LOADING), saying(not_loaded(name, _method(method))), quiet():
+    with room(name, LOADING), saying(_refusal(name, _method(method))), quiet():
         model, info = kind.from_pretrained(
             name,
             config=config,
@@ -78,7 +78,7 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     import transformers
 
     known = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
-    with room(name, LOADING), saying(not_loaded(name)), quiet():
+    with room(name, LOADING), saying(_refusal(name)), quiet():
         config = transformers.AutoConfig.from_pretrained(name, **known)
     return str(getattr(config, "_commit_hash", None) or "")
 
@@ -117,7 +117,7 @@ def _look_for(where: str | Path, options: Options) -> _Configured:
         )
     else:
         _look(Path(where), options)
-    with saying(not_loaded(name)):
+    with saying(_refusal(name)):
         config = transformers.AutoConfig.from_pretrained(name, **known)
     if not local:
         check_sizes(name, config.to_dict(), None)
@@ -148,17 +148,20 @@ _NO_ANSWER: dict[str, float] = {}  # when a hub, by its address, last gave no an
 def _reachable(name: str, revision: str | None) -> bool:
     """Whether a hub answers for this model, asked once within `ANSWER` seconds; raises ModelError where it says that there is none.
 
-    A hub that gave no answer is not asked again for `AGAIN` seconds: a command looks for its model several times.
+    A hub that gave no answer is not asked again for `AGAIN` seconds: a command looks for its model several times. An
+    answer that is of no use (too many requests, an error of the hub's own) is of this model alone.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, is_offline_mode
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.utils import validate_repo_id
 
     todo = "Give a folder with config.json and model.safetensors, or a name such as OWNER/MODEL."
     hub = HfApi()
-    if time.monotonic() - _NO_ANSWER.get(hub.endpoint, -AGAIN) < AGAIN:
-        return False
-    began(f"Asking {hub.endpoint} for {name} …")
     try:
+        validate_repo_id(name)
+        if is_offline_mode() or _is_silent(hub.endpoint):
+            return False
+        began(f"Asking {hub.endpoint} for {name} …")
         hub.model_info(name, revision=revision, timeout=ANSWER)
     except HFValidationError:
         raise ModelError(
@@ -173,11 +176,39 @@ def _reachable(name: str, revision: str | None) -> bool:
     except RepositoryNotFoundError:
         known = "There is no folder of that name, and the hub has no such model."
         raise ModelError(f"{name!r} is no model.", known, todo) from None
-    except Exception:  # no network, a proxy, a hub that is down: what is in the cache may still do
-        _NO_ANSWER[hub.endpoint] = time.monotonic()
-        began(f"No answer from {hub.endpoint}: looking for {name} among earlier downloads …")
+    except Exception as error:  # no network, a proxy, a hub that is down: what is in the cache may still do
+        said = f"{hub.endpoint} answered with {said_of(error, 60)}"
+        if _no_answer(error):
+            _NO_ANSWER[hub.endpoint] = time.monotonic()
+            said = f"No answer from {hub.endpoint}"
+        began(f"{said}: looking for {name} among earlier downloads …")
         return False
     return True
+
+
+def _no_answer(error: Exception) -> bool:
+    """Whether it says that a connection failed or that time ran out; the hub's library changed its own from httpx to httpx2."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or "TransportError" in kinds
+
+
+def _is_silent(endpoint: str) -> bool:
+    return time.monotonic() - _NO_ANSWER.get(endpoint, -AGAIN) < AGAIN
+
+
+def _refusal(name: str, method: object = None) -> Callable[[Exception], ModelError]:
+    """As `not_loaded`; of a hub's model it also says where the hub is silent, and was not asked again."""
+
+    def refusal(error: Exception) -> ModelError:
+        from huggingface_hub import HfApi, is_offline_mode
+
+        refused, endpoint = not_loaded(name, method)(error), HfApi().endpoint
+        if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
+            return refused
+        known = f"{endpoint} gave no answer in the last {AGAIN:.0f} seconds, and was not asked again. {refused.known}"
+        return ModelError(refused.given, known, refused.todo)
+
+    return refusal
 
 
 def _look(folder: Path, options: Options) -> None:
