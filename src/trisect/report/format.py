@@ -64,17 +64,18 @@ def several(n: int, one: str, many: str | None = None) -> str:
     return f"{count(n)} {one if n == 1 else many or one + 's'}"
 
 
-def called(name: str) -> str:
+def called(name: str, command: str = "") -> str:
     """A model by a name for people: of one that a study, recall or translate trained what it is and its seed, as in `baseline, seed 1`.
 
     Several of one kind, as in `seed-1, seed-2`, are one name: `models of seeds 1 and 2`. A folder such as
-    `model` below one with a name is left out. Any other name stays.
+    `model` below one with a name is left out where the `command` of a record says MODEL, as it does of folders: a hub's
+    OWNER/model stands there as it is. Any other name stays.
     """
     if run := _RUN.fullmatch(name):
         return f"{run[1].replace('-', ' ')}, seed {run[2]}"
     own = [_OWN.fullmatch(one) for one in name.split(", ")]
     found = [one for one in own if one is not None]
-    if plain := _FOLDER.fullmatch(name):
+    if "MODEL" in command.split() and (plain := _FOLDER.fullmatch(name)):
         return plain[1]
     if len(found) < len(own) or len({one[1] for one in found}) > 1:
         return name

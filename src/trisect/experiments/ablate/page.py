@@ -73,13 +73,14 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     facts, changes = about.facts, _changes(tables["measures"])
     how = f"{HOW[facts.how]}, in one {facts.per} at a time"
     held = " Attention weights are held as they were without the edit." if facts.hold else ""
+    name = words.called(facts.subject, about.command)
     lede = (
-        f"What {words.called(facts.subject)} loses on {facts.corpus} when queries, keys or values are {how}.{held} "
+        f"What {name} loses on {facts.corpus} when queries, keys or values are {how}.{held} "
         f"This speaks of this one model on these texts."
     )
     parts = (_answer(findings(tables, about), changes, facts), _tables(changes, about))
     own = provenance(about, *read_facts(facts), ("Edit", _edit(facts)), timed=False)
-    return Sheet(f"What breaks in {words.called(facts.subject)}", "Ablation", lede, parts, own, REFERENCES)
+    return Sheet(f"What breaks in {name}", "Ablation", lede, parts, own, REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:

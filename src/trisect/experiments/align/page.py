@@ -50,7 +50,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         _agreement(rows, facts),
         Section("Notes", about.notes) if about.notes else None,
     )
-    lede = f"{words.called(facts.subject)} · {facts.corpus} · {words.several(facts.pairs, 'sentence pair')}"
+    lede = (
+        f"{words.called(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.pairs, 'sentence pair')}"
+    )
     sections = tuple(section for section in made if section is not None)
     title = "Which words does cross-attention link?"
     return Sheet(title, "trisect · word alignment", lede, sections, provenance(about, *_facts(facts)), REFERENCES)

@@ -101,8 +101,9 @@ class Cell(NamedTuple):
 def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet:
     """The page from the table sites."""
     sites, facts = tables["sites"], about.facts
+    name = words.called(facts.subject, about.command)
     lede = (
-        f"Query, key and value weights of {words.called(facts.subject)} are set back towards revision {facts.initial}, one site at "
+        f"Query, key and value weights of {name} are set back towards revision {facts.initial}, one site at "
         f"a time and all else final, and {_asked(facts)} on {facts.corpus} is measured. No model is trained for it. "
         "This speaks of this one model and of these texts."
     )
@@ -111,7 +112,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     sections = [_convex(sites, [f for f in found if f.measure != "midstage_area"], facts)]
     sections += [_midstage(sites, said, facts) for said in stages]
     sections.append(_numbers(sites, about))
-    title = f"How far back {words.called(facts.subject)} can go"
+    title = f"How far back {name} can go"
     own = provenance(about, *read_facts(facts, "final weights"), *_how(facts), timed=False)
     return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), own, REFERENCES)
 

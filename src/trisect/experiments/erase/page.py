@@ -85,15 +85,16 @@ class Erased(NamedTuple):
 def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     """The page from the table measures."""
     facts, found = about.facts, read_erased(tables["measures"])
+    name = words.called(facts.subject, about.command)
     lede = (
-        f"What {words.called(facts.subject)} loses on {facts.corpus} when {_columns(facts)} is erased from its queries, keys or "
+        f"What {name} loses on {facts.corpus} when {_columns(facts)} is erased from its queries, keys or "
         f"values, in one {facts.per} at a time, so that no linear map finds it there. This speaks of this one model on "
         "these texts."
     )
     sections = (_answer(findings(tables, about), found, facts), _numbers(found, about))
     erasure = f"LEACE, {_columns(facts)}, per {facts.per}, seed {facts.seed}"
     own = provenance(about, *read_facts(facts), ("Erasure", erasure), timed=False)
-    return Sheet(f"What {words.called(facts.subject)} needs", "Erasure", lede, sections, own, REFERENCES)
+    return Sheet(f"What {name} needs", "Erasure", lede, sections, own, REFERENCES)
 
 
 def read_erased(measures: pl.DataFrame) -> list[Erased]:

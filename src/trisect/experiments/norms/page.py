@@ -81,7 +81,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     drawn = [
         s for stack in stacks for s in _stack(rows.filter(pl.col("stack") == stack), stack, len(stacks) > 1, about)
     ]
-    lede = f"{words.called(about.facts.subject)} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
+    lede = f"{words.called(about.facts.subject, about.command)} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
     sections = (
         *drawn[:1],
         Section("What the claims say here", _scope(about), cards=tables["claims"]),

@@ -38,8 +38,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     facts, sites = about.facts, read_sites(tables["measures"])
     where_patched = "several layers at once" if facts.per == "site" else f"one {facts.per}"
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
+    name = words.called(facts.subject, about.command)
     lede = (
-        f"What {words.called(facts.subject)} answers when queries, keys or values of {where_patched} are another text's "
+        f"What {name} answers when queries, keys or values of {where_patched} are another text's "
         f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')} of texts. "
         f"This speaks of this one model on these texts."
     )
@@ -48,7 +49,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         _pair_section(tables, sites),
         _numbers(sites, about),
     )
-    return Sheet(f"Whose answer? {words.called(facts.subject)}", "Interchange", lede, parts, _facts(about), REFERENCES)
+    return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, _facts(about), REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tuple[Finding, ...]:

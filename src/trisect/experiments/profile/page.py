@@ -62,8 +62,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     """The page from the tables measures and claims."""
     facts = about.facts
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
+    name = words.called(facts.subject, about.command)
     lede = (
-        f"What the queries, keys and values of {words.called(facts.subject)} keep of each word of {facts.corpus}, "
+        f"What the queries, keys and values of {name} keep of each word of {facts.corpus}, "
         "and what they drop: how well a linear probe predicts a label from one head's numbers, minus how well it does from "
         "random maps of the same input "
         "to as many numbers. This speaks of this one model on these texts."
@@ -96,7 +97,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
         timed=False,
     )
-    return Sheet(f"What {words.called(facts.subject)} keeps and drops", "Profile", lede, sections, own, REFERENCES)
+    return Sheet(f"What {name} keeps and drops", "Profile", lede, sections, own, REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:

@@ -50,7 +50,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     """The page from the tables measures and claims."""
     numbers, facts = SimilarityNumbers.of(tables["measures"]), about.facts
     texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
-    lede = f"The query, key and value matrices of every head of {words.called(facts.subject)}{texts}. This speaks of this one model."
+    name = words.called(facts.subject, about.command)
+    lede = f"The query, key and value matrices of every head of {name}{texts}. This speaks of this one model."
     sections = [
         _alike(numbers),
         Section("What the claims come to", (_rule(facts),), cards=tables["claims"]),
@@ -63,9 +64,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     if about.notes:
         sections.append(Section("Notes", tuple(about.notes)))
     own = provenance(about, *_facts(facts), timed=False)
-    return Sheet(
-        f"Why three matrices? {words.called(facts.subject)}", "Similarity", lede, tuple(sections), own, REFERENCES
-    )
+    return Sheet(f"Why three matrices? {name}", "Similarity", lede, tuple(sections), own, REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
