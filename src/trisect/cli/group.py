@@ -36,9 +36,8 @@ class _Group(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
         """As click's, with standard streams that are there and arguments that are texts."""
         settle_streams()
-        atexit.register(
-            gc.freeze
-        )  # at the end nothing is searched for garbage: with torch that is a second after the last line
+        # At the end nothing is searched for garbage: with torch that is a second after the last line.
+        atexit.register(gc.freeze)
         try:
             return super().main(args, *rest, **named)
         except OSError as error:  # of what click itself prints or reads; a command's own are met where they arise
