@@ -8,11 +8,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from trisect import claims
+from trisect.core.files import read_json
 from trisect.core.finding import About
 from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study import page as study_page
-from trisect.experiments.study.rows import described
+from trisect.experiments.study.facts import study as said_of_study
+from trisect.experiments.study.rows import StudyRows, described
 from trisect.experiments.study.settings import STUDY, StudyFacts
 from trisect.lab.records import read_about
 from trisect.report.blocks import Picture
@@ -79,7 +81,8 @@ def test_its_claims_by_todays_rules_are_those_beside_them_and_in_the_text(read, 
         assert f"| {claim} | {first.get(claim, '–')} | {verdict} |" in text, claim
 
 
-def test_its_page_is_made_and_says_every_verdict(read, about):
+def test_its_page_is_made_and_says_every_verdict(read):
+    about = read_about(STUDY, HOME)
     later = {name: frame(name, ()) for name in ("claims_revised", "controls")}
     sheet = study_page.page({**read, **later}, about)
     page = html(sheet)
@@ -103,3 +106,12 @@ def test_every_committed_study_of_wikitext_has_a_record_of_its_experiment(place)
     assert about.facts.experiment == json.loads(place.read_text(encoding="utf-8"))
     (text,) = {name.rpartition(":")[2] for name in pl.read_parquet(place.parent / "tables" / "runs.parquet")["corpus"]}
     assert about.facts.corpus.get("fingerprint") == text
+    assert ("wall_seconds" in read_json(place.parent / "about.json", "")) == (about.facts.wall_seconds > 0)
+
+
+def test_a_page_is_made_of_a_committed_study_whose_seconds_nobody_noted():
+    place = HOME.parent / "wikitext2-all-layers"
+    about = read_about(STUDY, place)
+    made = {path.stem: read_table(path.parent, path.stem) for path in (place / "tables").glob("*.parquet")}
+    assert said_of_study(StudyRows.of(made, described(about)))["wall"] == "–"
+    assert "<h1" in html(study_page.page(made, about))

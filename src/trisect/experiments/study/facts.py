@@ -110,7 +110,7 @@ def study(rows: StudyRows) -> StudyWords:
         "many": len(rows.seeds) > 1,
         "changed": any(mark != claims_hash() for mark in hashes),
         "fingerprints": sorted({text.rpartition(":")[2] for text in texts}),
-        "wall": "–" if seconds is None else _duration(float(seconds)),
+        "wall": _duration(seconds) if seconds else "–",  # none where nobody noted them
         "products": _products(rows.about.get("precision", "float32")),
         "versions": _versions(rows),
         "settings": [(name, _settings(part)) for name in SECTIONS if (part := experiment.get(name))]

@@ -121,7 +121,7 @@ class StudyFacts:
     corpus: CorpusData
     device: str
     precision: str = "float32"
-    wall_seconds: float | None = 0.0
+    wall_seconds: float = 0.0
     experiment: DesignData | None = None
 
 
