@@ -142,6 +142,8 @@ def test_an_answer_is_given_again_without_an_edit_and_not_with_its_values_gone(f
     # taught, since an answer of random weights need not end, and then reads otherwise when it is written down
     taught = Practice(lambda number, draw: rows, Schedule(120, 4, 1e-2, 10, 120 * 4 * 32), 32, padding, 1)
     taught.run(answerer.subject.model, folder / "state")
+    save(answerer.subject.model, tokenizer, folder)
+    answerer = Answerer.open(folder)
     questions = list(QUESTIONS)
     assert [a.text for a in answerer.answer(questions)] == answers
     assert answerer.reproduces(questions, answers).all()
