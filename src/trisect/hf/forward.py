@@ -20,7 +20,6 @@ from trisect.hf.proof import Proof
 from trisect.hf.refusal import check_ids
 from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
 from trisect.hf.room import room
-from trisect.hf.state import State, check_state
 
 
 class OtherCallsError(ModelError):
@@ -28,14 +27,13 @@ class OtherCallsError(ModelError):
 
 
 class ProvedModel(NamedTuple):
-    """A model with its tokenizer, the names that its forward takes, its proof, and what its weights were then."""
+    """A model with its tokenizer, the names that its forward takes, and its proof."""
 
     name: str
     model: nn.Module
     tokenizer: Any
     accepts: frozenset[str]
     proof: Proof
-    state: State | None = None
 
     @property
     def modules(self) -> list[str]:
@@ -82,7 +80,6 @@ def run_unedited(
 
     Edits of calls that do not make what the model goes on with would change nothing, without a word.
     """
-    check_state(proved.name, proved.state, proved.model)
     found, addresses = proved.proof.found, proved.proof.addresses
 
     def meet(call: Call) -> Call:

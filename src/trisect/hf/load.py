@@ -20,7 +20,7 @@ from trisect.hf.batches import Desk
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits, edits_at, outline
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.forward import OtherCallsError, ProvedModel, confirm, run_forward, run_unedited
+from trisect.hf.forward import OtherCallsError, ProvedModel, confirm, run_forward
 from trisect.hf.images import ImageDesk, listed, read_images
 from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import output_at, row_scores
@@ -201,13 +201,11 @@ class Pretrained:
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
     ) -> ModelOutput:
-        """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`.
-
-        Raises ModelError where nothing is edited and the layers' laws do not hold in the pass.
-        """
-        if write or hold:
-            return self._run(inputs, edits_at(self.addresses, write, hold))[1]
-        return run_unedited(self._proved, inputs)[1]
+        """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
+        calls, made = self._run(inputs, edits_at(self.addresses, write, hold))
+        if not write and not hold:
+            confirm(self._proved, inputs, calls, made)
+        return made
 
     @property
     def mask(self) -> str | None:
@@ -235,7 +233,7 @@ class Pretrained:
 
     @property
     def _proved(self) -> ProvedModel:
-        return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof, self.state)
+        return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof)
 
     def _run(self, inputs: Inputs, edits: Edits, take: Callable[[Call], Call] = outline) -> tuple[Sequence[Call], Any]:
         """One forward pass; of each call no more is kept than what `take` leaves of it."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.site import Site
-from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, TextOrPair, Writer
+from trisect.core.subject import AnsweringSubject, Batch, Parts, SharingSubject, SiteTarget, TextOrPair, Writer
 from trisect.core.trace import Address, Reading, Side
 from trisect.measure.ablation import Means, put, zeros
 from trisect.measure.patching import put_at, record
@@ -122,7 +122,9 @@ class PreparedText:
 
     @functools.cached_property
     def before(self) -> Float[Tensor, "T V"]:
-        """The outputs without any switch."""
+        """The outputs without any switch, of a pass that is looked at as a read is where the subject can do so."""
+        if isinstance(self.subject, SharingSubject):
+            return _rows(self.subject.edited_passes().outputs(self.batch))
         return _rows(self.subject.outputs(self.batch))
 
     @property
