@@ -181,12 +181,13 @@ def test_what_cannot_be_switched_is_said(gpt, switches, second, place, kind, wor
 @pytest.fixture
 def changed(gpt, monkeypatch):
     """Has the model's outputs changed by a function, which is given whether they are those with switches."""
-    plain = type(gpt).outputs
 
     def by(change):
-        monkeypatch.setattr(
-            type(gpt), "outputs", lambda own, batch, write=None: change(plain(own, batch, write), write)
-        )
+        for kind in (type(gpt), type(gpt.edited_passes())):  # the pass with switches, and the unedited one before it
+            plain = kind.outputs
+            monkeypatch.setattr(
+                kind, "outputs", lambda own, batch, write=None, plain=plain: change(plain(own, batch, write), write)
+            )
         return gpt
 
     return by
