@@ -80,15 +80,14 @@ def run_unedited(
 
     Edits of calls that do not make what the model goes on with would change nothing, without a word.
     """
-    found, addresses = proved.proof.found, proved.proof.addresses
+    proof = proved.proof
 
     def meet(call: Call) -> Call:
-        own = found[call.order] if call.order < len(found) else None
-        if own is not None and own.module == call.module and own.valid:
+        if proof.read_at(call) is not None:
             checker.call(call)
         return outline(call)
 
-    with torch.no_grad(), checking(proved.model, proved.name, proved.proof.call_laws(), addresses, inputs) as checker:
+    with torch.no_grad(), checking(proved.model, proved.name, proof.call_laws(), proof.addresses, inputs) as checker:
         calls, made = run_forward(proved, inputs, NOTHING, meet, prefix)
     confirm(proved, inputs, calls, made)
     return calls, made

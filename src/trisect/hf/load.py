@@ -161,12 +161,11 @@ class Pretrained:
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
         check_state(self.name, self.state, self.model)
-        found, laws = self.proof.found, () if write else self.proof.call_laws()
+        laws = () if write else self.proof.call_laws()
         scaled = [law.scaled for law in self.proof.laws]
 
         def meet(call: Call) -> Call:
-            own = found[call.order] if call.order < len(found) else None
-            if own is not None and own.module == call.module and own.valid:
+            if (own := self.proof.read_at(call)) is not None:
                 checker.call(call)
                 call = call if scaled[call.order] else call._replace(scale=None)
                 block = blocks.pop(own.projections.address, None)

@@ -128,6 +128,11 @@ class Proof:
         """The norm and the residual around attention, for every layer where they were found."""
         return {f.projections.address: f.around for f in self.found if f.around is not None}
 
+    def read_at(self, call: Call) -> CallWeights | None:
+        """What was found of a call that is read, by its place and its module; null for one that is not."""
+        own = self.found[call.order] if call.order < len(self.found) else None
+        return own if own is not None and own.module == call.module and own.valid else None
+
     @property
     def several(self) -> tuple[str, ...]:
         """Which layers' scores are more than one product, so that q and k are not all that makes them."""
