@@ -275,6 +275,21 @@ def test_what_cannot_be_read_is_done_again(tmp_path, monkeypatch):
     assert add(tmp_path / "a")[0] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("often")
+def test_what_may_not_be_read_stays_and_is_said(tmp_path, monkeypatch):
+    """It may be whole: all would be done again, and written over it."""
+    add(tmp_path / "a", until=3)
+    with monkeypatch.context() as barred:
+        error = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        barred.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(error))
+        with pytest.raises(StudyError) as caught:
+            add(tmp_path / "a")
+    assert caught.value.given == f"{tmp_path / 'a' / KEPT / 'numbers.pt'} cannot be read or written."
+    assert caught.value.known == "The system says: Permission denied."
+    assert caught.value.todo.startswith("Change its permissions")
+    assert add(tmp_path / "a")[0] == [3, 4]
+
+
 def test_a_folder_with_a_stopped_command_is_refused_to_another(tmp_path, often, model, monkeypatch):
     with monkeypatch.context() as once:
         stopping(once, 3)

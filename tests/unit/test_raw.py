@@ -61,6 +61,13 @@ def test_the_first_few():
     assert few.notes == ("Only the first 2 texts are read.",)
 
 
+def test_texts_that_were_given_again_are_counted_and_said():
+    again = given_texts(["a", "b", "a", ("a", "b"), "a"])
+    assert list(again.texts()) == ["a", "b", "a", ("a", "b"), "a"]
+    assert again.notes == ("2 of 5 texts repeat an earlier one; each counts as often as it was given.",)
+    assert given_texts(["a", "b"]).notes == ()
+
+
 @pytest.mark.parametrize(
     ("call", "given", "known"),
     [

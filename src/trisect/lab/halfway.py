@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from trisect.core.door import refused
+from trisect.core.door import check_barred, refused
 from trisect.core.errors import StudyError
 from trisect.core.files import digest, replace_file
 from trisect.core.steps import began
@@ -90,7 +90,10 @@ class Halfway:
         replace_file(path, lambda scratch: scratch.write_bytes(head.encode() + b"\n" + body.getvalue()))
 
     def _read(self, name: str, state: Mapping[str, object], kinds: Sequence[type]) -> int:
-        """How many items a call before has done, whose state is then put in place; 0 where none is kept, or of something else."""
+        """How many items a call before has done, whose state is then put in place; 0 where none is kept, or of something else.
+
+        Raises StudyError where it may not be read: it would be written over.
+        """
         path = self.home / KEPT / f"{name}.pt"
         if begun_units(self.home) != self.experiment or not path.is_file():
             return 0
@@ -103,7 +106,8 @@ class Halfway:
                 found = torch.load(io.BytesIO(body), weights_only=True)
             done, kept = int(head["done"]), {key: found[key] for key in state}
         # Nothing that we wrote, or can read: what lay on a GPU cannot be read where there is none (a RuntimeError of PyTorch's).
-        except (OSError, ValueError, TypeError, KeyError, RuntimeError, UnpicklingError):
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, UnpicklingError) as error:
+            check_barred(path, error)
             return 0
         for key, now in state.items():
             _fill(now, kept[key])

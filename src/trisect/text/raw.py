@@ -32,7 +32,9 @@ def given_texts(texts: Iterable[TextOrPair]) -> Texts:
             raise CorpusError(f"Text {number} is {text!r}.", known, "Leave it out, or give its words.")
     short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
     options = tuple(str(word) for text in short for word in ("--text", text))
-    return Texts("texts given by hand", lambda: iter(kept), (), digest(repr(kept), 8), options)
+    again = len(kept) - len(set(kept))
+    notes = (f"{again:,} of {len(kept):,} texts repeat an earlier one; each counts as often as it was given.",)
+    return Texts("texts given by hand", lambda: iter(kept), notes if again else (), digest(repr(kept), 8), options)
 
 
 def first_texts(texts: Texts, limit: int) -> Texts:
