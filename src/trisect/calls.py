@@ -19,6 +19,7 @@ from trisect.lab.folder import is_study
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.live import screen
 from trisect.lab.subject import load as load_subject
+from trisect.lab.unlisted import check_tables, has_tables
 from trisect.lab.whole_run import check_run, has_run
 from trisect.text.annotation_folder import check_begun, has_begun
 from trisect.text.corpus import Corpus, is_corpus
@@ -211,7 +212,8 @@ def render(out: str | Path) -> Result[Any]:
 @door()
 def check(out: str | Path) -> list[StudyError]:
     """Read all that a study, a run of any command, or a corpus folder holds and reads back; an error for each file that is damaged,
-    altered or of another run, saying what to do. What a command keeps until it ends, and goes on from, is read too. Changes nothing.
+    altered or of another run, saying what to do (of results without a list of their files: each table and record). What a command
+    keeps until it ends, and goes on from, is read too. Changes nothing.
     """
     from trisect.experiments.study.check import check_study
     from trisect.lab.units.kept import begun_units, check_units
@@ -233,6 +235,8 @@ def check(out: str | Path) -> list[StudyError]:
         except DamagedFileError as error:
             return [error]
         return []
+    if lacks_list(folder):
+        return check_tables(folder)
     if is_study(folder) or not has_run(folder):
         found = check_study(folder)
         again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
@@ -254,11 +258,19 @@ def begun_words(out: str | Path) -> str:
     return begun.words(str(out)) if begun else ""
 
 
+def lacks_list(out: str | Path) -> bool:
+    """Whether a folder holds tables, and neither a study nor a list of what its run wrote: other files cannot be checked."""
+    return has_tables(Path(out)) and not _has_results(Path(out))
+
+
 def is_results(out: str | Path) -> bool:
     """Whether a folder is of results, finished or begun, and not a model's."""
     from trisect.experiments import EXPERIMENTS
 
-    return planned_by(EXPERIMENTS, Path(out)) is not None or has_begun(Path(out)) or _has_results(Path(out))
+    folder = Path(out)
+    return (
+        planned_by(EXPERIMENTS, folder) is not None or has_begun(folder) or _has_results(folder) or lacks_list(folder)
+    )
 
 
 def _begun(folder: Path) -> Begun | None:

@@ -307,6 +307,31 @@ def test_a_folder_without_a_list_of_files_is_known_by_its_record(folders):
     assert not (folder / MANIFEST).exists()
 
 
+def test_results_without_a_list_of_files_are_checked_by_what_stands_in_each(folders):
+    """As where tables and record are kept beside an article."""
+    folder = folders / "one"
+    (folder / MANIFEST).unlink()
+    (folder / "experiment.json").write_text("[]")  # a statement, which has no checksum
+    done = call("check", folder)
+    assert done.stdout == (
+        "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked.\n"
+    )
+    table, record = folder / "tables" / "measures.parquet", folder / "norms.json"
+    content = table.read_bytes()
+    shutil.copy(folders / "two" / "tables" / "claims.parquet", folder / "tables")
+    record.write_text(record.read_text().replace("norms", "noses", 1))
+    of = [str(run_of_table(path.read_bytes()))[:8] for path in (table, folder / "tables" / "claims.parquet")]
+    damaged, other = trisect.check(folder)
+    assert damaged.given == f"{record} is damaged."
+    assert other.given == f"{table} belongs to another run."
+    assert other.known == f"It is a table of run {of[0]}, and claims.parquet is of run {of[1]}."
+    table.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+    failed = call("check", folder)
+    assert failed.exit_code == 2
+    assert f"The table {table} cannot be read." in failed.stderr
+    assert "Copy it again from the folder that the command wrote" in failed.stderr
+
+
 def altered(folder):
     path = folder / "tables" / "measures.parquet"
     pl.read_parquet(path).with_columns(pl.col("value") * 2).write_parquet(path)

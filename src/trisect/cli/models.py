@@ -112,4 +112,9 @@ def _say_folder(out: str, found: Sequence[StudyError]) -> None:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
     if begun := calls.begun_words(out):
         say(begun)
+    if calls.lacks_list(out):
+        say(
+            "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked."
+        )
+        return
     say("Every file that is there is whole." if left or begun else "Every file is whole, and of one run.")
