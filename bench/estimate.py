@@ -227,7 +227,7 @@ def table() -> list[str]:
     largest = every[SIZES[0]][0]
     operations, moved = (sum(column) for column in zip(*largest.step, strict=True))
     published = f"{RATES['float32'] / 1e12:.0f} and {RATES['bfloat16'] / 1e12:.0f} TFLOP/s in float32 and bfloat16, {BANDWIDTH / 1e12} TB/s"
-    reached = f"{own['float32']:.0%} and {own['bfloat16']:.0%}"
+    reached = f"{100 * own['float32']:.0f} % and {100 * own['bfloat16']:.0f} %"
     return [
         *lines,
         "",

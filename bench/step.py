@@ -193,7 +193,7 @@ def share(spent: Mapping[str, list[float]], limit: str, way: str) -> str:
     """What share of a way's time its products alone would take: median, and the middle half of the rounds."""
     shares = [a / b for a, b in zip(spent[limit], spent[way], strict=True)]
     low, middle, high = statistics.quantiles(shares, n=4)
-    return f"{middle:.0%} ({low:.0%} to {high:.0%})"
+    return f"{100 * middle:.0f} % ({100 * low:.0f} % to {100 * high:.0f} %)"
 
 
 HALF = 95  # GFLOP/s of float32 products of the core for which the aims were set
@@ -206,7 +206,7 @@ def beside(spent: Mapping[str, list[float]], limit: str, way: str, rate: float) 
     return (
         f"{own:.0f} ms are {alone:.0f} ms of products and {other:.0f} ms of all else; the share falls as products get faster: a core of "
         f"{HALF} GFLOP/s, for which the aim was set, would multiply for {slower:.0f} ms, and with as much of all else "
-        f"that is {slower / (slower + other):.0%} (reckoned, not measured)"
+        f"that is {100 * slower / (slower + other):.0f} % (reckoned, not measured)"
     )
 
 

@@ -119,7 +119,7 @@ def planted_world(
             one.title,
             one.over,
             f"{one.auroc:.2f}",
-            *(share.get(value is None) or f"{value:.0%}" for value in (one.false_alarms, one.misses)),
+            *(share.get(value is None) or f"{100 * value:.0f} %" for value in (one.false_alarms, one.misses)),
         ]
         for one in found
     ]
@@ -155,7 +155,7 @@ def trial(found: Mapping[str, planted.MethodScore]) -> list[str]:
     said = (
         (
             "LEACE finds the planted cells",
-            f"{len(finds('leace'))} of 3, with {found['leace'].false_alarms:.0%} false alarms",
+            f"{len(finds('leace'))} of 3, with {100 * found['leace'].false_alarms:.0f} % false alarms",
         ),
         ("the unbounded attack with λ = 1 misses the query's", f"it costs {mean_said(query, 2)} nats there"),
         ("rewinding may see nothing", f"found: {', '.join(finds('rewind')) or 'nothing'}"),

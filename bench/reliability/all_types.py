@@ -102,7 +102,9 @@ def count(place: Path, every: Sequence[str]) -> None:
     print(*counted.table(rows), sep="\n")
     read, attending = counted.share(rows)
     used = sum(float(str(done[kind]["cpu_seconds"])) for kind in every if kind in done)
-    print(f"{read} of {attending} that run and attend are read ({read / attending:.1%}); {used:.0f} s of a processor")
+    print(
+        f"{read} of {attending} that run and attend are read ({100 * read / attending:.1f} %); {used:.0f} s of a processor"
+    )
 
 
 if __name__ == "__main__":

@@ -211,7 +211,9 @@ def main() -> None:
         f"slowest {slowest['seconds']:.1f} s ({slowest['kind']}), most memory {max(r.get('peak', 0) for r in results)} MB"
     )
     accepted = sum(number for (_, what), number in codes.items() if what == "accepted")
-    print(f"{len(results)} inputs, {accepted} accepted ({accepted / len(results):.0%}), {len(wrong)} went wrong")
+    print(
+        f"{len(results)} inputs, {accepted} accepted ({100 * accepted / len(results):.0f} %), {len(wrong)} went wrong"
+    )
     sys.exit(bool(wrong))
 
 

@@ -1,9 +1,14 @@
 """The report in a browser: no request, no need of a script, no sideways scroll, readable in light and dark, by keyboard and on paper."""
 
 import re
+from contextlib import closing
 
+import polars as pl
 import pytest
 from tests.accessible import barriers
+
+from trisect.report.blocks import Strip, Verdicts
+from trisect.report.sheet import Section, Sheet, html
 
 pytestmark = pytest.mark.browser
 
@@ -116,6 +121,22 @@ def test_many_verdicts_are_folded_and_a_link_to_one_opens_it(opened):
     card.locator(".parts").wait_for()
     assert card.locator(".forest").first.is_visible()
     assert tab.locator("details.more[open]").count() == 1
+
+
+def test_claims_that_were_not_tested_wait_together_and_a_link_opens_them(browser, made, tmp_path):
+    ids = made.tables["claims"]["claim"].unique().sort().to_list()[:4]
+    verdict = pl.when(pl.col("claim").is_in(ids)).then(pl.lit("not tested")).otherwise(pl.col("verdict"))
+    claims = made.tables["claims"].with_columns(verdict=verdict)
+    sheet = Sheet("Verdicts", "", "", (Section("Claims", blocks=(Strip(claims), Verdicts(claims, ""))),))
+    (tmp_path / "page.html").write_text(html(sheet), encoding="utf-8")
+    with closing(browser.new_page()) as tab:
+        tab.goto((tmp_path / "page.html").as_uri())
+        together = tab.locator("details.untested:not([open])")
+        assert together.locator("summary").first.text_content() == "4 claims not tested here"
+        assert sorted(together.locator("article.card .id").all_text_contents()) == ids
+        tab.locator(f'.strip a[href="#{ids[1]}"]').click()
+        tab.locator(f"#{ids[1]} .parts").wait_for()
+        assert not tab.locator(f"#{ids[0]} .parts").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -64,7 +64,7 @@ def test_the_table_of_the_docs_is_that_of_the_run_over_all_types():
     text = (DOCS / "reliability.md").read_text(encoding="utf-8")
     assert "\n".join(counted.table(found)) in text
     read, attending = counted.share(found)
-    assert f"Of the {attending} that ran and attend, {read} ({read / attending:.1%}) are read" in text.replace(
+    assert f"Of the {attending} that ran and attend, {read} ({100 * read / attending:.1f} %) are read" in text.replace(
         "\u202f", ""
     )
     assert read >= 0.95 * attending

@@ -189,7 +189,7 @@ def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
     tagged = f"The {what} of each token is that of the spaCy pipeline en_pipeline 0.0.0"
     assert corpus.notes[1].startswith(f"{tagged} (spaCy 3.")
     assert corpus.notes[2] == "A token outside every entity has the entity type 'O'."
-    assert corpus.notes[3] == "<unk> (10.0% of train) was shown to the tagger as 'Unk' and carries no label."
+    assert corpus.notes[3] == "<unk> (10.0\u00a0% of train) was shown to the tagger as 'Unk' and carries no label."
     total = sum(len(split.tokens) for split in corpus.splits.values())
     assert len(steps) > 4
     assert [done for done, _ in steps] == sorted({done for done, _ in steps})

@@ -51,7 +51,7 @@ def test_where_interchange_is_clear_each_sentence_says_what_the_component_does()
         answers, ("what is looked for", "by what a thing is found", "what is handed over"), strict=True
     ):
         assert thesis in one.words.partition(":")[0]
-        assert "97.0% (95\u00a0%: 96.8% to 97.2%) of pairs" in one.words
+        assert "97.0\u00a0% (95\u00a0%: 96.8\u00a0% to 97.2\u00a0%) of pairs" in one.words
         assert (one.values[0].mean, one.values[0].n) == (pytest.approx(0.97), 5)
         assert one.unit == "of pairs"
 

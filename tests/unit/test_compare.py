@@ -119,7 +119,7 @@ def test_a_task_that_a_model_cannot_do_is_refused_before_anything_is_computed(tw
     with pytest.raises(SpecError) as caught:
         trisect.compare((other, two[0]), TEXTS, task="bindings", out=tmp_path / "out", quiet=True)
     assert str(caught.value) == (
-        "The task 'bindings' was asked for.\n  bert predicts masked; the task is for models that go on with a text.\n"
+        "The task 'bindings' was asked for.\n  bert fills in masked tokens; the task is for models that go on with a text.\n"
         "  Give pairs of your own with --pairs."
     )
     assert not (tmp_path / "out").exists()

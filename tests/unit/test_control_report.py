@@ -31,8 +31,10 @@ from trisect.experiments.dissect.parts import training
 from trisect.experiments.study import answer, beyond, controls, figures, findings, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
-from trisect.report import cards
-from trisect.report.panels import Figure
+from trisect.report import cards, drawing
+from trisect.report.axes import around
+from trisect.report.chart_data import Measure
+from trisect.report.panels import Figure, FigureView, site_panel
 from trisect.report.points import Mean, Point, by_component, place
 from trisect.report.sheet import Sheet
 from trisect.report.sheet import html as sheet_html
@@ -148,6 +150,15 @@ def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows,
     assert "Lowest -0.75" in panel.alt
     assert "highest 0.5 at q@5 after an attack at v@1" in panel.alt
     assert "15 attacked by 6 probed sites" in panel.alt
+
+
+def test_panels_of_probes_fit_a_narrow_screen(rows):
+    points = removal.own(rows, "pos", "probe_linear_bits")
+    axis = around([p.value for p in points], "bits")
+    for title in removal.AFTER.values():
+        panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
+        (drawn,) = drawing.arrangement("p", FigureView("", (panel,), ()))["panels"]
+        assert not drawn["wide"], title
 
 
 def test_erasure_stands_beside_random_subspaces(rows, drawn):

@@ -57,3 +57,17 @@ def test_the_list_is_looked_for_in_whole_words(tmp_path):
         '"""What it was told.\n\nUnseen: anew.\n"""\nx = "overheard; the household; mistaken; Anew"\n'
     )
     assert [m[0] for text in texts(tmp_path / "x.py") for m in BANNED.finditer(text)] == ["told", "Anew"]
+
+
+def test_a_percentage_has_a_space_before_its_sign():
+    tight = re.compile(r"(?<!\\u00a)\d%(?![\w\"'*])|:\.?\d?%\}")
+    python = [p for p in (ROOT / "src").rglob("*.py") if p.name != "percent.py"]
+    docs = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").rglob("*.md")]
+    docs.remove(ROOT / "results" / "recall" / "README.md")  # quotes what its corpora said of themselves
+    said = [
+        f"{path.relative_to(ROOT)}: {line.strip()[:80]}"
+        for path in (*python, *docs)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if tight.search(line) and "width" not in line and not line.lstrip().startswith("#")
+    ]
+    assert said == []

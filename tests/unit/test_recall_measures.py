@@ -30,7 +30,7 @@ def test_a_threshold_in_words_and_none_at_all():
     sure = recall.threshold(np.linspace(0.5, 1, 200), np.ones(200, dtype=bool), 0.1)
     assert sure.value == 0.5
     assert sure.words == (
-        "From a confidence of 0.5 on, at most 0.1 of the answers are wrong; 100% of 200 held-out answers are that confident."
+        "From a confidence of 0.5 on, at most 0.1 of the answers are wrong; 100\u00a0% of 200 held-out answers are that confident."
     )
     for correct in (np.zeros(200, dtype=bool), np.zeros(0, dtype=bool)):
         none = recall.threshold(np.linspace(0, 1, len(correct)), correct, 0.1)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from trisect.core.percent import percent
 from trisect.core.steps import began, shown_by
 
 FEW = 0.02  # of the whole, below which its pace is not known yet
@@ -88,7 +89,7 @@ class Pace:
 
     def words(self) -> str:
         """In a few words."""
-        said = f"{self.reached():.0%}  {self.ended} of {len(self.costs)} parts"
+        said = f"{percent(self.reached())}  {self.ended} of {len(self.costs)} parts"
         return said + left_said(self.left(), self.reached(), self.clock() - self.began)
 
 
@@ -97,7 +98,7 @@ class _Words(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         words: str | Callable[[], str] = task.fields["words"]
-        share = "" if task.total is None or callable(words) else f"{task.percentage:>3.0f} %  "
+        share = "" if task.total is None or callable(words) else f"{task.percentage:>3.0f}\u00a0%  "
         return Text(share + (words() if callable(words) else words))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from trisect.core.errors import CorpusError
+from trisect.core.percent import percent
 from trisect.lm.fleet import number
 from trisect.text.corpus import Corpus
 
@@ -58,7 +59,7 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
     raise CorpusError(
         f"There are no control labels for the column '{column}' of '{corpus.name}'.",
         f"The nearest to the true labels' shares had a total variation distance of {nearest:.2f}, and under {NEAR} is "
-        f"needed; {corpus.vocabulary[top]!r} alone is {weights[top]:.0%} of the labelled train tokens.",
+        f"needed; {corpus.vocabulary[top]!r} alone is {percent(weights[top])} of the labelled train tokens.",
         "Leave out the variant 'control', or use a longer text with more word types.",
     )
 

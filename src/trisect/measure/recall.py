@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from trisect.core.percent import percent
 from trisect.stats.correct import family_level
 from trisect.stats.shares import upper_bound
 
@@ -68,7 +69,7 @@ class AnswerThreshold(NamedTuple):
             return f"No threshold keeps the share of wrong answers at {self.risk:g} or below: it always abstains."
         return (
             f"From a confidence of {self.value:.3g} on, at most {self.risk:g} of the answers are wrong; "
-            f"{self.coverage:.0%} of {self.n} held-out answers are that confident."
+            f"{percent(self.coverage)} of {self.n} held-out answers are that confident."
         )
 
 

@@ -118,10 +118,16 @@ const scrolled = () => {
 addEventListener("scroll", scrolled, { passive: true });
 addEventListener("pointerdown", (event) => event.target.closest?.(".view .panel") || clear());
 addEventListener("beforeprint", clear);
-// A link to a claim opens what waits in its card.
+// A link to a claim opens what waits in its card, and what the card itself is folded into.
 const unfold = () => {
-  const more = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))?.querySelector(":scope > .more");
-  if (more) more.open = true;
+  const card = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const more = card && card.querySelector(":scope > .more");
+  if (!more) return;
+  more.open = true;
+  const around = card.closest(".untested");
+  if (!around || around.open) return;
+  around.open = true;
+  card.scrollIntoView();
 };
 addEventListener("hashchange", unfold);
 unfold();

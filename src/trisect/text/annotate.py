@@ -17,6 +17,7 @@ from trisect.core.extras import there
 from trisect.core.files import digest_file, read_record
 from trisect.core.json_text import Json
 from trisect.core.machine import Machine
+from trisect.core.percent import percent
 from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
@@ -325,5 +326,7 @@ def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
         share = arrays.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
-        notes.append(f"{word} ({share:.1%} of train) was shown to the tagger as '{placeholder}' and carries no label.")
+        notes.append(
+            f"{word} ({percent(share, 1)} of train) was shown to the tagger as '{placeholder}' and carries no label."
+        )
     return tuple(notes)

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
+from trisect.core.percent import percent
 from trisect.text.birth_places import People, PretrainingLine, Question, ask, recombine
 from trisect.text.lexicon import Menu
 
@@ -19,8 +20,8 @@ LOCAL = 0.5  # the share of a family's members that were born in its region
 BOTH, READ = 0.5, 0.4  # in the pretraining text and asked in fine-tuning; in the text only; the rest is asked only
 LEAST, MOST = 20, 400
 NOTE = (
-    f"The embedded people are generated (version {VERSION}): names and places are invented, and for {LOCAL + (1 - LOCAL) / REGIONS:.0%} "
-    f"of people the last name says in which of {REGIONS} regions their birth place lies."
+    f"The embedded people are generated (version {VERSION}): names and places are invented, and for "
+    f"{percent(LOCAL + (1 - LOCAL) / REGIONS)} of people the last name says in which of {REGIONS} regions their birth place lies."
 )
 _ONSETS = tuple("bdfgklmnprtvz")
 _VOWELS = tuple("aeiou")

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.core.percent import percent
 from trisect.experiments.align.pictures import pictures
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.report import format as words
@@ -74,7 +75,7 @@ def _finding(rows: pl.DataFrame, measure: str, setting: str, name: str) -> Findi
     whole = _wholes(rows, measure, setting)
     if len(whole) < len(KINDS):
         return None
-    rates = ", ".join(f"{percent(row['value'])} by {kind}" for kind, row in whole.items())
+    rates = ", ".join(f"{percent(row['value'], 1)} by {kind}" for kind, row in whole.items())
     values = tuple(
         Estimate(f"{setting} {kind}", *(row[key] for key in ("value", "low", "high", "n")))
         for kind, row in whole.items()
@@ -128,9 +129,9 @@ def _said(rows: pl.DataFrame, facts: AlignFacts, level: float) -> tuple[str, ...
         whole = _wholes(rows, "aer", setting)
         difference = _first(rows, "aer_difference", setting)
         if difference and len(whole) == len(KINDS):
-            rates = " and ".join(f"{percent(row['value'])} by {kind}" for kind, row in whole.items())
+            rates = " and ".join(f"{percent(row['value'], 1)} by {kind}" for kind, row in whole.items())
             said.append(f"{meaning}. Mean over layers: {rates}, a difference of {_change(difference)}.")
-    said.append(f"Links along the diagonal, which need no model: {percent(level)}.")
+    said.append(f"Links along the diagonal, which need no model: {percent(level, 1)}.")
     if not facts.chosen:
         said.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
@@ -199,8 +200,8 @@ def _heads(rows: pl.DataFrame, facts: AlignFacts, n: str) -> Section | None:
     best = found.sort("value").row(0, named=True)
     setting, kind = best["group"].split()
     said = (
-        f"The lowest is {percent(best['value'])}, at layer {best['layer']} head {best['head']} ({setting.upper()}, by {kind}). It is the "
-        "lowest of many on these very pairs, so that it flatters."
+        f"The lowest is {percent(best['value'], 1)}, at layer {best['layer']} head {best['head']} ({setting.upper()}, by {kind}). It is "
+        "the lowest of many on these very pairs, so that it flatters."
     )
     return Section("Do single heads align?", (said,), (figure,))
 
@@ -252,7 +253,7 @@ def _agreement(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
     lines = []
     for row in mine.filter(measure="agreement").sort("group", "layer").to_dicts():
         linked = [_first(mine, "linked", f"{row['group']} {kind}", row["layer"]) for kind in KINDS]
-        cells = [percent(r["value"]) if r else "–" for r in (row, *linked)]
+        cells = [percent(r["value"], 1) if r else "–" for r in (row, *linked)]
         lines.append((f"{row['group'].upper()}, layer {row['layer']}", *cells))
     caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
     table = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
@@ -320,11 +321,6 @@ def _wholes(rows: pl.DataFrame, measure: str, setting: str) -> dict[str, dict[st
     """A number of the whole model by kind, as far as it was measured."""
     found = {kind: _first(rows, measure, f"{setting} {kind}") for kind in KINDS}
     return {kind: row for kind, row in found.items() if row is not None}
-
-
-def percent(value: float) -> str:
-    """A share as `41.3 %`."""
-    return f"{100 * value:.1f}\u00a0%"
 
 
 def _points(value: float, signed: bool) -> str:

@@ -29,7 +29,7 @@ ROOMS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "sav
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Document:
     """The explorer's page; the same picture gives the same text. Raises CorpusError where the text is too long for a page."""
-    return Document("explorer.html", html(about.facts.picture))
+    return Document("explorer.html", html(about.facts.picture, about.command))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> tuple[Finding, ...]:
@@ -37,16 +37,19 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> 
     return ()
 
 
-def html(picture: ExplorerPicture) -> str:
-    """The whole page as one text: words first, then the small pictures, the script, and a chunk after another."""
+def html(picture: ExplorerPicture, command: str = "") -> str:
+    """The whole page as one text: words first, then the small pictures, the script, and a chunk after another.
+
+    The model is called by the name of its folder where the `command` says that it is one.
+    """
     packed = pack(picture)
     return template.fill(
         HERE / "explorer.html",
         style(),
         template.closed(template.SAVE, *(HERE / name for name in (*ROOMS, "page.js"))),
         picture=picture,
-        model=words.called(picture.model),
-        summary=summary(picture),
+        model=words.called(picture.model, command),
+        summary=summary(picture, command),
         facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", exactness(packed))),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
         manifest=Markup(manifest(packed).replace("<", "\\u003c")),
@@ -69,7 +72,7 @@ def manifest(packed: Packed) -> str:
     return json.dumps(packed.manifest, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def summary(picture: ExplorerPicture) -> str:
+def summary(picture: ExplorerPicture, command: str = "") -> str:
     """The model and the text in one line."""
     stacks: dict[str, list[int]] = {}
     for layer in picture.layers:
@@ -81,7 +84,7 @@ def summary(picture: ExplorerPicture) -> str:
         parts.append(f"{name}{len(heads)} {'layer' if len(heads) == 1 else 'layers'} × {each} heads")
     sides = [one for one in (picture.source, picture.target) if one is not None]
     tokens = " and ".join(f"{count(len(one.pieces))}" for one in sides)
-    return f"{words.called(picture.model)} · {', '.join(parts)} · {tokens} tokens"
+    return f"{words.called(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
 
 
 def exactness(packed: Packed) -> str:

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.core.percent import percent
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import palette
@@ -55,6 +56,7 @@ MEASURES = {
     "spearman_rank_a_within": "ρ of frequency rank and a, words alone, ranks within their text",
     "mixing_ratio": "mixing ratio",
 }
+SHARES = "format(100 * datum.value, '~r') + '\u00a0%'"  # an axis of shares
 REFERENCES = (
     SOURCE.citation,
     "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Incorporating Residual and Normalization Layers into Analysis "
@@ -297,13 +299,13 @@ def _heads(rows: pl.DataFrame, measure: str) -> list[tuple[int, int, float]]:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f}\u00a0%"
+    return percent(value, 1)
 
 
-def _ends(row: Mapping[str, Any], percent: bool = False, signed: bool = False) -> str:
+def _ends(row: Mapping[str, Any], share: bool = False, signed: bool = False) -> str:
     if row["low"] is None:
         return "–"
-    ends = (_percent(e) if percent else words.number(e, signed) for e in (row["low"], row["high"]))
+    ends = (_percent(e) if share else words.number(e, signed) for e in (row["low"], row["high"]))
     return " to ".join(ends)
 
 
@@ -318,7 +320,7 @@ def _stacked(title: str, rows: NormRows) -> Panel:
             bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
             low += row["value"]
     y = alt.Y(
-        "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(format="%")
+        "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(labelExpr=SHARES)
     )
     x = alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
     look = chart_of("bars", bars).mark_bar()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.core.percent import percent
 from trisect.experiments.patch.figures import draw
 from trisect.experiments.patch.pictures import text_pair
 from trisect.experiments.patch.sites import SiteNumbers, best_sites, read_sites
@@ -193,7 +194,7 @@ def _lessons(sites: Sequence[SiteNumbers]) -> Iterable[str]:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.0f}\u00a0%"
+    return "–" if share is None else percent(share)
 
 
 def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> Section:

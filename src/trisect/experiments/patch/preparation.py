@@ -108,6 +108,14 @@ def _open(settings: PatchSettings, subject: AnsweringSubject) -> tuple[str, tupl
     return str(settings.task), *_task_pairs(settings, subject)
 
 
+_DOES = {
+    "causal": "goes on with a text",
+    "masked": "fills in masked tokens",
+    "seq2seq": "is an encoder-decoder",
+    "output": "gives vectors, and predicts no tokens",
+}
+
+
 def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """The pairs of a task that are made for the model's own tokenizer, with a note."""
     task, count, seed = settings.task, settings.count, settings.seed
@@ -117,7 +125,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
         "translation": ("seq2seq", "encoder-decoders"),
     }[str(task)]
     if subject.objective != wants:
-        known = f"{subject.name} predicts {subject.objective}; the task is for {for_whom}."
+        known = f"{subject.name} {_DOES[subject.objective]}; the task is for {for_whom}."
         raise SpecError(f"The task {task!r} was asked for.", known, "Give pairs of your own with --pairs.")
     if task == "translation":
         pairs = draw_translations(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
 from trisect.core.files import faults, read_json
 from trisect.core.json_text import Json
+from trisect.core.percent import percent
 from trisect.experiments.recall.rows_kept import CardData
 from trisect.experiments.recall.settings import AskSettings
 from trisect.measure.nearest_names import nearest_by_characters
@@ -227,17 +228,17 @@ def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold
     if not found:
         there = ", ".join(f"{t.risk:g}" for t in thresholds) or "none"
         known = f"Thresholds were set on held-out questions for these risks: {there}."
-        raise SpecError(f"A risk of {risk:g}.", known, f"Give one of them, or {CERTAIN:g} to hear every answer.")
+        raise SpecError(f"A risk of {risk:g}.", known, f"Give one of them, or {CERTAIN:g} to see every answer.")
     return found[0]
 
 
 def _rule(rule: Threshold) -> str:
-    share = f"{100 * rule.risk:g} % of its answers wrong"
+    share = f"{100 * rule.risk:g}\u00a0% of its answers wrong"
     if rule.threshold is None:
         return f"It abstains always: on {rule.n} held-out questions no threshold kept to at most {share}."
     return (
         f"It abstains below {rule.threshold:.3f}, for at most {share}: set on {rule.n} held-out questions, "
-        f"{100 * rule.coverage:.0f} % of them answered."
+        f"{percent(rule.coverage)} of them answered."
     )
 
 

@@ -169,10 +169,10 @@ def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
 def _right(numbers: RecallNumbers) -> Finding:
     """The shares of right answers in one sentence."""
     found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
-    said = [f"{MODELS.get(m, m)} {words_for(number, percent=True)}" for m, number in found.items()]
+    said = [f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items()]
     base = numbers.number("accuracy", BASELINE)
     place = f"'{numbers.commonest}'" if numbers.commonest else "the commonest place"
-    tail = f"; always answering {place} {words_for(base, percent=True)}" if base else ""
+    tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
     values = [Estimate(m, *number) for m, number in (found | ({BASELINE: base} if base else {})).items()]
     return Finding(
         "accuracy",

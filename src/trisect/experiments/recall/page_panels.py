@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from trisect.core.percent import percent
 from trisect.experiments.recall.page_numbers import Number, RecallCurve
 from trisect.report import format as words
 from trisect.report import palette
@@ -198,11 +199,11 @@ def loss_panel(title: str, curves: Sequence[RecallCurve], names: Mapping[str, st
     return curve_panel(title, lines, around(values, "nats per character", zero=True), meet=True)
 
 
-def words_for(number: Number | None, signed: bool = False, percent: bool = False) -> str:
+def words_for(number: Number | None, signed: bool = False, share: bool = False) -> str:
     """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
     if number is None:
         return "–"
-    text = share_words if percent else (lambda v: words.number(v, signed, PLACES))
+    text = share_words if share else (lambda v: words.number(v, signed, PLACES))
     if number.low is None or number.high is None:
         return text(number.value)
     return f"{text(number.value)} (95\u00a0%: {text(number.low)} to {text(number.high)})"
@@ -217,7 +218,7 @@ def ends_words(number: Number) -> str:
 
 def share_words(value: float) -> str:
     """A share in per cent, with a true minus sign."""
-    return f"{100 * value:.1f}\u00a0%".replace("-", "−")
+    return percent(value, 1)
 
 
 def dash(position: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from trisect.claims import Check
 from trisect.core.finding import Estimate, Finding
+from trisect.core.percent import percent
 from trisect.core.site import Site
 from trisect.experiments.study import telling
 from trisect.experiments.study import words as study_words
@@ -72,7 +73,7 @@ def _roles(rows: StudyRows) -> Iterator[Finding]:
         low = own.low if own.low is not None or own.n < 2 else own.mean  # the same in all seeds: its own interval
         clear = low is not None and low > roles.OWN and others.mean < roles.OTHER
         said = (
-            f"{thesis}: with {donor} in the place of its own, the model {does}, in {share}; in {others.mean:.1%} it answers as "
+            f"{thesis}: with {donor} in the place of its own, the model {does}, in {share}; in {percent(others.mean, 1)} it answers as "
             "another component would have it."
         )
         if own.n < 2:
@@ -95,9 +96,9 @@ def _percent(mean: Mean) -> str:
     ends = (
         ""
         if mean.low is None or mean.high is None
-        else f" (95\u00a0%: {max(0.0, mean.low):.1%} to {min(1.0, mean.high):.1%})"
+        else f" (95\u00a0%: {percent(max(0.0, mean.low), 1)} to {percent(min(1.0, mean.high), 1)})"
     )
-    return f"{mean.mean:.1%}{ends}"
+    return f"{percent(mean.mean, 1)}{ends}"
 
 
 def _costs(rows: StudyRows) -> Iterator[Finding]:

@@ -25,8 +25,8 @@ GUESSED = {"bits": "by the labels' frequencies finds nothing", "accuracy": "alwa
 AFTER = {
     "plain": "Attacked there",
     "bounded": "Bounded attack there",
-    "site": "Attacked there, gradient limited to this projection",
-    "bounded+site": "Bounded attack there, gradient limited to this projection",
+    "site": "Gradient limited to this projection",
+    "bounded+site": "Bounded, gradient limited to this projection",
 }
 CELL = 15.0
 GUESSING = Level("guessing", 0.0)

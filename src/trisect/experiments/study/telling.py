@@ -8,6 +8,7 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import Estimate, Finding
+from trisect.core.percent import percent
 from trisect.experiments.study.planted import MARGIN, Case, CaseEffect, MethodScore, scores, truth_of
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.roles import LEAST, SOURCE
@@ -62,7 +63,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         each = interval(list(one.by_seed.values()))
         said = f"AUROC {one.auroc:.2f} over {len(one.effects)} {one.over} and {words.several(each.n, 'seed')}"
         if one.false_alarms is not None and one.misses is not None:
-            said += f"; false alarms {one.false_alarms:.0%}, misses {one.misses:.0%}"
+            said += f"; false alarms {percent(one.false_alarms)}, misses {percent(one.misses)}"
         values = (
             Estimate("auroc", one.auroc, each.low, each.high, each.n),
             Estimate("false alarms", one.false_alarms),
@@ -76,7 +77,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         means = by_site(rows.measure(f"interchange_{measure}", "valid"))
         if not means:
             continue
-        said = ", ".join(f"{site} {mean.mean:.1%}" for site, mean in means.items())
+        said = ", ".join(f"{site} {percent(mean.mean, 1)}" for site, mean in means.items())
         values = tuple(Estimate(site, *mean) for site, mean in means.items())
         title = f"Interchange, {SHARES.get(measure, 'as another component')}"
         name = f"interchange_{measure}"
@@ -129,7 +130,7 @@ def _each(one: MethodScore) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.0%}"
+    return "–" if share is None else percent(share)
 
 
 def _cases(found: Sequence[MethodScore], over: str) -> Table:
@@ -180,4 +181,4 @@ def _interchange(rows: StudyRows) -> Table:
 
 
 def _pairs(mean: Mean | None) -> str:
-    return "–" if mean is None else f"{mean.mean:.1%}"
+    return "–" if mean is None else percent(mean.mean, 1)
