@@ -14,7 +14,6 @@ import numpy as np
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import as_record, canonical, digest, inside, is_name, read_json, write_json
 from trisect.core.json_text import Json
-from trisect.core.percent import percent
 from trisect.core.spec import Text
 from trisect.text import arrays
 from trisect.text.corpus_file import CorpusFile
@@ -335,7 +334,7 @@ def _cut_notes(corpus: Corpus, text: Text, seen: Mapping[str, np.ndarray]) -> tu
     if text.min_count > 1:
         rare = seen["train"][seen["train"] < text.min_count].sum() / seen["train"].sum()
         notes.append(
-            f"Types seen fewer than {text.min_count} times in train ({percent(rare, 1)} of its tokens) become {UNKNOWN}."
+            f"Types seen fewer than {text.min_count} times in train ({100 * rare:.1f}\u00a0% of its tokens) become {UNKNOWN}."
         )
     return tuple(notes)
 
