@@ -352,9 +352,23 @@ def bare(folder):
     shutil.rmtree(folder / "tables")
 
 
+def unlisted(folder):
+    """As a copy without its list of files whose table was cut off."""
+    (folder / MANIFEST).unlink()
+    path = folder / "tables" / "measures.parquet"
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def unrecorded(folder):
+    (folder / MANIFEST).unlink()
+    (folder / "norms.json").write_text("[]")
+
+
 @pytest.mark.parametrize(
     ("harm", "given", "known", "todo"),
     [
+        (unlisted, "measures.parquet cannot be read.", "ComputeError", "Copy it again from the folder"),
+        (unrecorded, "norms.json cannot be read.", "TypeError", "Copy it again from the folder"),
         (
             altered,
             "measures.parquet was altered.",

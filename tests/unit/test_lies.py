@@ -250,6 +250,9 @@ def test_only_what_other_libraries_raise_is_turned():
         with pytest.raises(type(raised)) as error, saying(not_loaded("m")):
             raise raised
         assert error.value is raised
+    with pytest.raises(ModelError, match="cannot be loaded with a device map") as error, saying(not_loaded("m")):
+        raise ValueError("When passing device_map as a string, the value needs to be 'auto' but found nonsense.")
+    assert "leave it out" in error.value.todo
     with pytest.raises(ModelError, match="ZeroDivisionError"), saying(not_loaded("m")):
         raise ZeroDivisionError("x")
 

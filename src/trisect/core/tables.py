@@ -191,8 +191,10 @@ def run_of_table(content: bytes) -> str | None:
     return mark[1].decode() if (mark := RUN.search(content)) else None
 
 
-def read_table(folder: Path, name: str) -> pl.DataFrame:
+def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
     """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, damaged or has other columns.
+
+    `again` says what to do then; a study's tables are made again from its runs.
 
     A table of an earlier version carries no checksum and is taken as it is; columns that came later are null in it, and
     a table that came later is empty. One of several models has a column `model` before its own.
@@ -201,7 +203,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     if name in LATER_TABLES and folder.is_dir() and not path.exists():
         return frame(name, ())
     schema = SCHEMAS.get(name)  # null: a table that one experiment alone has
-    todo = f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
+    todo = again or f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
     try:
         content = path.read_bytes()
         if (mark := SIGNED.search(content)) and digest(SIGNED.sub(UNSIGNED, content)).encode() != mark[1]:

@@ -63,6 +63,9 @@ def _not_loaded(name: str, method: object, error: Exception) -> ModelError:
         known = "It has no safetensors file; a pickle can run any code when it is opened."
         todo = "Choose a revision with safetensors, or allow it with --pickle."
         return ModelError(f"{name} cannot be loaded.", known, todo)
+    if "device_map" in said:
+        todo = "Give a device map that there is, or leave it out."
+        return ModelError(f"{name} cannot be loaded with a device map.", said_of(error), todo)
     todo = "Check the name, the revision and the network; a folder works without one."
     if Path(name).is_dir():
         todo = "Check that its files are whole, and those of one model."

@@ -19,7 +19,7 @@ from trisect.core.files import digest, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject
-from trisect.core.tables import read_table, write_table
+from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
@@ -34,6 +34,7 @@ from trisect.lab.units.kept import begun_units, check_begun, remove_units
 from trisect.lab.units.marks import AskedInputs, asked_inputs, asked_revisions, texts_mark, weights_mark, with_weights
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
+from trisect.lab.unlisted import tables_of
 from trisect.lab.versions import versions
 from trisect.lab.whole_run import (
     GONE,
@@ -187,7 +188,7 @@ def _check_drawn(folder: Path) -> None:
 def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[F]:
     """The result with its page written to `place`, from what lies in the folder."""
     about = read_about(experiment, folder)
-    tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
+    tables = tables_of(folder)
     try:
         return _shown(experiment, place, tables, about, {})
     except UNREADABLE as error:
@@ -212,7 +213,7 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
         report = next((path for path in sorted(folder.glob("*.html"))), folder / "report.html")
     if missing := [path for path in (report, *paths.values()) if not path.exists()]:
         raise StudyError(f"{missing[0]} is missing.", f"It was made by 'trisect {experiment.name}'.", "Call it again.")
-    tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
+    tables = tables_of(folder)
     found = tuple(experiment.shows().findings(tables, about))
     return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json
 from trisect.core.tables import read_table, run_of_table
@@ -17,6 +19,16 @@ def has_tables(folder: Path) -> bool:
     return any((folder / "tables").glob("*.parquet")) and not (folder / "config.json").exists()
 
 
+def tables_of(folder: Path) -> dict[str, pl.DataFrame]:
+    """The tables that a command other than a study left, by name; raises DamagedFileError for one that cannot be read.
+
+    They are made of no other file, so that none may be deleted.
+    """
+    return {
+        path.stem: read_table(path.parent, path.stem, AGAIN) for path in sorted((folder / "tables").glob("*.parquet"))
+    }
+
+
 def check_tables(folder: Path) -> list[StudyError]:
     """An error for each table and record that is damaged, and for tables of different runs; the only files with a checksum inside."""
     found, runs = list[StudyError](), dict[str, Path]()
@@ -27,9 +39,9 @@ def check_tables(folder: Path) -> list[StudyError]:
             found.append(error)
     for path in sorted((folder / "tables").glob("*.parquet")):
         try:
-            read_table(path.parent, path.stem)
+            read_table(path.parent, path.stem, AGAIN)
         except DamagedFileError as error:
-            found.append(DamagedFileError(error.given, error.known, AGAIN))
+            found.append(error)
             continue
         if of := run_of_table(path.read_bytes()):
             runs.setdefault(of, path)

@@ -14,12 +14,13 @@ from trisect.claims import claims_hash
 from trisect.core.files import digest_file, write_json
 from trisect.core.finding import About, Finding
 from trisect.core.subject import Subject
-from trisect.core.tables import read_table, write_table
+from trisect.core.tables import write_table
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Replicates
 from trisect.lab.records import read_about, record
 from trisect.lab.units.kept import UNIT, UnitData
 from trisect.lab.units.settings import UnitFacts
+from trisect.lab.unlisted import tables_of
 from trisect.lab.versions import versions
 from trisect.report.sheet import write_page
 
@@ -82,7 +83,7 @@ def write_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, marks: tu
 def read_unit(one: Experiment[Any, Any], folder: Path, kept: UnitData, place: str) -> UnitMeasured:
     """What `write_unit` left in a folder; its page will lie at `place`."""
     about = read_about(one, folder)
-    tables = {path.stem: read_table(path.parent, path.stem) for path in sorted((folder / "tables").glob("*.parquet"))}
+    tables = tables_of(folder)
     found = tuple(one.shows().findings(tables, about))
     facts = _unit_facts(kept["subject"], kept["fingerprint"], f"{place}/{kept['page']}", about, found)
     return UnitMeasured(facts, tables, found, about.notes, kept["family"], tuple(kept["packages"]), {})
