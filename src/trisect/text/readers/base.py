@@ -103,7 +103,7 @@ def need_folder(folder: Path) -> None:
     """Raise CorpusError where there is no such folder."""
     if folder.is_file():
         known = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
-        todo = "Put it into such a folder, or give texts themselves with --text (in Python a list of texts)."
+        todo = "Put it into such a folder; commands with --text (in Python a list of texts) also read texts themselves."
         raise CorpusError(f"{folder} is a file.", known, todo)
     if not folder.is_dir():
         known = "A corpus is a folder with a text file for each of train and valid."
