@@ -198,6 +198,7 @@ def test_claims_prints_every_claim_part_margin_and_reason():
     for row in rows:
         assert row["sentence"] in text
         assert row["reason"] in text
+    assert ".," not in text
     assert len(rows) > 60
 
 

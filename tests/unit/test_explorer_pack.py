@@ -227,6 +227,12 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_escapes_all():
     assert [base64.b64decode(c) for c in chunks] == list(pack(picture).chunks)
 
 
+def test_a_model_in_a_folder_is_called_by_the_folders_name():
+    picture = take_picture(replace(READINGS["encoder"], model="minilm/model"))
+    assert "<title>minilm explored" in page.html(picture, "trisect explore MODEL x")
+    assert "<title>minilm/model explored" in page.html(picture, "trisect explore minilm/model x")  # a hub's name
+
+
 def test_the_page_says_what_it_holds():
     assert page.summary(take_picture(READINGS["encoder"])) == "tiny/encoder · 2 layers × 3 heads · 12 tokens"
     said = page.summary(take_picture(READINGS["translator"]))

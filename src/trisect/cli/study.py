@@ -139,7 +139,9 @@ def _claim_lines(rows: Sequence[ListedPart]) -> list[str]:
     lines, last = [], ""
     for row in rows:
         if row["claim"] != last:
-            lines.append(f"{row['claim']}  {row['claim_sentence']}  [{row['citation'].split('. ')[0].rstrip('.')}, {row['where']}]")
+            lines.append(
+                f"{row['claim']}  {row['claim_sentence']}  [{row['citation'].split('. ')[0].rstrip('.')}, {row['where']}]"
+            )
             last = row["claim"]
         lines.append(f"      {row['sentence']}{'' if row['decides'] else '  (shown, does not decide)'}")
         lines.append(f"          margin {row['margin']:g} {row['unit']}: {row['reason']}")

@@ -190,10 +190,10 @@ def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Itera
     if any(one.compared is not None for one in found):
         yield (
             "Queries, keys and values are compared by each model's own difference: t over models, Holm over the pairs of a measure, "
-            "and two one-sided tests for being alike. What comes of it speaks of the recipe."
+            "and two one-sided tests for being alike. The result is about the recipe, not about one model."
         )
     yield (
-        "Intervals are 95 % of Student's t over models, and hold what differs between models of the recipe on these texts. "
+        "Intervals are 95 % of Student's t over models, and include what differs between models of the recipe on these texts. "
         "They are not corrected for how many there are. All models have read the same texts, so that what other texts would "
         "change is common to them and in no interval."
     )
