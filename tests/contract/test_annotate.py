@@ -399,6 +399,10 @@ def test_a_pipeline_without_parts_of_speech(source, tmp_path):
             r"'ner' is not a column that spaCy gives.\n  Columns are pos, tag, dep, ent.\n  Ask for some",
         ),
         ({"columns": ()}, r"No columns were asked for"),
+        (
+            {"columns": ("pos", "dep", "pos")},
+            r"columns was given 'pos' twice.\n  columns are 'pos', 'dep', 'pos'.\n  Give each",
+        ),
         ({"reader": "html"}, r"Unknown reader 'html'"),
     ],
 )

@@ -146,7 +146,9 @@ def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):
 
 def test_folders_without_what_is_needed(tmp_path):
     (tmp_path / "t.txt").write_text("A text.", encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"t\.txt is a file\.\n.*train\.txt and valid\.txt\.\n.*; commands with --text"):
+    with pytest.raises(
+        CorpusError, match=r"t\.txt is a file\.\n.*train\.txt and valid\.txt\.\n.*; commands with --text"
+    ):
         open_corpus(tmp_path / "t.txt")
     (tmp_path / "t.txt").unlink()
     with pytest.raises(CorpusError, match=r"There is no folder .*none"):

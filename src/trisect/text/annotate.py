@@ -137,6 +137,9 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
         raise CorpusError(
             f"{workers} workers were asked for.", "At least one process must do the work.", "Give 1 or more."
         )
+    if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
+        known = f"columns are {', '.join(map(repr, columns))}."
+        raise CorpusError(f"columns was given {again!r} twice.", known, "Give each once.")
     unknown = [c for c in columns if c not in COLUMNS]
     if unknown or not columns:
         given = f"{unknown[0]!r} is not a column that spaCy gives." if columns else "No columns were asked for."
