@@ -75,6 +75,55 @@ def test_a_model_that_changed_since_loading_is_not_edited(tmp_path):
         run("ablate", subject, tmp_path / "again")
 
 
+def scaled_words(model: Any) -> None:
+    model.words.weight.data.mul_(2)
+
+
+def words_in_another_order(model: Any) -> None:
+    model.words.weight.data.copy_(model.words.weight.data.flip(0))
+
+
+def one_norm(model: Any) -> None:
+    with torch.no_grad():
+        model.layers[1].norm2.bias[3] += 1e-3
+
+
+def other_places(model: Any) -> None:
+    model.places = nn.Embedding(fooling.LONG, WIDTH)
+
+
+UNSEEN = {
+    scaled_words: "words.weight",
+    words_in_another_order: "words.weight",
+    one_norm: "layers.1.norm2.bias",
+    other_places: "places.weight",
+}
+
+
+@pytest.mark.parametrize("command", ["read", "ablate", "patch", "erase", "intervene"])
+def test_weights_that_no_law_sees_are_looked_at_too(command, tmp_path):
+    for n, (change, name) in enumerate(UNSEEN.items()):
+        subject = loaded(Fooling())
+        change(subject.model)
+        (tmp_path / str(n)).mkdir()
+        with pytest.raises(ModelError) as caught:
+            subject.read(TEXTS[0]) if command == "read" else run(command, subject, tmp_path / str(n))
+        assert caught.value.given == "The weights of Fooling have changed since it was loaded."
+        assert caught.value.known.startswith(f"{name} is not what it was")
+
+
+def test_what_was_put_back_or_is_written_by_the_model_itself_is_no_change():
+    model: Any = Fooling()
+    model.register_buffer("seen", torch.zeros(1))
+    model.register_forward_pre_hook(lambda module, _: module.seen.add_(1).tolist() and None)
+    subject = loaded(model)
+    with torch.no_grad():
+        model.words.weight.mul_(2)
+        model.words.weight.div_(2)
+    subject.read(TEXTS[0])
+    subject.projections()
+
+
 def test_what_is_held_is_held_in_the_layers_that_are_read(tmp_path):
     """Below it stands a layer that is not read; nothing is above it whose weights could be held, so that both are the same."""
     model: Any = Fooling()

@@ -20,6 +20,7 @@ from trisect.hf.proof import Proof
 from trisect.hf.refusal import check_ids
 from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
 from trisect.hf.room import room
+from trisect.hf.state import State, check_state
 
 
 class OtherCallsError(ModelError):
@@ -27,13 +28,14 @@ class OtherCallsError(ModelError):
 
 
 class ProvedModel(NamedTuple):
-    """A model with its tokenizer, the names that its forward takes, and its proof."""
+    """A model with its tokenizer, the names that its forward takes, its proof, and what its weights were when it was made."""
 
     name: str
     model: nn.Module
     tokenizer: Any
     accepts: frozenset[str]
     proof: Proof
+    state: State | None = None
 
     @property
     def modules(self) -> list[str]:
@@ -76,7 +78,7 @@ def run_forward(
 def run_unedited(
     proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
 ) -> tuple[Sequence[Call], ModelOutput]:
-    """One forward pass without edits, which is looked at as a read is; raises ModelError where a law does not hold in it.
+    """One forward pass without edits, looked at as a read is; raises ModelError where a law fails in it or weights are others.
 
     Edits of calls that do not make what the model goes on with would change nothing, without a word.
     """
@@ -89,6 +91,7 @@ def run_unedited(
 
     with torch.no_grad(), checking(proved.model, proved.name, proof.call_laws(), proof.addresses, inputs) as checker:
         calls, made = run_forward(proved, inputs, NOTHING, meet, prefix)
+    check_state(proved.name, proved.state, proved.model)
     confirm(proved, inputs, calls, made)
     return calls, made
 

@@ -32,7 +32,7 @@ from trisect.hf.restart import Restarts
 from trisect.hf.rounding import check_weights, said_of_rounding
 from trisect.hf.shared_passes import TOGETHER, SharedPasses
 from trisect.hf.sides import find_sides, labelled
-from trisect.hf.state import State, check_state, mark_of
+from trisect.hf.state import State, check_state, check_writes, mark_of
 from trisect.hf.traces import CPU, Seen, computed_at, seen_at, trace_of
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
@@ -90,10 +90,11 @@ class Pretrained:
 
         Copies, of a layer whenever it is asked for: going through them holds those of one layer.
         """
-        look = functools.partial(check_state, self.name, self.state, self.model)
+        look = functools.partial(check_writes, self.name, self.state, self.model)
         look()
         with evaluating(self.model):
             check_maps(self.model, self.name, self.proof.call_laws(), self.addresses)
+        check_state(self.name, self.state, self.model)
         return OnDemand([found.projections for found in self.proof.found if found.valid], look)
 
     @property
@@ -160,7 +161,7 @@ class Pretrained:
         self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, home: bool = True
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
-        check_state(self.name, self.state, self.model)
+        check_writes(self.name, self.state, self.model)
         laws = () if write else self.proof.call_laws()
         scaled = [law.scaled for law in self.proof.laws]
 
@@ -178,6 +179,7 @@ class Pretrained:
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
             calls, made = self._run(inputs, edits_at(self.addresses, write), meet)
+        check_state(self.name, self.state, self.model)
         if not write:  # without the hooks
             confirm(self._proved, inputs, calls, made)
         return calls
@@ -232,7 +234,7 @@ class Pretrained:
 
     @property
     def _proved(self) -> ProvedModel:
-        return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof)
+        return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof, self.state)
 
     def _run(self, inputs: Inputs, edits: Edits, take: Callable[[Call], Call] = outline) -> tuple[Sequence[Call], Any]:
         """One forward pass; of each call no more is kept than what `take` leaves of it."""
@@ -335,6 +337,7 @@ def load(
     images = None if isinstance(model, nn.Module) else ImageDesk.of(name, str(model), known)
     if (inner := getattr(tokenizer, "tokenizer", None)) is not None:  # a processor
         tokenizer, images = inner, ImageDesk.given(name, tokenizer)
+    state = State.of(module)
     proved = prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
@@ -344,8 +347,8 @@ def load(
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
     said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
-    state = State.of(module)
-    return Pretrained(name, module, tokenizer, objective, proved, desk, state, said, remarks, images=images)
+    own = state.settled(module)
+    return Pretrained(name, module, tokenizer, objective, proved, desk, own, said, remarks, images=images)
 
 
 def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor, output_at, row_scores
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
 from trisect.hf.room import NoRoomError
+from trisect.hf.state import check_state
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
 APART = "Edits were made one at a time: several in one pass gave this model other numbers, since rows of its batch are not independent."
@@ -144,6 +145,7 @@ class SharedPasses:
         shares = self.restarts.works and self.proved.proof.hook is record_interface
         prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
         if hold:
+            check_state(self.proved.name, self.proved.state, self.proved.model)
             edits = edits_at(self.proved.proof.addresses, None, hold)
             made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:

@@ -1,39 +1,92 @@
-"""The state of a model's parameters: a hash of them, and whether they are others than when the model was verified."""
+"""The state of a model's weights: a hash of them, and whether they are others than when the model was verified."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.hf.refusal import total
+
+TOGETHER = 127  # words of 64 bits in a sum; a prime, so that rows and columns that change places are in other sums
+WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class State(NamedTuple):
-    """A model's parameters in short: how often they were written to, and the sum of each, in float64."""
+    """A model's weights in short: how often its parameters were written to, and a number made of the bits of every tensor."""
 
     writes: int
-    sums: tuple[float, ...]
+    marks: dict[str, int]
 
     @classmethod
     def of(cls, model: nn.Module) -> State:
-        """The state that a model is in."""
-        return cls(_writes(model), _sums(model))
+        """The state that a model is in: of its parameters, and of the buffers that are saved with them."""
+        return cls(_writes(model), _marks(model))
 
-    def changed(self, model: nn.Module) -> bool:
-        """Whether its parameters are others by now; what was written and put back again is no change."""
-        return _writes(model) != self.writes and _sums(model) != self.sums
+    def settled(self, model: nn.Module) -> State:
+        """The same without the buffers that the model has written to since."""
+        now, own = _marks(model), {name for name, _ in model.named_parameters()}
+        return self._replace(marks={n: mark for n, mark in self.marks.items() if n in own or now.get(n) == mark})
+
+    def changed(self, model: nn.Module) -> str | None:
+        """The name of a tensor that is another by now, if one is; what was written and put back again is no change."""
+        now = _marks(model)
+        return next((name for name, mark in self.marks.items() if now.get(name) != mark), None)
 
 
 def _writes(model: nn.Module) -> int:
     return sum(0 if p.is_inference() else p._version for p in model.parameters())
 
 
-def _sums(model: nn.Module) -> tuple[float, ...]:
-    return tuple(total(p) for p in model.parameters())
+@torch.no_grad()
+def _marks(model: nn.Module) -> dict[str, int]:
+    """A number for every tensor of a model, each tensor once."""
+    state = model.state_dict(keep_vars=True)
+    own = {id(t): (name, t) for name, t in reversed(state.items()) if isinstance(t, Tensor)}
+    devices: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensor in own.values():
+        devices.setdefault(tensor.device, {})[name] = tensor
+    marks: dict[str, int] = {}
+    for device, tensors in devices.items():
+        most = max(t.numel() * t.element_size() for t in tensors.values()) // (8 * TOGETHER)
+        factors = _factors(max(most, TOGETHER), device)
+        marks |= zip(tensors, torch.stack([_mark(t, factors) for t in tensors.values()]).tolist(), strict=True)
+    return marks
+
+
+def _factors(count: int, device: torch.device) -> Int[Tensor, " N"]:
+    """Odd numbers without an order."""
+    place = torch.arange(count, device=device) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
+    return (place ^ (place >> 29)) * 0x2545F4914F6CDD1D | 1
+
+
+def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
+    """The sum of its bits as whole numbers, modulo 2⁶⁴, in which every few of them have a factor of their own."""
+    mark = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for words in _words(tensor):
+        whole = len(words) // TOGETHER * TOGETHER
+        if whole:
+            mark += (words[:whole].view(-1, TOGETHER).sum(1, dtype=torch.int64) * factors[: whole // TOGETHER]).sum()
+        if whole < len(words):
+            mark -= (words[whole:] * factors[: len(words) - whole]).sum()
+    return mark
+
+
+def _words(tensor: Tensor) -> Iterator[Int[Tensor, " N"]]:
+    """A tensor's bits as whole numbers: as many of 64 bits as there are, and then the rest."""
+    own = tensor.detach()
+    flat = (own.int_repr() if own.is_quantized else own).resolve_conj().resolve_neg().flatten()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    flat = flat.view(WHOLE[flat.element_size()])
+    several = 8 // flat.element_size()
+    whole = 0 if flat.storage_offset() % several else len(flat) // several * several
+    if whole:
+        yield flat[:whole].view(torch.int64)
+    yield flat[whole:]
 
 
 def mark_of(model: nn.Module) -> str:
@@ -59,7 +112,15 @@ def _add_to(found: Any, name: str, value: object) -> None:
 
 
 def check_state(name: str, state: State | None, model: nn.Module) -> None:
-    """Raise ModelError where a model's parameters are others than those of a state."""
-    if state is not None and state.changed(model):
-        known = "What was found of its projections belongs to the weights that it had then."
+    """Raise ModelError where a model's weights are others than those of a state."""
+    if state is not None and (changed := state.changed(model)):
+        known = (
+            f"{changed} is not what it was; what was found of its projections belongs to the weights that it had then."
+        )
         raise ModelError(f"The weights of {name} have changed since it was loaded.", known, "Load it again.")
+
+
+def check_writes(name: str, state: State | None, model: nn.Module) -> None:
+    """The same where PyTorch knows of writes since then, as it does of all but those to `.data`: costs nothing where it does not."""
+    if state is not None and _writes(model) != state.writes:
+        check_state(name, state, model)
