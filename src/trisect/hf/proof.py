@@ -32,6 +32,7 @@ from trisect.hf.windowed import UnreadAttention
 TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
 
 
+BEHIND = "rows of weights sum to less than 1, and what they are short of does not stand in the softmax, as a sink does"
 OTHER_STEPS = "where gradients are asked for it is computed in other steps than where none are"
 
 
@@ -202,8 +203,10 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
         check_law(call, cause.reached, _has_sink(model, call))._replace(scaled=cause.response.scaled)
         for call, cause in zip(seen.calls, causes, strict=True)
     )
-    faults = [law.fault or cause.response.fault for law, cause in zip(laws, causes, strict=True)]
-    laws = tuple(law._replace(fault=fault) for law, fault in zip(laws, faults, strict=True))
+    short = ["" if cause.response.sink or not law.sink else BEHIND for law, cause in zip(laws, causes, strict=True)]
+    faults = [law.fault or cause.response.fault or why for law, cause, why in zip(laws, causes, short, strict=True)]
+    sinks = [law.sink and cause.response.sink for law, cause in zip(laws, causes, strict=True)]
+    laws = tuple(law._replace(fault=f, sink=sink) for law, f, sink in zip(laws, faults, sinks, strict=True))
     found = find_weights(model, given, seen.hook, addresses)
     laws = tuple(law._replace(order=f.order) for f, law in zip(found, laws, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))

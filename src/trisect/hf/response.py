@@ -20,10 +20,14 @@ COARSE = 5e-2
 
 
 class Response(NamedTuple):
-    """Whether weights move as the softmax of `scale` q·k, whatever is added to it, and what forbids to read them at all."""
+    """Whether weights move as the softmax of `scale` q·k, whatever is added to it, and what forbids to read them at all.
+
+    `sink` says that what rows are short of one stands in the softmax's denominator: that it falls where keys rise.
+    """
 
     scaled: bool = True
     fault: str = ""
+    sink: bool = True
 
 
 def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
@@ -47,13 +51,35 @@ def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
         size, rest[own] = float(rest[own]), 0
         if float(rest.max()) > near * size:
             return Response(False, f"the weights of a head depend on {name} of other heads")
+    sink = _absorbs(call, k, near, float(by_k.abs().max()))
     if call.scale is None:
-        return Response(False)
+        return Response(False, sink=sink)
     w, r = weights.detach()[:, head].double(), mixed[:, head].double()
     scores = call.scale * w * (r - (w * r).sum(-1, keepdim=True))
     given_q, given_k = call.q.detach()[:, head].double(), call.k.detach()[:, head // group].double()
     pairs = (by_q[:, head], scores @ given_k), (by_k[:, head // group], scores.transpose(1, 2) @ given_q)
-    return Response(all(float((a - b).abs().max()) <= near * float(b.abs().max()) for a, b in pairs))
+    return Response(all(float((a - b).abs().max()) <= near * float(b.abs().max()) for a, b in pairs), sink=sink)
+
+
+def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
+    """Whether rows' sums S move with the keys as those of a softmax with a sink do: dS = S (1 − S) times that of scores.
+
+    A gate behind the softmax stays what it is, whatever the keys are. `size` is the largest derivative of one weight's.
+    """
+    assert call.weights is not None
+    w = call.weights.detach().double()
+    sums = w.sum(-1)
+    short = (1 - sums).clamp_min(0).masked_fill(sums == 0, 0)  # a padded position may attend to nothing at all
+    if float(short.max()) <= near:
+        return True  # too little to be seen beside rounding, or nothing
+    draw = torch.randn(short.shape, generator=torch.Generator().manual_seed(call.order), dtype=torch.float64).to(w)
+    (made,) = torch.autograd.grad((call.weights.sum(-1) * draw).sum(), k, retain_graph=True, allow_unused=True)
+    moved = torch.zeros_like(k, dtype=torch.float64) if made is None else made.double()
+    if call.scale is None:
+        return float(moved.abs().max()) > near * size * float(short.max())
+    wanted = call.scale * (w * (draw * short)[..., None]).transpose(2, 3) @ call.q.detach().double()
+    wanted = wanted.unflatten(1, (k.shape[1], -1)).sum(2)
+    return float((moved - wanted).abs().max()) <= 10 * near * float(wanted.abs().max())
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ positions are seen, only where that does not say which.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,7 @@ class EnteredFloats:
         self.inside: str | None = None
         self.given: list[Tensor] = []
         self.leaves: list[Tensor] = []
+        self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: dict[str, int] = {}
 
     def enter(self, name: str, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
@@ -50,7 +51,22 @@ class EnteredFloats:
         if not leaves:
             return None
         self.inside, self.given, self.leaves = name, [own for own, _ in leaves], [leaf for _, leaf in leaves]
+        self.before |= {id(leaf): (own, leaf) for own, leaf in leaves}
         return given
+
+    def words(self, which: Iterable[int]) -> set[Any]:
+        """The look-ups of embeddings that some of those floats are made of, the cuts before them put together again."""
+        open_, seen, found = [self.given[i].grad_fn for i in which], set[Any](), set[Any]()
+        while open_:
+            node = open_.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if type(node).__name__.startswith("EmbeddingBackward"):
+                found.add(node)
+            cut = self.before.get(id(getattr(node, "variable", None)))
+            open_ += [one for one, _ in node.next_functions] + ([] if cut is None else [cut[0].grad_fn])
+        return found
 
     def leave(self, name: str) -> None:
         """That module is done."""
@@ -129,11 +145,11 @@ def _kind(call: Call, cut: EnteredFloats) -> str:
     pooled = any(
         _reached(cut.given[a], [cut.given[b]]) or _reached(cut.given[b], [cut.given[a]]) for a in asks for b in gives
     )
-    return SELF if pooled or _in_step(call) else CROSS
+    return SELF if pooled or (_in_step(call) and cut.words(asks) == cut.words(gives)) else CROSS
 
 
 def _in_step(call: Call) -> bool:
-    """Whether no position sees a later one: then one sequence made in two ways is read, as by norms of their own."""
+    """Whether no position sees a later one: then one sequence made in two ways may be read, as by norms of their own."""
     weights, length = call.weights, call.q.shape[2]
     return weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
 
