@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs, Parts
@@ -54,9 +55,9 @@ class EnteredFloats:
         self.before |= {id(leaf): (own, leaf) for own, leaf in leaves}
         return given
 
-    def words(self, which: Iterable[int]) -> set[Any]:
+    def words(self, which: Iterable[int]) -> set[Node]:
         """The look-ups of embeddings that some of those floats are made of, the cuts before them put together again."""
-        open_, seen, found = [self.given[i].grad_fn for i in which], set[Any](), set[Any]()
+        open_, seen, found = [self.given[i].grad_fn for i in which], set[Node](), set[Node]()
         while open_:
             node = open_.pop()
             if node is None or node in seen:
