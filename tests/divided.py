@@ -115,7 +115,7 @@ def sharpen(model: nn.Module) -> Any:
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point() and parameter.requires_grad:
+            if parameter.is_floating_point() and parameter.requires_grad and parameter.numel():
                 summed = parameter[0].numel() if parameter.dim() > 1 else 9 * 32
                 spread = 0.3 * min(1.0, (32 / summed) ** 0.5)
                 parameter.add_(spread * torch.randn(parameter.shape, generator=draw).to(parameter))

@@ -95,6 +95,11 @@ INPUTS: dict[str, Callable[[Any], dict[str, Tensor]]] = {
         "input_ids": _placed(c),
     },
     "kosmos-2": _kosmos,
+    "clap": lambda c: {"input_ids": _ids(7), "input_features": _normal(2, 1, 1001, c.audio_config.num_mel_bins)},
+    "qwen3_asr_encoder": lambda c: {
+        "input_features": _normal(2, c.num_mel_bins, 4 * c.n_window),
+        "input_features_mask": torch.ones(2, 4 * c.n_window).long(),
+    },
     "timesfm": _forecast,
     "vit_mae": _masked,
 }

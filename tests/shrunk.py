@@ -80,6 +80,8 @@ MORE: dict[str, dict[str, Any]] = {  # settings that have no default
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
     "reformer": {"is_decoder": True},
+    "xmod": {"default_language": "en_XX"},
+    "hrm_text": {"use_cache": False},
 }  # fmt: skip
 TOKENS = ("image_token_id", "image_token_index", "video_token_id", "audio_token_id", "audio_token_index", "image_token")
 
