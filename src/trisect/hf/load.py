@@ -337,8 +337,7 @@ def load(
     images = None if isinstance(model, nn.Module) else ImageDesk.of(name, str(model), known)
     if (inner := getattr(tokenizer, "tokenizer", None)) is not None:  # a processor
         tokenizer, images = inner, ImageDesk.given(name, tokenizer)
-    state = State.of(module)
-    proved = prove(name, module, inputs)
+    state, proved = State.of(module), prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
     objective, remarks = _settle(objective, module, tokenizer, proved)
@@ -347,8 +346,8 @@ def load(
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
     said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
-    own = state.settled(module)
-    return Pretrained(name, module, tokenizer, objective, proved, desk, own, said, remarks, images=images)
+    about = (proved, desk, state.settled(module), said, remarks)
+    return Pretrained(name, module, tokenizer, objective, *about, images=images)
 
 
 def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:
