@@ -83,7 +83,8 @@ def _words(tensor: Tensor) -> Iterator[Int[Tensor, " N"]]:
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
     flat = flat.view(WHOLE[flat.element_size()])
     several = 8 // flat.element_size()
-    whole = 0 if flat.storage_offset() % several else len(flat) // several * several
+    flat = flat.clone() if flat.storage_offset() % several else flat
+    whole = len(flat) // several * several
     if whole:
         yield flat[:whole].view(torch.int64)
     yield flat[whole:]
