@@ -114,7 +114,7 @@ def test_control_labels_that_cannot_be_close_are_refused():
     assert caught.value.given == "There are no control labels for the column 'kind' of 'monotone'."
     assert caught.value.known == (
         "The nearest to the true labels' shares had a total variation distance of 0.40, and under 0.05 is needed; "
-        "'the' alone is 90% of the labelled train tokens."
+        "'the' alone is 90\u00a0% of the labelled train tokens."
     )
     assert caught.value.todo == "Leave out the variant 'control', or use a longer text with more word types."
 

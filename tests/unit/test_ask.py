@@ -123,11 +123,11 @@ def test_nobody_is_near_where_nobody_is_known():
 def test_the_rule_is_said_with_what_it_rests_on(folder):
     said = ask(folder, "Where was Bo Lund born?", 0.2, StandIn()).words()[1]
     assert said == (
-        "It abstains below 0.700, for at most 20 % of its answers wrong: set on 40 held-out questions, 25 % of them answered."
+        "It abstains below 0.700, for at most 20\u00a0% of its answers wrong: set on 40 held-out questions, 25\u00a0% of them answered."
     )
     never = ask(folder, "Where was Bo Lund born?", 0.1, StandIn()).words()[1]
     assert (
-        never == "It abstains always: on 40 held-out questions no threshold kept to at most 10 % of its answers wrong."
+        never == "It abstains always: on 40 held-out questions no threshold kept to at most 10\u00a0% of its answers wrong."
     )
     assert not [line for line in ask(folder, "Where was Bo Lund born?", 1, StandIn()).words() if "abstains" in line]
 
@@ -179,7 +179,7 @@ def test_a_risk_without_a_threshold(folder, risk):
         ask(folder, "Where was Bo Lund born?", risk, StandIn())
     assert str(raised.value) == (
         f"A risk of {risk:g}.\n  Thresholds were set on held-out questions for these risks: 0.1, 0.2, 0.4.\n"
-        "  Give one of them, or 1 to hear every answer."
+        "  Give one of them, or 1 to see every answer."
     )
 
 

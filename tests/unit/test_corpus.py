@@ -53,7 +53,7 @@ def test_cut_takes_the_first_tokens_and_says_so(small):
         "A note.",
         "Only the first 4 of 7 train tokens are used.",
         "Only the first 2 of 4 valid tokens are used.",
-        "Types seen fewer than 2 times in train (25.0% of its tokens) become <unk>.",
+        "Types seen fewer than 2 times in train (25.0\u00a0% of its tokens) become <unk>.",
     )
 
 

@@ -38,7 +38,7 @@ def test_the_rest_takes_what_is_expected_at_first_and_then_as_long_as_until_now(
     pace.begin_step(0.5, 0.5)
     pace.move(0.5)
     assert pace.reached() == pytest.approx(0.75)
-    assert pace.words() == "75%  1 of 3 parts, about 20 s left"
+    assert pace.words() == "75\u00a0%  1 of 3 parts, about 20 s left"
     pace.end()
     pace.begin("c")
     pace.end()
@@ -53,7 +53,7 @@ def test_the_time_left_is_hidden_until_the_pace_is_steady():
     pace.begin("a")
     time.now += 2
     pace.move(0.9)
-    assert pace.words() == "30%  0 of 2 parts"
+    assert pace.words() == "30\u00a0%  0 of 2 parts"
 
 
 def test_a_part_that_was_there_already_is_no_work_and_says_nothing_of_the_pace():

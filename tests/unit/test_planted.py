@@ -200,7 +200,7 @@ def test_the_page_begins_with_it_and_marks_the_truth():
     many = next(telling.section(asked(tables(perfect, seeds=(1, 2, 3, 4, 5)))))
     assert not any(isinstance(block, TextBlock) and block.look == "notice" for block in many.blocks)
     records = {one.groups[0]: one for one in telling.findings(rows) if one.measure == "planted"}
-    assert "AUROC 1.00 over 9 cells and 3 seeds; false alarms 0%, misses 0%." in str(records["attack"])
+    assert "AUROC 1.00 over 9 cells and 3 seeds; false alarms 0\u00a0%, misses 0\u00a0%." in str(records["attack"])
     assert records["attack"].values[0].mean == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,9 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 
-TOGETHER = 127  # words of 64 bits in a sum; a prime, so that rows and columns that change places are in other sums
+ROW = 4096  # words of 64 bits
+AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: in a processor's cache
+ON_A_DEVICE = 1 << 24
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -44,17 +45,22 @@ def _writes(model: nn.Module) -> int:
 
 @torch.no_grad()
 def _marks(model: nn.Module) -> dict[str, int]:
-    """A number for every tensor of a model, each tensor once."""
-    state = model.state_dict(keep_vars=True)
-    own = {id(t): (name, t) for name, t in reversed(state.items()) if isinstance(t, Tensor)}
-    devices: dict[torch.device, dict[str, Tensor]] = {}
+    """A number for every tensor of a model, each tensor once; what is on no device has none."""
+    own: dict[int, tuple[str, Tensor]] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
+            if isinstance(part, Tensor) and not part.is_meta:
+                own.setdefault(id(part), (name, part))
+    devices: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, tensor in own.values():
-        devices.setdefault(tensor.device, {})[name] = tensor
+        devices.setdefault(tensor.device, []).append((name, tensor))
     marks: dict[str, int] = {}
     for device, tensors in devices.items():
-        most = max(t.numel() * t.element_size() for t in tensors.values()) // (8 * TOGETHER)
-        factors = _factors(max(most, TOGETHER), device)
-        marks |= zip(tensors, torch.stack([_mark(t, factors) for t in tensors.values()]).tolist(), strict=True)
+        words = max(t.numel() for _, t in tensors) * 2  # of complex numbers in double precision
+        factors = _factors(2 * ROW + 8 + words // ROW, device)
+        numbers = torch.stack([_mark(tensor, factors) for _, tensor in tensors]).tolist()
+        for (name, _), number in zip(tensors, numbers, strict=True):
+            marks[name] = marks.get(name, 0) + number
     return marks
 
 
@@ -65,29 +71,32 @@ def _factors(count: int, device: torch.device) -> Int[Tensor, " N"]:
 
 
 def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
-    """The sum of its bits as whole numbers, modulo 2⁶⁴, in which every few of them have a factor of their own."""
-    mark = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for words in _words(tensor):
-        whole = len(words) // TOGETHER * TOGETHER
-        if whole:
-            mark += (words[:whole].view(-1, TOGETHER).sum(1, dtype=torch.int64) * factors[: whole // TOGETHER]).sum()
-        if whole < len(words):
-            mark -= (words[whole:] * factors[: len(words) - whole]).sum()
-    return mark
+    """A number of its bits as words in rows, modulo 2⁶⁴: the sums along rows and across them, each with a factor of its place.
+
+    What changes places in a row is in other sums across rows, and what changes places between rows in other sums along them.
+    """
+    words, end = _words(tensor)
+    whole = len(words) // ROW * ROW
+    along, across = [words[:0]], torch.zeros(ROW, dtype=torch.int64, device=tensor.device)
+    for block in words[:whole].view(-1, ROW).split(max(1, AT_ONCE.get(tensor.device.type, ON_A_DEVICE) // ROW)):
+        along.append(block.sum(1))
+        across += block.sum(0)
+    found = torch.cat([across, words[whole:], across.new_zeros(ROW + whole - len(words)), end, *along])
+    return ((found ^ (found >> 32)) * factors[: len(found)]).sum()
 
 
-def _words(tensor: Tensor) -> Iterator[Int[Tensor, " N"]]:
+def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
     """A tensor's bits as whole numbers: as many of 64 bits as there are, and then the rest."""
     own = tensor.detach()
-    flat = (own.int_repr() if own.is_quantized else own).resolve_conj().resolve_neg().flatten()
+    own = own.dequantize() if own.is_quantized else own.to_dense() if own.layout != torch.strided else own
+    flat = own.resolve_conj().resolve_neg().flatten().contiguous()
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
     flat = flat.view(WHOLE[flat.element_size()])
     several = 8 // flat.element_size()
     flat = flat.clone() if flat.storage_offset() % several else flat
     whole = len(flat) // several * several
-    if whole:
-        yield flat[:whole].view(torch.int64)
-    yield flat[whole:]
+    rest = flat[whole:].long()
+    return flat[:whole].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
 
 
 def mark_of(model: nn.Module) -> str:
