@@ -5,6 +5,7 @@ With --judge the error rates of the translation models are first judged by the r
 
 from __future__ import annotations
 
+import functools
 import json
 import runpy
 import sys
@@ -320,17 +321,29 @@ rewinding are of 20,000 tokens drawn from each text. Written by `python tools/wr
 trisect study experiment.json --corpus wikitext-2 --fleet 1 --out larger
 ```
 
-Five seeds are planned, and freezing, three more runs a seed; what is below is what has been run.
+Five seeds are planned; what is below is what has been run. Freezing, in models of one epoch, is in
+[wikitext2-large-freezing](../wikitext2-large-freezing/README.md).
+"""
+FROZEN = """# The larger model with q, k or v frozen in all layers
+
+The model and text of [wikitext2-large](../wikitext2-large/README.md), for one epoch of training: q, k or v of all five layers kept at their
+initial weights from the first step on, beside the same models rewound and ablated. Written by `python tools/written.py` from the
+tables here.
+
+```sh
+trisect study experiment.json --corpus wikitext-2 --fleet 1 --out freezing
+```
 """
 
 
-def larger() -> str:
-    """results/wikitext2-large/README.md, as it should be."""
-    place = ROOT / "wikitext2-large"
+def larger(name: str, about: str) -> str:
+    """README.md of the larger model's results in a folder, as it should be."""
+    place = ROOT / name
     tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
     experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
     rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
-    runs, metrics = tables["runs"], tables["metrics"]
+    runs = tables["runs"]
+    metrics = tables["metrics"].join(runs.filter(pl.col("edit") == "none"), on="run", how="semi")
     seeds = ", ".join(map(str, rows.seeds))
     made = f"Runs: {len(runs)}, of seeds {seeds}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
     names = {"train": "train loss, nats", "valid": "validation loss, nats"}
@@ -343,12 +356,12 @@ def larger() -> str:
         "The source reports a validation loss of 5.222 and an accuracy of 23.53 % for its model of 200 epochs with SGD."
     )
     means = changes(rows)
-    whole = [site for site in next(iter(means.values())) if "-" in site]
+    whole = list(dict.fromkeys(site for mean in means.values() for site in mean if "-" in site))
     every = [[name, *(mean_said(mean.get(site), 3) for site in whole)] for name, mean in means.items()]
-    rewound = means["rewound to initialisation, validation loss"]
+    rewound = means.get("rewound to initialisation, validation loss", {})
     layers = sorted({site.split("@")[1] for site in rewound if "-" not in site})
     each = [[layer, *(mean_said(rewound.get(f"{c}@{layer}"), 4) for c in "qkv")] for layer in layers]
-    lines = [LARGER, made, "", *table(heads, learnt), beside, "", "## All layers at once", ""]
+    lines = [about, made, "", *table(heads, learnt), beside, "", "## All layers at once", ""]
     lines += table(["change of the loss, nats", *whole], every)
     three = [site for site in whole if "+" not in site]
     if len(rows.seeds) > 1:
@@ -358,9 +371,10 @@ def larger() -> str:
         ]
         compared = [[name, *paired(points, three)] for name, points in changed(rows).items()]
         lines += table(["change of the loss", "", "differences, nats (95 %)"], compared)
-    lines += ["## One layer at its initial weights", ""]
-    head = ["layer", *(f"{c}: change of the validation loss, nats" for c in "qkv")]
-    return "\n".join([*lines, *table(head, each)]).rstrip() + "\n"
+    if each:
+        lines += ["## One layer at its initial weights", ""]
+        lines += table(["layer", *(f"{c}: change of the validation loss, nats" for c in "qkv")], each)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _mean(metrics: pl.DataFrame, epoch: int, split: str, name: str) -> str:
@@ -369,7 +383,8 @@ def _mean(metrics: pl.DataFrame, epoch: int, split: str, name: str) -> str:
 
 
 PAGES = {
-    "wikitext2-large": larger,
+    "wikitext2-large": functools.partial(larger, "wikitext2-large", LARGER),
+    "wikitext2-large-freezing": functools.partial(larger, "wikitext2-large-freezing", FROZEN),
     "wikitext2-all-layers": together,
     "alignment": alignment,
     "wikitext2-controls": controls,
