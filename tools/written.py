@@ -327,8 +327,8 @@ Five seeds are planned; what is below is what has been run. Freezing, in models 
 FROZEN = """# The larger model with q, k or v frozen in all layers
 
 The model and text of [wikitext2-large](../wikitext2-large/README.md), for one epoch of training: q, k or v of all five layers kept at their
-initial weights from the first step on, beside the same models rewound and ablated. Written by `python tools/written.py` from the
-tables here.
+initial weights from the first step on, beside the same models rewound and ablated. Minutes of training count waiting for other work.
+Written by `python tools/written.py` from the tables here.
 
 ```sh
 trisect study experiment.json --corpus wikitext-2 --fleet 1 --out freezing
