@@ -1,5 +1,7 @@
 """A number made of the bits of every tensor: of any type, of any place in a larger one, and of tied weights."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool, t
 @pytest.mark.parametrize("count", [1, 130, 40_001])
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_one_byte_that_changed_is_noticed(kind, count, first):
-    model = nn.Module()
+    model: Any = nn.Module()
     model.register_buffer("part", torch.zeros(first + count, dtype=torch.uint8).to(kind)[first:])
     model.register_buffer("empty", torch.zeros(0, 3))
     state = State.of(model)
@@ -64,6 +66,8 @@ def test_quantised_weights_and_their_scale_are_in_it():
     state = State.of(model)
     assert state.changed(model) is None
     weight, bias = model[0]._weight_bias()
-    scaled = torch._make_per_tensor_quantized_tensor(weight.int_repr(), weight.q_scale() * 2, weight.q_zero_point())
+    scaled = torch.quantize_per_tensor(
+        weight.dequantize() * 2, weight.q_scale() * 2, weight.q_zero_point(), torch.qint8
+    )
     model[0].set_weight_bias(scaled, bias)
     assert "0._packed_params._packed_params" in str(state.changed(model))
