@@ -127,7 +127,8 @@ def test_the_rule_is_said_with_what_it_rests_on(folder):
     )
     never = ask(folder, "Where was Bo Lund born?", 0.1, StandIn()).words()[1]
     assert (
-        never == "It abstains always: on 40 held-out questions no threshold kept to at most 10\u00a0% of its answers wrong."
+        never
+        == "It abstains always: on 40 held-out questions no threshold kept to at most 10\u00a0% of its answers wrong."
     )
     assert not [line for line in ask(folder, "Where was Bo Lund born?", 1, StandIn()).words() if "abstains" in line]
 
