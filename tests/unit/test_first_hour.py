@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import xarray
 from safetensors import safe_open
 from tests import tinyhf, towers
 
@@ -77,7 +78,6 @@ def test_xarray_is_asked_for_by_name(reading, monkeypatch):
 
 
 def test_a_reading_as_labelled_arrays(reading, bart):
-    xarray = pytest.importorskip("xarray")
     for one in (reading, bart):
         made = one.to_xarray()
         assert isinstance(made, xarray.Dataset)

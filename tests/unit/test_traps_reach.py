@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests import shrunk, towers, zoo
+from tests import shrunk, tinyhf, towers, zoo
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
@@ -138,3 +138,16 @@ def test_layers_of_a_hybrid_that_do_not_attend_are_named():
     assert load(zoo.build("llama")).notes == load(zoo.build("t5")).notes == ()
     kinds: Any = {"layer_types": ["linear_attention", "full_attention"]}
     assert "model.layers.0.linear_attn" in load(zoo.build("qwen3_next", **kinds)).notes[0]
+
+
+@pytest.mark.parametrize("build", [tinyhf.gpt2, tinyhf.bert])
+def test_more_tokens_than_positions_are_counted(build):
+    subject = load(build())
+    model: Any = subject.model
+    limit = model.config.max_position_embeddings
+    subject.read(torch.full((1, limit), 7))
+    with pytest.raises(
+        ModelError, match=rf"{limit + 1} tokens were given .*\n.*positions for {limit}\.\n.*shorter"
+    ) as found:
+        subject.read(torch.full((1, limit + 1), 7))
+    assert "index out of range" not in str(found.value)

@@ -18,7 +18,7 @@ from trisect.hf.opened import eagerly, evaluating
 from trisect.hf.room import room
 
 LOOSE = 4  # sums over more positions round more
-AT_ONCE = 1 << 20  # numbers of an answer that are compared at once
+AT_ONCE = 1 << 17  # numbers of an answer that are compared at once
 TINY = torch.finfo(torch.float32).tiny
 MASKS = ("attention_mask", "decoder_attention_mask")  # which say what is padding; others say something else
 
@@ -81,6 +81,6 @@ def apart(made: Tensor, own: Tensor, masks: Sequence[Tensor]) -> float:
         kept = here.isfinite()
         if not torch.equal(kept, there.isfinite()):
             return float("inf")
-        off += float((here - there)[kept].double().square().sum())
-        size += float(there[kept].double().square().sum())
+        off += float((here - there).masked_fill_(~kept, 0).double().square().sum())
+        size += float(there.masked_fill(~kept, 0).double().square().sum())
     return (off / max(size, TINY)) ** 0.5 if bool(places.any()) else float("inf")

@@ -16,7 +16,7 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, Trace
 from trisect.hf.arguments import ModelOutput, check_inputs, check_model, check_readable
-from trisect.hf.batches import Desk
+from trisect.hf.batches import Desk, longest_window
 from trisect.hf.blocks import watch
 from trisect.hf.calls import Call, Edits, edits_at, outline
 from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
@@ -27,7 +27,7 @@ from trisect.hf.losses import output_at, row_scores
 from trisect.hf.on_demand import OnDemand
 from trisect.hf.opened import evaluating, unwrapped
 from trisect.hf.proof import Proof, prove
-from trisect.hf.refusal import check_finite
+from trisect.hf.refusal import check_finite, not_through
 from trisect.hf.restart import Restarts
 from trisect.hf.rounding import check_weights, said_of_rounding
 from trisect.hf.shared_passes import TOGETHER, SharedPasses
@@ -262,19 +262,14 @@ def _look(subject: Pretrained, inputs: Inputs, take: Take) -> Sequence[Call]:
     try:
         return subject._walk(inputs, take, pattern=True)
     except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
-        raise _not_through(subject.name, inputs, subject.desk.accepts, error) from error
+        limit = longest_window(getattr(subject.model, "config", None), None)
+        raise not_through(subject.name, inputs, subject.desk.accepts, limit, error) from error
 
 
 def _batch_of(subject: Pretrained, inputs: Inputs, calls: Sequence[Call]) -> Batch:
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     own = labelled(inputs, getattr(subject.model, "config", None))
     return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
-
-
-def _not_through(name: str, inputs: Inputs, accepts: Iterable[str], error: Exception) -> ModelError:
-    known = f"The model says: {' '.join(str(error).split())[:200]}"
-    todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
-    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
 
 
 def verified_with(subject: Pretrained, inputs: Inputs) -> Pretrained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,21 @@ def not_tokenized(name: str, text: object) -> Callable[[Exception], ModelError]:
         return ModelError(f"The tokenizer of {name} cannot cut {str(text)[:40]!r}.", said_of(error, 200), todo)
 
     return refusal
+
+
+def not_through(
+    name: str, inputs: ModelInputs, accepts: Iterable[str], limit: int | None, error: Exception
+) -> ModelError:
+    """The refusal of inputs that a model's forward raises an error for; `limit` is how many positions it has, where it says."""
+    ids = inputs.get("input_ids")
+    if limit is not None and isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] > limit:
+        known = f"It has positions for {limit:,}."
+        return ModelError(
+            f"{ids.shape[1]:,} tokens were given to {name}.", known, "Give shorter texts, or parts of one."
+        )
+    known = f"The model says: {said_of(error, 200)}"
+    todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
+    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
 
 
 def total(tensor: Tensor) -> float:
