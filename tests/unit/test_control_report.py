@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -150,6 +152,9 @@ def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows,
     assert "Lowest -0.75" in panel.alt
     assert "highest 0.5 at q@5 after an attack at v@1" in panel.alt
     assert "15 attacked by 6 probed sites" in panel.alt
+    labels = re.findall(r'"labelFontSize": (\d+)', json.dumps(panel.chart.to_dict()))
+    assert labels
+    assert min(map(int, labels)) >= 11  # drawn 1.1 times as large or more on a narrow screen, so 12 pixels
 
 
 def test_panels_of_probes_fit_a_narrow_screen(rows):

@@ -136,9 +136,9 @@ def _matrix(title: str, changes: Mapping[tuple[str, str], Sequence[float]], most
     across = sorted({site for _, site in changes}, key=down_order)
     means = {key: interval(values).mean for key, values in changes.items()}
     rows = [{"attacked": a, "probed": p, "value": value} for (a, p), value in means.items()]
-    axis = alt.Axis(ticks=False, domain=False, labelFontSize=9, labelAngle=-90, labelOverlap=False)
+    axis = alt.Axis(ticks=False, domain=False, labelFontSize=11, labelAngle=-90, labelOverlap=False)
     x = alt.X("probed:O", sort=across, scale=alt.Scale(domain=across, paddingInner=0.06), title="probed", axis=axis)
-    down_axis = alt.Axis(ticks=False, domain=False, labelFontSize=9, labelOverlap=False, minExtent=0)
+    down_axis = alt.Axis(ticks=False, domain=False, labelFontSize=11, labelOverlap=False, minExtent=0)
     down_axis.titleY = -3  # below the numbers of the legend
     y = alt.Y(
         "attacked:O", sort=down, scale=alt.Scale(domain=down, paddingInner=0.06), title="attacked", axis=down_axis
