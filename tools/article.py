@@ -102,6 +102,8 @@ SMALL = "[WikiText-2, one site at a time](../results/wikitext2-small/README.md)"
 FAMILIES = (
     Judged(ids("A", 14), "wikitext2-small/claims", "wikitext2-small/claims_revised", SMALL),
     Judged(["A-15"], None, "wikitext2-all-layers/claims", "[all layers at once](../results/wikitext2-all-layers/README.md)"),
+    Judged(["A-15"], None, "wikitext2-large-freezing/claims",
+           "[the larger model, one epoch](../results/wikitext2-large-freezing/README.md)"),
     Judged(ids("B", 4), "recall/birth-places/claims", ONE_SEED, "[birth places of the course](../results/recall/README.md)"),
     Judged(ids("B", 4), "recall/embedded/claims", "recall/embedded/claims_revised", "generated people, seeds 1 to 3"),
     Judged(ids("B", 4), None, "recall/embedded-eight/claims", "generated people, seeds 4 to 11"),

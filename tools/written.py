@@ -298,17 +298,22 @@ def together() -> str:
     sites = list(next(iter(means.values())))
     body = [[name, *(mean_said(mean.get(site), 4) for site in sites)] for name, mean in means.items()]
     asked = tables["claims"].filter(pl.col("claim") == "A-15")
-    parts = [
-        [row["part"], said(row | {"value": row["effect"]}, 1.0, 4), f"{row['margin']:g}", row["reason"] or ""]
-        for row in asked.filter(pl.col("part").is_not_null()).iter_rows(named=True)
-    ]
     head = ["change of the loss, nats", *sites]
     note = (
         "With keys at their mean every score of a query is the same, so that queries no longer matter: q+k is k. With values at their mean "
         "nothing depends on the scores: q+k+v is v."
     )
     lines = [TOGETHER, made, "", *verdicts(asked), *table(head, body), note, ""]
-    return "\n".join([*lines, *table(["part of A-15", "effect (95 %)", "margin", ""], parts)]).rstrip() + "\n"
+    return "\n".join([*lines, *parts_of(asked)]).rstrip() + "\n"
+
+
+def parts_of(asked: pl.DataFrame) -> list[str]:
+    """What decides A-15, part by part."""
+    parts = [
+        [row["part"], said(row | {"value": row["effect"]}, 1.0, 4), f"{row['margin']:g}", row["reason"] or ""]
+        for row in asked.filter(pl.col("part").is_not_null()).iter_rows(named=True)
+    ]
+    return table(["part of A-15", "effect (95 %)", "margin", ""], parts)
 
 
 LARGER = """# A model of the source's kind on all of WikiText-2
@@ -371,6 +376,9 @@ def larger(name: str, about: str) -> str:
         ]
         compared = [[name, *paired(points, three)] for name, points in changed(rows).items()]
         lines += table(["change of the loss", "", "differences, nats (95 %)"], compared)
+    asked = tables["claims"].filter(pl.col("claim") == "A-15", pl.col("effect").is_not_null())
+    if asked["part"].is_null().any():
+        lines += [*verdicts(asked), *parts_of(asked)]
     if each:
         lines += ["## One layer at its initial weights", ""]
         lines += table(["layer", *(f"{c}: change of the validation loss, nats" for c in "qkv")], each)
