@@ -69,7 +69,7 @@ def shown(text: str, form: str) -> str:
     if "%" in form:
         text = NUMBER.sub(lambda m: f"{100 * float(m[0].replace('−', '-')):.1f}", SURE.sub("", text))
         value, _, rest = text.partition(" (")
-        return f"{value} %" + (f" (95 %: {rest}" if rest and "value" not in form else "")
+        return f"{value}\u00a0%" + (f" (95\u00a0%: {rest}" if rest and "value" not in form else "")
     value = text.partition(" (")[0] if form else text
     return f"{float(value):.{form}f}" if form.isdigit() else value
 

@@ -76,8 +76,8 @@ def test_a_number_that_no_table_has_is_refused():
         tool["cell"]("roles", "q@9", "own")
     with pytest.raises(LookupError, match="interchange: q@1"):  # several models have it
         tool["cell"]("interchange", "q@1", "logit change")
-    assert tool["shown"]("0.507 (95 %: 0.470 to 0.544)", "%") == "50.7 % (95 %: 47.0 to 54.4)"
-    assert tool["shown"]("0.507 (95 %: 0.470 to 0.544)", "value %") == "50.7 %"
+    assert tool["shown"]("0.507 (95 %: 0.470 to 0.544)", "%") == "50.7\u00a0% (95\u00a0%: 47.0 to 54.4)"
+    assert tool["shown"]("0.507 (95 %: 0.470 to 0.544)", "value %") == "50.7\u00a0%"
     assert tool["shown"]("0.7450 (0.7 to 0.8)", "2") == "0.74"
 
 

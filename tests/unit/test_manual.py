@@ -43,6 +43,7 @@ def test_every_page_is_reached_from_the_contents_and_every_entry_exists():
     index = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     assert all(f"({path.name})" in index for path in decisions)
     assert pages - decisions <= reached
+    assert set((ROOT / "results").glob("*/README.md")) <= reached
 
 
 def test_the_planted_worlds_table_is_that_of_the_results():
