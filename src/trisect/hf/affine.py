@@ -121,7 +121,7 @@ def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
     """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
     weight, bias = (p if isinstance(p, Tensor) else None for p in (_get(module, "weight"), _get(module, "bias")))
-    named = f"{name}.weight", None if bias is None else f"{name}.bias"
+    named = _stored(name, module, "weight"), _stored(name, module, "bias")
     plain = not list(module.children()) and weight is not None and weight.is_floating_point()
     if plain and weight is not None and isinstance(module, Conv1D):
         return Affine(weight.T, bias, *named, transposed=True)
@@ -139,6 +139,11 @@ def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float
     if torch.equal(flat.cpu(), torch.arange(first, first + len(flat))):
         return weight[first : first + len(flat)].unflatten(0, tuple(units.shape))
     return weight[units]
+
+
+def _stored(name: str, module: nn.Module, part: str) -> str | None:
+    """The name of a module's own weight or bias in the state dict; null where it is made of others, as a normed or masked one."""
+    return f"{name}.{part}" if module._parameters.get(part) is not None or part in module._buffers else None
 
 
 def _get(module: nn.Module, name: str) -> Any:
@@ -166,7 +171,8 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
     )
     bias = _get(module, "bias")
     own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
-    names = (f"{name}.weight", None if own is None else f"{name}.bias") if stored else (None, None)
+    names = (_stored(name, module, "weight"), _stored(name, module, "bias")) if stored else (None, None)
+    names = names[0], None if own is None else names[1]
     return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint as checkpoints
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
@@ -41,6 +42,27 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Inside, activation checkpoints keep what they would compute again: a backward pass is no second forward pass."""
+    own = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
+    checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
+    checkpoints.CheckpointFunction = _Kept  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = own
+
+
+class _Kept:
+    """A checkpoint's function without the checkpoint."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:
+        """Run the function."""
+        return function(*args)
 
 
 def eagerly() -> contextlib.AbstractContextManager[None]:

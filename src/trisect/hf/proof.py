@@ -20,7 +20,7 @@ from trisect.hf.calls import Call, CallHook, Calls, Edits, copied, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
-from trisect.hf.opened import eagerly, evaluating
+from trisect.hf.opened import eagerly, evaluating, kept
 from trisect.hf.refusal import said_of, saying
 from trisect.hf.response import Response, find_response, unspoilt
 from trisect.hf.room import room
@@ -166,11 +166,16 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     began(f"Verifying {name} …")
-    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model), unspoilt(model):
-        given = dict(inputs) if inputs is not None else example_inputs(name, model)
+    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model), unspoilt(model), kept():
+        given = example_inputs(name, model) if inputs is None else {n: _derivable(t) for n, t in inputs.items()}
         if inputs is not None:
             try_out(name, model, given)
         return _prove(name, model, given)
+
+
+def _derivable(given: Any) -> Any:
+    """An input beside which gradients can be asked for, as beside those that were made in inference mode they cannot."""
+    return given.clone() if isinstance(given, Tensor) and given.is_inference() else given
 
 
 @torch.no_grad()

@@ -136,8 +136,12 @@ def _found(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
 
 
 def check_weights(name: str, model: nn.Module) -> None:
-    """Raise ModelError for weights that are no plain tensors, as torchao and distributed training make them."""
+    """Raise ModelError for weights without gradients, and for those that are no plain tensors, as torchao has them."""
     for key, tensor in model.named_parameters():
+        if tensor.is_inference():
+            known = "No gradient can be followed through it, by which a model is verified."
+            todo = "Make or load the model outside torch.inference_mode; reading inside is no matter."
+            raise ModelError(f"{key} of {name} was made in inference mode.", known, todo)
         if is_traceable_wrapper_subclass(tensor):
             kind = type(tensor.data)
             given = f"{key} of {name} is a {kind.__module__.split('.')[0]} {kind.__name__}."

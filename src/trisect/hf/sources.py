@@ -40,6 +40,7 @@ class EnteredFloats:
         self.leaves: list[Tensor] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: dict[str, int] = {}
+        self.put: list[_Slot] = []
 
     def enter(self, name: str, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
         """A module that attends, or one around it, begins; the outermost that is given floats is cut off."""
@@ -48,8 +49,9 @@ class EnteredFloats:
             return None
         made: dict[int, Tensor] = {}
         leaves: list[tuple[Tensor, Tensor]] = []
-        given = _mapped((args, kwargs), made, leaves)
+        given = _mapped((args, dict(kwargs)), made, leaves, self.put)
         if not leaves:
+            self.restore()
             return None
         self.inside, self.given, self.leaves = name, [own for own, _ in leaves], [leaf for _, leaf in leaves]
         self.before |= {id(leaf): (own, leaf) for own, leaf in leaves}
@@ -73,10 +75,30 @@ class EnteredFloats:
         """That module is done."""
         if self.inside == name:
             self.inside, self.given, self.leaves = None, [], []
+            self.restore()
+
+    def restore(self) -> None:
+        """What was put into lists and dictionaries of the model's own is as it was, where the model put nothing else there."""
+        for held, place, own, copy in self.put:
+            if (place in held if isinstance(held, dict) else place < len(held)) and held[place] is copy:
+                held[place] = own
+        self.put.clear()
 
 
-def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tensor]]) -> Any:
-    """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one."""
+class _Slot(NamedTuple):
+    """A place in a list or dictionary, what stood there, and what stands there now, made of leaves' copies."""
+
+    held: dict[Any, Any] | list[Any]
+    place: Any
+    own: Any
+    copy: Any
+
+
+def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tensor]], put: list[_Slot]) -> Any:
+    """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one.
+
+    Lists and dictionaries stay the model's own, since a layer may leave in them what a later one takes out.
+    """
     if isinstance(given, Tensor):
         if not given.is_floating_point() or given.dim() < 2:
             return given
@@ -85,9 +107,15 @@ def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tens
             leaves.append((given, leaf))
             made[id(given)] = leaf.clone()
         return made[id(given)]
-    if type(given) in (tuple, list):
-        return type(given)(_mapped(one, made, leaves) for one in given)
-    return {n: _mapped(one, made, leaves) for n, one in given.items()} if type(given) is dict else given
+    if type(given) is tuple:
+        return tuple(_mapped(one, made, leaves, put) for one in given)
+    if type(given) in (list, dict):
+        for place, own in list(enumerate(given) if type(given) is list else given.items()):
+            copy = _mapped(own, made, leaves, put)
+            if copy is not own:
+                given[place] = copy
+                put.append(_Slot(given, place, own, copy))
+    return given
 
 
 def find_sources(
@@ -123,6 +151,7 @@ def _watching(
         cut.leave(name)
 
     with contextlib.ExitStack() as stack:
+        stack.callback(cut.restore)
         for name in names:
             module = model.get_submodule(name)
             before = lambda _m, a, k, name=name: cut.enter(name, a, k)  # noqa: E731

@@ -1,0 +1,120 @@
+"""Traps of passes: state that layers hand on, activation checkpoints, inference mode, and weights made of other weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests import fooling
+from tests.fooling import HEADS, Fooling
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune, weight_norm
+from torch.utils.checkpoint import checkpoint
+
+from trisect.core.errors import ModelError, SiteError
+from trisect.core.subject import SiteTarget
+from trisect.core.trace import Address
+from trisect.hf.checkpoints import cuts_of
+from trisect.hf.load import load
+
+NEAR = 1e-5  # float32, numbers of order one
+
+
+class Handing(fooling.Attention):
+    """Keeps its keys and values for the layers above, which have none of their own."""
+
+    own = True
+
+    def forward(self, x: Tensor, ids: Any) -> Tensor:
+        q = self.q_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for name, project in (("k", self.k_proj), ("v", self.v_proj)):
+            if self.own:
+                ids[0][name] = project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        output = torch.softmax(q @ ids[0]["k"].transpose(2, 3) * 0.5, -1) @ ids[0]["v"]
+        return self.o_proj(output.transpose(1, 2).flatten(2))
+
+
+class Handed(Fooling):
+    """Its layers are given a dictionary in a list, in which one leaves what the next takes out."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids) + self.places(torch.arange(input_ids.shape[1]))
+        held: list[dict[str, Tensor]] = [{}]
+        for layer in self.layers:
+            x = layer(x, held)
+        return self.head(x)
+
+
+def loaded(model: Any) -> Any:
+    return load(model, inputs=fooling.ids())
+
+
+def test_what_a_layer_leaves_for_a_later_one_is_there():
+    model: Any = Handed()
+    for layer in model.layers:
+        layer.attn.__class__ = Handing
+    model.layers[1].attn.own = False
+    first, second = loaded(model).read(fooling.ids(9)).traces
+    assert torch.equal(first.k, second.k)
+    assert torch.equal(first.v, second.v)
+    assert second.projections.origins["v"].parameter == "layers.0.attn.v_proj.weight"
+    assert second.stack == "plain"
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpoints_that_are_always_on(reentrant):
+    class Again(fooling.Layer):
+        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, ids, use_reentrant=reentrant)  # pyright: ignore[reportReturnType]
+
+    plain: Any = Fooling()
+    model: Any = Fooling()
+    for layer in model.layers:
+        layer.__class__ = Again
+    want, got = (loaded(m).read(fooling.ids(9)).traces for m in (plain, model))
+    for one, other in zip(want, got, strict=True):
+        assert [o.how for o in other.projections.origins.values()] == ["rows"] * 4
+        assert torch.equal(one.q, other.q)
+        assert other.block is not None
+
+
+def test_inference_mode():
+    model: Any = Fooling()
+    with torch.inference_mode():
+        trace = loaded(model).read(fooling.ids(9)).traces[0]
+        made: Any = Fooling()
+    assert trace.projections.origins["q"].how == "rows"
+    with pytest.raises(ModelError) as caught:
+        loaded(made)
+    assert caught.value.given == "words.weight of Fooling was made in inference mode."
+    assert caught.value.known.startswith("No gradient can be followed through it")
+
+
+def masked(module: nn.Module) -> None:
+    prune.random_unstructured(module, "weight", 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("change", [weight_norm, parametrizations.weight_norm, masked])
+def test_weights_that_are_made_of_others_have_no_name_of_their_own(change):
+    model: Any = Fooling()
+    for part in (model.attention.q_proj, model.attention.o_proj):
+        change(part)
+    subject = loaded(model)
+    trace = subject.read(fooling.ids(9)).traces[0]
+    origins = trace.projections.origins
+    assert [o.how for o in origins.values()] == ["rows"] * 4
+    assert [o.parameter for o in origins.values()] == [
+        None,
+        *(f"layers.0.attn.{n}_proj.weight" for n in "kv"),
+        None,
+    ]
+    own = model.attention.q_proj.weight.detach().unflatten(0, (HEADS, -1)).transpose(1, 2)
+    assert torch.allclose(trace.w_q, own, atol=NEAR)
+    with pytest.raises(SiteError, match="cannot be rewound"):
+        cuts_of(SiteTarget(Address("plain", 1), "q", None), trace.projections)
+    next(p for n, p in model.attention.q_proj.named_parameters() if "weight" in n).data.mul_(1.5)
+    with pytest.raises(ModelError, match=r"changed since it was loaded|does not compute"):
+        subject.projections()
