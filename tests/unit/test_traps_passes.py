@@ -118,3 +118,31 @@ def test_weights_that_are_made_of_others_have_no_name_of_their_own(change):
     next(p for n, p in model.attention.q_proj.named_parameters() if "weight" in n).data.mul_(1.5)
     with pytest.raises(ModelError, match=r"changed since it was loaded|does not compute"):
         subject.projections()
+
+
+class Moving(Fooling):
+    """Gives its layers the tokens in another order, and puts the answer back."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return super().forward(self.moved(input_ids))
+
+    def moved(self, ids: Tensor) -> Tensor:
+        return ids
+
+
+MOVED = {
+    "turned": (lambda ids: ids.flip(1), "position 5 of row 1"),
+    "rows turned": (lambda ids: ids.flip(0), "position 1 of row 0"),
+    "shifted": (lambda ids: ids.roll(1, 1), "position 2 of row 1"),
+}
+
+
+@pytest.mark.parametrize("how", MOVED)
+def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how):
+    model: Any = Moving()
+    assert loaded(model).read(fooling.ids(9)).source.ids.equal(fooling.ids(9)["input_ids"])
+    model.moved, place = MOVED[how]
+    with pytest.raises(ModelError) as caught:
+        loaded(model)
+    assert caught.value.given == "Moving does not read its tokens where they are given."
+    assert caught.value.known.endswith(f"position 1 of row 1, counted from 0, changes the query at {place}.")

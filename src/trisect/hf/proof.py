@@ -26,6 +26,7 @@ from trisect.hf.response import Response, find_response, unspoilt
 from trisect.hf.room import room
 from trisect.hf.rounding import NO_ROUNDING, Rounding, coarsest, derived, rounding_of
 from trisect.hf.sketches import CallLaws
+from trisect.hf.token_order import reordered
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
 
@@ -218,7 +219,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
-    refusal = _refused(name, seen, addresses, laws, allowed)
+    refusal = _refused(name, seen, addresses, laws, allowed) or reordered(name, model, given, seen.hook, seen.calls)
     agreement = Agreement(longest(seen.calls), allowed)
     about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
     return Proof(name, seen.hook, seen.words, *about)
