@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests import fooling
 from tests.fooling import HEADS, Fooling
 from torch import Tensor, nn
@@ -118,6 +119,33 @@ def test_weights_that_are_made_of_others_have_no_name_of_their_own(change):
     next(p for n, p in model.attention.q_proj.named_parameters() if "weight" in n).data.mul_(1.5)
     with pytest.raises(ModelError, match=r"changed since it was loaded|does not compute"):
         subject.projections()
+
+
+def test_a_weight_that_is_used_by_its_module_and_without():
+    """W_O is the transpose of W_V: what the module multiplies by it is no use of the bare weight."""
+    model: Any = Fooling(out=lambda attention, mixed, x, ids: F.linear(mixed, attention.v_proj.weight.T))
+    subject = loaded(model)
+    trace = subject.read(fooling.ids(9)).traces[0]
+    mixed = trace.output.transpose(1, 2).flatten(2)
+    assert torch.allclose(
+        torch.einsum("bhte,hed->btd", trace.output, trace.w_o), mixed @ model.attention.v_proj.weight.T, atol=NEAR
+    )
+
+
+class Unfollowed(Fooling):
+    """Inference code: its forward switches gradients off."""
+
+    @torch.no_grad()
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return super().forward(input_ids)
+
+
+def test_gradients_that_a_model_switches_off_are_the_reason_given():
+    trace = loaded(Unfollowed()).read(fooling.ids(9)).traces[0]
+    words = [o.words for o in trace.projections.origins.values()]
+    off = "where the model switches gradients off, by which its map would be found"
+    assert words == [f"q is made {off}", f"k is made {off}", f"v is made {off}", f"the output goes on {off}"]
+    assert trace.w_v is None
 
 
 class Moving(Fooling):

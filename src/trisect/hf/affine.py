@@ -42,7 +42,8 @@ class Passed:
     """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
 
     x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
-    `calls` attention calls came before; it is the nth use of that map. `quantised` says how it computes, if it is.
+    `calls` attention calls came before; it is the nth use of that map. `quantised` says how it computes, if it is;
+    `followed` is false where the model switched gradients off.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Passed:
     calls: int
     nth: int
     quantised: Quantised | None = None
+    followed: bool = True
 
     @property
     def entered(self) -> Tensor:
@@ -194,13 +196,27 @@ def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> t
     return (x.transpose(1, 2), out.transpose(1, 2)) if isinstance(module, nn.Conv1d) else (x, out)
 
 
-def following_parameters(model: nn.Module, note: Callable[[str, Tensor, Tensor], object]) -> TorchFunctionMode:
-    """A mode in which products with bare parameters are noted: the parameter's name, what entered and what came out."""
+@contextlib.contextmanager
+def following_parameters(model: nn.Module, note: Callable[[str, Tensor, Tensor], object]) -> Iterator[None]:
+    """Inside, products with bare parameters are noted: the parameter's name, what entered and what came out.
+
+    Not where the map that owns one is at work, as `cut` does not note them there.
+    """
+    depth = [0]
+
+    def step(by: int) -> None:
+        depth[0] += by
 
     def see(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> None:
-        note(name, x, y)
+        if not depth[0]:
+            note(name, x, y)
 
-    return _Parameters(model, see)
+    with contextlib.ExitStack() as stack:
+        for _, module in affine_modules(model):
+            stack.callback(module.register_forward_pre_hook(lambda _m, _a: step(1)).remove)
+            stack.callback(module.register_forward_hook(lambda _m, _a, _o: step(-1), always_call=True).remove)
+        stack.enter_context(_Parameters(model, see))
+        yield
 
 
 class _Parameters(TorchFunctionMode):
@@ -261,7 +277,9 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
             return None
         leaf = y.detach().requires_grad_()
         own = None if module is None else quantised(module)
-        record.passed.append(Passed(name, made, x.clone(), leaf, len(calls), record.use(name), own))
+        record.passed.append(
+            Passed(name, made, x.clone(), leaf, len(calls), record.use(name), own, torch.is_grad_enabled())
+        )
         return leaf.clone()
 
     def enter(_m: nn.Module, _a: Any) -> None:

@@ -17,6 +17,8 @@ from trisect.hf.operands import tensors_in
 from trisect.hf.quantised import share_of
 from trisect.hf.sketches import OutLaw, map_law, out_law
 
+UNFOLLOWED = "gradients off, by which its map would be found"
+
 
 class Output(NamedTuple):
     """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, and its law on every read."""
@@ -87,7 +89,10 @@ def find_output(
     """
     names = list(dict.fromkeys(p.name for p in consumers))
     if not names:
-        return Output(Origin("unknown", "the output enters no affine map of this model"))
+        later = next((p for p in record.passed if p.calls > call.order), None)
+        found = "enters no affine map of this model"
+        found = found if later is None or later.followed else f"goes on where the model switches {UNFOLLOWED}"
+        return Output(Origin("unknown", f"the output {found}"))
     if len(names) > 1:
         shown = f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else " and ".join(names)
         words = f"the output enters {shown}, so that no one map is W_O"

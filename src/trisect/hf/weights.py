@@ -22,7 +22,7 @@ from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Calls, Edits, copied
 from trisect.hf.feed_forward import find_forward
 from trisect.hf.normed import find_normed
-from trisect.hf.output_projection import Left, find_consumers, find_output, leaving
+from trisect.hf.output_projection import UNFOLLOWED, Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
 from trisect.hf.quantised import share_of
 from trisect.hf.row_order import misplaced
@@ -143,7 +143,9 @@ def _trace(
     """One of q, k, v [B H T E] back to the affine maps that it is made by."""
     sources = _reached_maps(t, passed)
     if not sources:
-        return TracedPart(Origin("unknown", f"{name} is not made by an affine map of this model"))
+        found = "is not made by an affine map of this model"
+        found = found if not passed or passed[-1].followed else f"is made where the model switches {UNFOLLOWED}"
+        return TracedPart(Origin("unknown", f"{name} {found}"))
     uses = tuple(s.passed for s in sources)
     names = " and ".join(dict.fromkeys(p.name for p in uses))
     if len(sources) > 1:
