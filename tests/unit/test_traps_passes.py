@@ -128,7 +128,7 @@ def test_a_weight_that_is_used_by_its_module_and_without():
     trace = subject.read(fooling.ids(9)).traces[0]
     mixed = trace.output.transpose(1, 2).flatten(2)
     assert torch.allclose(
-        torch.einsum("bhte,hed->btd", trace.output, trace.w_o), mixed @ model.attention.v_proj.weight.T, atol=NEAR
+        torch.einsum("bhte,hed->btd", trace.output, trace.w_o), mixed @ model.attention.v_proj.weight, atol=NEAR
     )
 
 
