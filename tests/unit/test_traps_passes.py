@@ -173,4 +173,6 @@ def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how)
     with pytest.raises(ModelError) as caught:
         loaded(model)
     assert caught.value.given == "Moving does not read its tokens where they are given."
-    assert caught.value.known.endswith(f"position 1 of row 1, counted from 0, changes the query at {place}.")
+    assert caught.value.known.endswith(
+        f"position 1 of row 1, counted from 0, changes what attention is given at {place}."
+    )

@@ -1,4 +1,4 @@
-"""Whether a model reads its tokens at the positions, and in the rows, that they are given in: where a query changes with a token."""
+"""Whether a model reads its tokens where they are given: where queries, keys and values change with a token."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def reordered(
 ) -> ModelError | None:
     """Why a model is refused that turns, sorts or shifts its tokens by itself; null where that does not show.
 
-    One token of the last row is replaced by another of that row. The first queries that are as many as tokens and change
-    have to change there: else a trace's positions are not those of the tokens beside them.
+    One token of the last row is replaced by another of that row. The first queries, keys or values that are as many as
+    tokens and change have to change there: else a trace's positions are not those of the tokens beside them.
     """
     ids = inputs.get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
@@ -36,24 +36,21 @@ def reordered(
     try:
         with hook(model) as made:
             model(**{**inputs, "input_ids": changed})
-    except (
-        RuntimeError,
-        ValueError,
-        IndexError,
-    ) as error:  # as where tokens stand for images, of which there are as many
-        pass_memory(error)
+    except (RuntimeError, ValueError, IndexError) as error:
+        pass_memory(error)  # tokens may stand for images, of which there are as many
         return None
     for was, now in zip(calls, made, strict=False):
-        if was.q.shape == now.q.shape and (was.q.shape[0], was.q.shape[2]) == tuple(ids.shape):
-            moved = was.q.detach().ne(now.q).any(3).any(1)
-            if bool(moved.any()):
-                return None if bool(moved[row, PLACE]) else _refusal(name, row, moved)
+        pairs = [(a.detach(), b) for a, b in ((was.q, now.q), (was.k, now.k), (was.v, now.v)) if a.shape == b.shape]
+        found = [a.ne(b).any(3).any(1) for a, b in pairs if (a.shape[0], a.shape[2]) == tuple(ids.shape)]
+        if found and bool((moved := torch.stack(found).any(0)).any()):
+            return None if bool(moved[row, PLACE]) else _refusal(name, row, moved)
     return None
 
 
 def _refusal(name: str, row: int, moved: Tensor) -> ModelError:
     to_row, to_place = moved.nonzero()[0].tolist()
     given = f"{name} does not read its tokens where they are given."
-    known = f"A token at position {PLACE} of row {row}, counted from 0, changes the query at position {to_place} of row {to_row}."
+    there = f"position {to_place} of row {to_row}"
+    known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {there}."
     todo = "Give the part of it that attends, with tokens in the order in which that takes them."
     return ModelError(given, known, todo)
