@@ -53,6 +53,21 @@ def run(command: str, subject: Any, folder: Path) -> Any:
     return trisect.ablate(subject, TEXTS, how="zero", out=folder / "ablate", quiet=True)
 
 
+class Padding(Fooling):
+    """Pads its texts by itself, to whole eights."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        length = input_ids.shape[1]
+        return super().forward(nn.functional.pad(input_ids, (0, -length % 8)))[:, :length]
+
+
+def test_norms_of_positions_that_are_no_tokens_are_refused(tmp_path):
+    with pytest.raises(ModelError) as caught:
+        trisect.norms(loaded(Padding()), TEXTS, out=tmp_path / "norms", quiet=True)
+    assert caught.value.given == "Layer 1 of Padding sees 24 positions."
+    assert caught.value.known == "The texts have 22 tokens: which of them stands where is not known."
+
+
 def without_attention_when_long(attention, mixed, x, ids):
     """Beyond 16 tokens what attention makes goes nowhere, so that edits of it change nothing."""
     return attention.o_proj(mixed if x.shape[1] <= 16 else torch.zeros_like(x))

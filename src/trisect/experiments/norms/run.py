@@ -168,6 +168,8 @@ def _read(
         tally = tallies.get(trace.stack)
         if tally is not None and trace.address in tally.layers:
             own = whose[trace.stack] = whose[trace.stack].on(trace.weights.device)
+            if own.category.shape != trace.key_real.shape:
+                raise _unnamed(subject.name, trace, own.category.shape[1])
             if trace.block is None or trace.block.after is not None:
                 around[trace.address] = LOST if trace.block is None else BEHIND
             seen[trace.stack].append(tally.layers[trace.address].add(trace, own, tally.model))
@@ -175,6 +177,12 @@ def _read(
     subject.each(batch, see)
     for stack, tally in tallies.items():
         tally.model.add_frequency(seen[stack], whose[stack])
+
+
+def _unnamed(name: str, trace: Trace, tokens: int) -> ModelError:
+    given = f"{str(trace.address).capitalize()} of {name} sees {trace.key_real.shape[1]} positions."
+    known = f"The texts have {tokens} tokens: which of them stands where is not known."
+    return ModelError(given, known, "Choose a model whose layers see the tokens of its texts, one a position.")
 
 
 def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
