@@ -176,3 +176,16 @@ def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how)
     assert caught.value.known.endswith(
         f"position 1 of row 1, counted from 0, changes what attention is given at {place}."
     )
+
+
+def test_a_model_that_does_not_run_with_other_tokens_is_still_read():
+    class Strict(Fooling):
+        """Gives up where its tokens are not those that it knows, as where tokens stand for images."""
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            assert torch.equal(input_ids, known), "unknown tokens"
+            return super().forward(input_ids)
+
+    known = fooling.ids()["input_ids"]
+    subject = loaded(Strict())
+    assert len(subject.read(fooling.ids()).traces) == len(subject.addresses)
