@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -171,7 +172,8 @@ def too_many():
     import httpx
     from huggingface_hub.errors import HfHubHTTPError
 
-    return HfHubHTTPError("429 Too Many Requests", response=httpx.Response(429))
+    response: Any = httpx.Response(429)  # or httpx2's, as the installed hub has it
+    return HfHubHTTPError("429 Too Many Requests", response=response)
 
 
 @pytest.mark.parametrize(("raised", "times"), [(timed_out, 1), (too_many, 2), (lambda: ValueError("no JSON"), 2)])
