@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint as checkpoints
 from tests import fooling
 from tests.fooling import HEADS, Fooling
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from trisect.core.subject import SiteTarget
 from trisect.core.trace import Address
 from trisect.hf.checkpoints import cuts_of
 from trisect.hf.load import load
+from trisect.hf.opened import kept
+from trisect.hf.sources import EnteredFloats
 
 NEAR = 1e-5  # float32, numbers of order one
 
@@ -61,6 +64,31 @@ def test_what_a_layer_leaves_for_a_later_one_is_there():
     assert torch.equal(first.v, second.v)
     assert second.projections.origins["v"].parameter == "layers.0.attn.v_proj.weight"
     assert second.stack == "plain"
+
+
+def test_a_list_that_is_given_twice_is_as_it_was_afterwards():
+    own = torch.ones(2, 3)
+    twice: list[Any] = [own]
+    twice.append(twice)
+    entered = EnteredFloats()
+    made = entered.enter("layer", (twice, twice), {"held": twice})
+    assert made is not None
+    assert len(entered.leaves) == 1
+    assert made[0][0] is made[1]["held"] is twice
+    assert twice[0] is not own
+    entered.leave("layer")
+    assert twice[0] is own
+
+
+def test_checkpoints_are_torchs_own_again_when_the_last_of_two_threads_is_done():
+    own = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
+    first, second = kept(), kept()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert checkpoints.CheckpointFunction is not own[1]
+    second.__exit__(None, None, None)
+    assert (checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction) == own
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")

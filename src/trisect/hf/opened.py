@@ -7,6 +7,7 @@ path"), and `F.multi_head_attention_forward` hides what it calls from function m
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,14 +47,26 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Inside, activation checkpoints keep what they would compute again: a backward pass is no second forward pass."""
-    own = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
-    checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
-    checkpoints.CheckpointFunction = _Kept  # pyright: ignore[reportAttributeAccessIssue]
+    """Inside, activation checkpoints keep what they would compute again: a backward pass is no second forward pass.
+
+    Several threads may be inside; torch's own is back when the last one leaves.
+    """
+    with _lock:
+        now = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
+        _replaced.append(_replaced[0] if _replaced else now)
+        checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
+        checkpoints.CheckpointFunction = _Kept  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
-        checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = own
+        with _lock:
+            own = _replaced.pop()
+            if not _replaced:
+                checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = own
+
+
+_lock = threading.Lock()
+_replaced: list[tuple[Any, Any]] = []  # torch's own, once for each that is inside
 
 
 class _Kept:

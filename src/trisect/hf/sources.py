@@ -47,7 +47,7 @@ class EnteredFloats:
         self.uses[name] = self.uses.get(name, -1) + 1
         if self.inside is not None:
             return None
-        made: dict[int, Tensor] = {}
+        made: dict[int, Any] = {}
         leaves: list[tuple[Tensor, Tensor]] = []
         given = _mapped((args, dict(kwargs)), made, leaves, self.put)
         if not leaves:
@@ -94,10 +94,11 @@ class _Slot(NamedTuple):
     copy: Any
 
 
-def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tensor]], put: list[_Slot]) -> Any:
+def _mapped(given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[_Slot]) -> Any:
     """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one.
 
-    Lists and dictionaries stay the model's own, since a layer may leave in them what a later one takes out.
+    Lists and dictionaries stay the model's own, since a layer may leave in them what a later one takes out. `made` is
+    what stands for each object by its id, so that one that is given twice, or holds itself, is gone through once.
     """
     if isinstance(given, Tensor):
         if not given.is_floating_point() or given.dim() < 2:
@@ -109,7 +110,8 @@ def _mapped(given: Any, made: dict[int, Tensor], leaves: list[tuple[Tensor, Tens
         return made[id(given)]
     if type(given) is tuple:
         return tuple(_mapped(one, made, leaves, put) for one in given)
-    if type(given) in (list, dict):
+    if type(given) in (list, dict) and id(given) not in made:
+        made[id(given)] = given
         for place, own in list(enumerate(given) if type(given) is list else given.items()):
             copy = _mapped(own, made, leaves, put)
             if copy is not own:
