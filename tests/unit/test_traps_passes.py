@@ -121,6 +121,15 @@ def test_inference_mode():
     assert caught.value.known.startswith("No gradient can be followed through it")
 
 
+def test_a_tensor_that_a_model_kept_from_inference_mode_is_the_reason_given():
+    model: Any = Fooling(out=lambda attention, mixed, x, ids: attention.o_proj(mixed) * kept_from[0])
+    with torch.inference_mode():
+        kept_from = [torch.ones(1)]
+    with pytest.raises(ModelError) as caught:
+        loaded(model)
+    assert caught.value.given == "Fooling keeps a tensor that was made in inference mode."
+
+
 def masked(module: nn.Module) -> None:
     prune.random_unstructured(module, "weight", 0.5)
 

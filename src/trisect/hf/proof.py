@@ -171,7 +171,14 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
         given = example_inputs(name, model) if inputs is None else {n: _derivable(t) for n, t in inputs.items()}
         if inputs is not None:
             try_out(name, model, given)
-        return _prove(name, model, given)
+        try:
+            return _prove(name, model, given)
+        except RuntimeError as error:
+            if "Inference tensors cannot be saved for backward" not in str(error):
+                raise
+            known = "No gradient can be followed beside it, by which a model is verified."
+            todo = "Load the model again, and run it in torch.inference_mode only once it is verified."
+            raise ModelError(f"{name} keeps a tensor that was made in inference mode.", known, todo) from error
 
 
 def _derivable(given: Any) -> Any:
