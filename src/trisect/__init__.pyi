@@ -424,6 +424,7 @@ def translate_train(
     seeds: int | Sequence[int] = (1, 2),
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    keep: int | None = None,
     device: str = 'auto',
     workers: int | None = None,
     engine: str | None = None,

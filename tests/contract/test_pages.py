@@ -23,9 +23,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps freed memory in its own way")
 def test_freed_memory_is_used_again_without_page_faults():
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
+    }
     kept, returned = (
-        int(subprocess.run([sys.executable, "-c", COUNTED, way], env=environment, capture_output=True, text=True, check=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", COUNTED, way], env=environment, capture_output=True, text=True, check=True
+            ).stdout
+        )
         for way in ("kept", "returned")
     )
     assert kept < 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +20,15 @@ from trisect.experiments.translate.settings import (
     TranslationRecipe,
     choose_translation,
 )
-from trisect.experiments.translate.training import Apprentice, TranslationFolder, metric_rows, translation_rows
+from trisect.experiments.translate.training import (
+    Apprentice,
+    TranslationFolder,
+    epochs_kept,
+    metric_rows,
+    translation_rows,
+)
 from trisect.experiments.translate.work import ApprenticeWork
+from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
@@ -96,20 +103,23 @@ class TranslateWork:
         left = [one for one in team if not place.is_done(one)]
         if _where(self.settings) == EMBEDDED_DATA:
             _spread(place.path / PAIRS, bitext)
-        works = [ApprenticeWork(one, place, self.recipe, self.device) for one in left]
+        works = [ApprenticeWork(one, place, self.recipe, self.device, self.settings.keep) for one in left]
         plan = work(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
         shown = [row for one in team for row in translation_rows(one, place, AGAIN)]
         tables = {
             "metrics": frame("metrics", [row for one in team for row in metric_rows(one, place, AGAIN)]),
             "translations": frame("translations", shown),
         }
+        epochs = epochs_kept(self.settings.keep, self.recipe.epochs)
+        kept = {path.name: path for one in team for path in (place.kept(one, epoch) for epoch in epochs)}
         return Measured(
             tables,
             TranslateFacts(f"{bitext.name}, fingerprint {bitext.fingerprint}", self.recipe.data()),
-            bitext.notes,
+            (*bitext.notes, *_absent(kept)),
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
-            paths={one.title: place.model(one) for one in team},
+            paths={one.title: place.model(one) for one in team}
+            | {n: path for n, path in kept.items() if is_model(path)},
             command=command_of(TRANSLATE, self._whole(plan)),
         )
 
@@ -125,7 +135,15 @@ class TranslateWork:
             for path in (given.data, given.source, given.target)
         )
         different = changed(RECIPES, self.recipe)
-        return TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different)
+        return TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, given.keep)
+
+
+def _absent(kept: Mapping[str, Path]) -> tuple[str, ...]:
+    """A note about models that were to be kept and were not."""
+    absent = [name for name, path in kept.items() if not is_model(path)]
+    if not absent:
+        return ()
+    return (f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}.",)
 
 
 def _spread(folder: Path, bitext: Bitext) -> None:

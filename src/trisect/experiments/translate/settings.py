@@ -45,6 +45,18 @@ class TranslateSettings:
         | None
     ) = None
     settings: Changes | None = None
+    keep: (
+        Annotated[
+            int,
+            Setting(
+                "Keep the model after every so many epochs too, in seed-N-epoch-M.",
+                low=1,
+                high=TRAINING["epochs"],
+                unset="the last alone",
+            ),
+        ]
+        | None
+    ) = None
     machine: Workers = field(default_factory=Workers)
 
 

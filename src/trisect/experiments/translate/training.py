@@ -63,6 +63,10 @@ class TranslationFolder:
         """A trained model, an ordinary Hugging Face folder."""
         return inside(self.path, one.title)
 
+    def kept(self, one: Apprentice, epoch: int) -> Path:
+        """The model as it was after an epoch before the last, a folder of the same kind."""
+        return inside(self.path, f"{one.title}-epoch-{epoch}")
+
     def state(self, one: Apprentice) -> Path:
         """Where an unfinished training goes on from."""
         return inside(self.path, "state", f"{one.title}.safetensors")
@@ -81,7 +85,9 @@ class TranslationFolder:
 
     def own(self) -> list[Path]:
         """Every folder that a translation experiment writes into."""
-        models = [path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+", path.name)]
+        models = [
+            path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+(-epoch-[0-9]+)?", path.name)
+        ]
         return [self.path, *(self.path / name for name in ("losses", "pairs", "scores", "state", "tables")), *models]
 
 
@@ -92,6 +98,7 @@ class TranslationJob:
     seed: int
     recipe: Mapping[str, Json]
     device: str
+    keep: int | None = None
 
 
 @job
@@ -104,7 +111,7 @@ def teach(asked: TranslationJob, desk: JobDesk) -> None:
 
     bitext, recipe = desk.read("bitext", _open_bitext), filled(TranslationRecipe, asked.recipe)
     with one_thread(), fast_products():
-        take(Apprentice(asked.seed), TranslationFolder(desk.scratch), recipe, bitext, asked.device, emit)
+        take(asked, TranslationFolder(desk.scratch), recipe, bitext, emit)
 
 
 def _open_bitext(path: Path) -> Bitext:
@@ -112,14 +119,15 @@ def _open_bitext(path: Path) -> Bitext:
 
 
 def take(
-    one: Apprentice, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit
+    asked: TranslationJob, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, emit: Emit
 ) -> None:
     """Do of a model what is not done yet: train, score. What is done is on the disk, whole."""
+    one = Apprentice(asked.seed)
     if not (is_model(place.model(one)) and place.losses(one).exists()):
-        _train(one, place, recipe, bitext, device, emit)
+        _train(asked, place, recipe, bitext, emit)
     if not place.scores(one).exists():
         emit(1 - SCORING, "scoring")
-        translator = Translator.open(place.model(one), device)
+        translator = Translator.open(place.model(one), asked.device)
         short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= recipe.longest] for name in SCORED}
         rows = [
             {"split": name, "name": measure, "value": value}
@@ -159,6 +167,11 @@ class ScoresData(TypedDict):
     translations: list[TranslationRow]
 
 
+def epochs_kept(keep: int | None, epochs: int) -> range:
+    """The epochs before the last whose models are kept, where every so many are; null keeps none."""
+    return range(keep, epochs, keep) if keep else range(0)
+
+
 def metric_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[NewRow]:
     """Rows of the table `metrics` of one model: its loss in training, smoothed, by epoch, and its scores after the last."""
     losses = read_json_list(place.losses(one), todo)
@@ -181,17 +194,20 @@ def translation_rows(one: Apprentice, place: TranslationFolder, todo: str) -> li
 
 
 def _train(
-    one: Apprentice, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, device: str, emit: Emit
+    asked: TranslationJob, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, emit: Emit
 ) -> None:
     """From random weights to a model in its folder; the tokenizer is the same for every seed."""
+    one = Apprentice(asked.seed)
     pairs = bitext.training_pairs(recipe.longest)
     tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
     rows = encode([pair.sides for pair in pairs], tokenizer)
-    model = make_model(recipe.architecture(), tokenizer, one.seed).to(device)
+    model = make_model(recipe.architecture(), tokenizer, one.seed).to(asked.device)
     schedule, padding = recipe.schedule(len(rows)), tokenizer.pad_token_id
     practice = Practice(lambda number, draw: rows, schedule, ROWS, padding, one.seed, recipe.lecture(padding))
 
     def note(epoch: int, loss: float) -> None:
+        if epoch in epochs_kept(asked.keep, recipe.epochs):
+            save(model, tokenizer, place.kept(one, epoch))
         emit((1 - SCORING) * epoch / recipe.epochs, f"epoch {epoch} of {recipe.epochs}, {loss:.3f} nats")
 
     losses = practice.run(model, place.state(one), note)

@@ -22,6 +22,7 @@ class ApprenticeWork:
     place: TranslationFolder
     recipe: TranslationRecipe
     device: str
+    keep: int | None = None
 
     @property
     def title(self) -> str:
@@ -44,7 +45,7 @@ class ApprenticeWork:
         there = trained if is_model(trained[0]) and trained[1].exists() else [state] if state.exists() else []
         return JobOrder(
             teach,
-            TranslationJob(self.one.seed, self.recipe.data(), self.device),
+            TranslationJob(self.one.seed, self.recipe.data(), self.device, self.keep),
             self.place.path,
             needs={"bitext": self.place.bitext},
             begins={str(path.relative_to(self.place.path)): path for path in there},
