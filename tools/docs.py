@@ -10,7 +10,7 @@ import sys
 import textwrap
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import click
 
@@ -206,14 +206,25 @@ def decisions() -> list[tuple[int, str, Path]]:
     return found
 
 
-def superseded() -> dict[int, int]:
-    """Which decision took the place of which, from lines that begin with 'Supersedes'; parts do not count."""
-    later = {}
+class Successor(NamedTuple):
+    """The decision that took the place of another, or of a part of it."""
+
+    number: int
+    part: bool
+
+
+def superseded() -> dict[int, Successor]:
+    """Which decision took the place of which, from lines that begin with 'Supersedes': '2', or a part ('of 71 how …', '6 where …')."""
+    later = dict[int, Successor]()
     for number, _, path in decisions():
         paragraphs = path.read_text(encoding="utf-8").split("\n\n")
-        for line in (p for p in paragraphs if p.startswith("Supersedes ")):
-            whole = line.split(", and of ")[0].split("; of ")[0]
-            later |= {int(old): number for old in re.findall(r"\b(\d+)\b", whole)}
+        for line in (p.removeprefix("Supersedes ") for p in paragraphs if p.startswith("Supersedes ")):
+            for clause in line.partition(";")[0].split(", and "):
+                named = re.match(r"(?:of )?\d+(?: and \d+)*", clause)
+                part = clause.startswith("of ") or " where " in clause
+                for old in re.findall(r"\d+", named[0] if named else ""):
+                    if not (part and int(old) in later and not later[int(old)].part):
+                        later[int(old)] = Successor(number, part)
     return later
 
 
@@ -223,12 +234,13 @@ def decisions_page() -> str:
     lines = [
         "# Decisions",
         "",
-        "Made by `make docs` from the files. One that is superseded is kept for its reasons.",
+        "Made by `make docs` from the files. One that is superseded is kept for its reasons; of one superseded in part the rest holds.",
         "",
     ]
     for number, title, path in decisions():
-        tail = f" (superseded by {gone[number]})" if number in gone else ""
-        shown = f"~~[{title}]({path.name})~~" if tail else f"[{title}]({path.name})"
+        after = gone.get(number)
+        tail = f" (superseded{' in part' * after.part} by {after.number})" if after else ""
+        shown = f"~~[{title}]({path.name})~~" if after and not after.part else f"[{title}]({path.name})"
         lines.append(f"- {number}. {shown}{tail}")
     return "\n".join(lines) + "\n"
 
