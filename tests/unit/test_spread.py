@@ -85,6 +85,9 @@ def test_a_plan_of_gpus_reckons_as_the_estimate_in_the_docs_which_is_marked_as_o
     page = estimate.PAGE.read_text(encoding="utf-8")
     found = page.split(estimate.MARKS[0])[1].split(estimate.MARKS[1])[0]
     assert "No device has measured them." in found
+    shares = estimate.shares()  # as docs/bench.json has them today, the least over processors
+    assert f"reaches {100 * shares['float32']:.0f} % and {100 * shares['bfloat16']:.0f} %" in found
+    assert f"{estimate.TRAIN:,} tokens, {estimate.VOCABULARY:,} types" in found
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines() if "| float32 |" in line]
     assert [int(row[0]) for row in cells] == list(estimate.SIZES)
     paper, text = find_experiment("paper").resolved(), estimate.stand_in()

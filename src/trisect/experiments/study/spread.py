@@ -15,8 +15,8 @@ from trisect.lab.live import clock
 from trisect.text.corpus import Corpus
 
 # of one GPU in float32, fitted to the estimate of bench/estimate.py for an H100; no device has measured them
-GPU_OPERATIONS = 28e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
-GPU_STEP = 1.1e-3  # seconds that a step takes however small it is
+GPU_OPERATIONS = 26e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
+GPU_STEP = 1.2e-3  # seconds that a step takes however small it is
 GPU_ATTACK = 1.2  # times as long under attack
 
 
