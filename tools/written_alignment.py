@@ -49,7 +49,13 @@ def mean_said(mean: Mean | None, places: int = 3) -> str:
 def verdicts(claims: pl.DataFrame, only: Sequence[str] = ()) -> list[str]:
     """The claims that were judged, their verdicts and effects."""
     rows = [
-        [row["claim"], row["verdict"], row["sentence"], said(row | {"value": row["effect"]}), str(row["n"])]
+        [
+            row["claim"],
+            row["verdict"] + (f": {row['reason']}" if row["reason"] else ""),
+            row["sentence"],
+            said(row | {"value": row["effect"]}),
+            str(row["n"]),
+        ]
         for row in claims.filter(pl.col("part").is_null(), pl.col("effect").is_not_null()).iter_rows(named=True)
         if not only or row["claim"] in only
     ]

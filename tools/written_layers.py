@@ -1,0 +1,189 @@
+"""The READMEs of results/wikitext2-all-layers and wikitext2-large* from the tables beside them; tools/written.py writes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from trisect.core.files import read_json
+from trisect.core.finding import ALIKE, NOT_TESTED
+from trisect.core.tables import STUDY_TABLES, read_table
+from trisect.experiments.study.rows import StudyRows
+from trisect.report.points import Mean, Point, by_site
+from trisect.stats.compare import compare
+
+ROOT = Path(__file__).parents[1] / "results"
+shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
+table: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]] = shared["table"]
+said: Callable[..., str] = shared["said"]
+mean_said: Callable[..., str] = shared["mean_said"]
+verdicts: Callable[..., list[str]] = shared["verdicts"]
+
+TOGETHER = """# All layers at once on WikiText-2, five seeds
+
+One component, or several, in all five layers at a time: rewound to its initial weights, frozen throughout training, or replaced by its mean
+over the text. The model of [wikitext2-small](../wikitext2-small/README.md), on the same text without labels. Written by
+`python tools/written.py` from the tables here.
+
+```sh
+trisect study wikitext2-small --corpus wikitext-2 --seeds 5 --only freeze,rewind,ablate \\
+  --sites q@all --sites k@all --sites v@all --sites q+k@all --sites q+k+v@all --out all-layers
+```
+"""
+FULL = (
+    ("rewound to initialisation, train loss", "rewind_loss_nats", "train"),
+    ("rewound to initialisation, validation loss", "rewind_loss_nats", "valid"),
+    ("mean ablation, validation loss", "ablate_rise_nats", "valid"),
+)
+
+
+def changes(rows: StudyRows) -> dict[str, Mapping[str, Mean]]:
+    """What every edit of a site changes the loss by, where it was made: frozen, at its initial weights, at its mean."""
+    return {name: by_site(points) for name, points in changed(rows).items()}
+
+
+def changed(rows: StudyRows) -> dict[str, list[Point]]:
+    """The same for each seed."""
+    found = {f"frozen, {split} loss": rows.effects("freeze", split) for split in ("train", "valid")}
+    for name, measure, split in FULL:
+        points = rows.measure(measure, split)
+        if measure == "rewind_loss_nats":
+            end = {(p.site, p.seed): p.value for p in points if p.at == 1}
+            points = [p._replace(value=p.value - end[p.site, p.seed], at=None) for p in points if p.at == 0]
+        found[name] = points
+    return {name: list(points) for name, points in found.items() if points}
+
+
+def paired(points: Sequence[Point], sites: Sequence[str]) -> list[str]:
+    """What paired differences over seeds say of three sites: in words, then each difference with its interval."""
+    values = {(p.site, p.seed): p.value for p in points}
+    seeds = sorted({seed for site, seed in values if all((s, seed) in values for s in sites)})
+    found = compare({site[0]: [values[site, seed] for seed in seeds] for site in sites}, ALIKE)
+    said = (f"{p.first} − {p.second} {mean_said(Mean(p.effect, p.low, p.high, found.n), 3)}" for p in found.pairs)
+    return [found.words(), "; ".join(said)]
+
+
+def together() -> str:
+    """results/wikitext2-all-layers/README.md, as it should be."""
+    place = ROOT / "wikitext2-all-layers"
+    tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
+    experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
+    rows = StudyRows.of(tables, {"experiment": experiment[0] if isinstance(experiment, list) else experiment})
+    runs = tables["runs"]
+    made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
+    means = changes(rows)
+    sites = list(next(iter(means.values())))
+    body = [[name, *(mean_said(mean.get(site), 4) for site in sites)] for name, mean in means.items()]
+    asked = tables["claims"].filter(pl.col("claim") == "A-15")
+    head = ["change of the loss, nats", *sites]
+    note = (
+        "With keys at their mean every score of a query is the same, so that queries no longer matter: q+k is k. With values at their mean "
+        "nothing depends on the scores: q+k+v is v."
+    )
+    lines = [TOGETHER, made, "", *verdicts(asked), *table(head, body), note, ""]
+    return "\n".join([*lines, *parts_of(asked)]).rstrip() + "\n"
+
+
+def parts_of(asked: pl.DataFrame) -> list[str]:
+    """What decides each claim, part by part."""
+    lines = list[str]()
+    for claim in asked.filter(pl.col("part").is_null())["claim"]:
+        parts = [
+            [
+                row["part"],
+                said(row | {"value": row["effect"]}, 1.0, 4),
+                f"{row['margin']:g}",
+                row["unit"],
+                row["reason"] or "",
+            ]
+            for row in asked.filter(pl.col("part").is_not_null(), claim=claim).iter_rows(named=True)
+        ]
+        lines += table([f"part of {claim}", "effect (95 %)", "margin", "unit", ""], parts)
+    return lines
+
+
+LARGER = """# A model of the source's kind on all of WikiText-2
+
+Five layers of width 200 with five heads, 28,782 words, 2,049,990 tokens of training text, AdamW, three epochs: a model that uses its
+attention. q, k and v of every layer, and of all layers at once, put back to their initial weights or replaced by their mean. Train losses
+are of a sample of 14,000 tokens, validation losses of rewinding of one of 20,020, all others of the whole validation text. Written by
+`python tools/written.py` from the tables here.
+
+```sh
+trisect study experiment.json --corpus wikitext-2 --fleet 1 --out larger
+```
+
+Five seeds are planned; what is below is what has been run. Freezing, in models of one epoch, is in
+[wikitext2-large-freezing](../wikitext2-large-freezing/README.md).
+"""
+FROZEN = """# The larger model with q, k or v frozen in all layers
+
+The model and text of [wikitext2-large](../wikitext2-large/README.md), for one epoch of training: q, k or v of all five layers kept at their
+initial weights from the first step on, beside the same models rewound and ablated. Minutes of training count waiting for other work.
+Losses are of the same samples. Written by `python tools/written.py` from the tables here.
+
+```sh
+trisect study experiment.json --corpus wikitext-2 --fleet 1 --out freezing
+```
+"""
+
+
+def larger(name: str, about: str) -> str:
+    """README.md of the larger model's results in a folder, as it should be."""
+    place = ROOT / name
+    tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
+    experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
+    rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
+    runs = tables["runs"]
+    metrics = tables["metrics"].join(runs.filter(pl.col("edit") == "none"), on="run", how="semi")
+    seeds = ", ".join(map(str, rows.seeds))
+    made = f"Runs: {len(runs)}, of seeds {seeds}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
+    names = {"train": "train loss, nats", "valid": "validation loss, nats"}
+    learnt = [
+        [str(epoch), *(_mean(metrics, epoch, split, name) for split in names for name in ("loss_nats", "accuracy"))]
+        for epoch in sorted(metrics["epoch"].unique())
+    ]
+    heads = ["epoch", *(x for said_so in names.values() for x in (said_so, "accuracy"))]
+    beside = (
+        "The source reports a validation loss of 5.222 and an accuracy of 23.53 % for its model of 200 epochs with SGD."
+    )
+    means = changes(rows)
+    whole = list(dict.fromkeys(site for mean in means.values() for site in mean if "-" in site))
+    every = [[name, *(mean_said(mean.get(site), 3) for site in whole)] for name, mean in means.items()]
+    rewound = means.get("rewound to initialisation, validation loss", {})
+    layers = sorted({site.split("@")[1] for site in rewound if "-" not in site})
+    each = [[layer, *(mean_said(rewound.get(f"{c}@{layer}"), 4) for c in "qkv")] for layer in layers]
+    lines = [about, made, "", *table(heads, learnt), beside, "", "## All layers at once", ""]
+    lines += table(["change of the loss, nats", *whole], every)
+    three = [site for site in whole if "+" not in site]
+    if len(rows.seeds) > 1:
+        lines += [
+            "Which of the three is largest, by paired differences over seeds (Student t, Holm over the three pairs):",
+            "",
+        ]
+        compared = [[name, *paired(points, three)] for name, points in changed(rows).items()]
+        lines += table(["change of the loss", "", "differences, nats (95 %)"], compared)
+    if each:
+        lines += ["## One layer at its initial weights", ""]
+        lines += table(["layer", *(f"{c}: change of the validation loss, nats" for c in "qkv")], each)
+    tested = tables["claims"].filter(pl.col("part").is_null(), pl.col("verdict") != NOT_TESTED)["claim"]
+    asked = tables["claims"].filter(pl.col("claim").is_in(tested.implode()))
+    lines += ["## The source's claims that this study judges", "", *verdicts(asked), *parts_of(asked)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _mean(metrics: pl.DataFrame, epoch: int, split: str, name: str) -> str:
+    own = metrics.filter(pl.col("epoch") == epoch, pl.col("split") == split, pl.col("name") == name)
+    return f"{own['value'].mean():.3f}"
+
+
+PAGES = {
+    "wikitext2-large": functools.partial(larger, "wikitext2-large", LARGER),
+    "wikitext2-large-freezing": functools.partial(larger, "wikitext2-large-freezing", FROZEN),
+    "wikitext2-all-layers": together,
+}
