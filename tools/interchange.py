@@ -50,8 +50,8 @@ TOGETHER = """## The same models, all of cross-attention at once
 
 One layer's values bring their own answer in about a quarter of pairs. So do those of both layers: the rest is not in the other layer.
 With q, k and v of all cross-attention from the donor, so that all that the decoder reads of the source is the donor's, the donor's answer
-comes in two thirds of pairs, since the decoder's own words are still the base's. (Of q and k together nearly no pair has an answer of its
-own.)
+comes in two thirds of pairs, since the decoder's own words are still the base's. (Of q and k together only one or two pairs of a model
+have an answer of their own: that row's own and unchanged answers say nothing.)
 """
 
 LANGUAGE = """## Language models that a study trained, three seeds

@@ -109,10 +109,24 @@ def revised_part() -> list[str]:
         counted += [f"{n} in {name}" for n in re.findall(r"resampled together: ([\d,]+) articles", notes)]
         for row in read_table(ROOT / name / "tables", "claims").iter_rows(named=True):
             if row["part"] is None:
-                lines.append([name, f"{row['claim']}, the whole", f"**{row['verdict']}**", row["reason"] or ""])
+                lines.append([name, f"{row['claim']}, the whole", f"**{row['verdict']}**", "", row["reason"] or ""])
             elif row["effect"] is not None:
-                lines.append([name, f"{row['claim']}: {row['part']}", said(row | {"value": row["effect"]}), ""])
-    return [REVISED.format(articles=" and ".join(counted)), *table(["run", "claim", "effect (95 %)", ""], lines)]
+                effect = said(row | {"value": row["effect"]})
+                lines.append([name, f"{row['claim']}: {row['part']}", effect, row["unit"] or "", ""])
+    judged = table(["run", "claim", "effect (95 %)", "unit", ""], lines)
+    return [REVISED.format(articles=" and ".join(counted)), *judged, first_of_its_layer(), ""]
+
+
+def first_of_its_layer() -> str:
+    """How many heads overlap with themselves more than with every other head of their layer."""
+    rows = read_table(ROOT / "similarity-ud-revised" / "tables", "measures").filter(measure="overlap_others_above")
+    pairs = ("q-k", "k-v", "q-v")
+    counts = [f"{(rows.filter(component=pair)['value'] == 0).sum()} for {pair}" for pair in pairs]
+    heads = rows.filter(component="q-k").height
+    return (
+        f"Of {heads} heads those whose own two matrices overlap more than either does with any other head's of the layer: "
+        f"{', '.join(counts)}. Above Gaussian matrices far more do (the table above, under *Why three matrices?*)."
+    )
 
 
 def similarity_part(folders: list[str]) -> list[str]:
