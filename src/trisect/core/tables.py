@@ -35,7 +35,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "epochs": WHOLE,  # that it was to be trained for
         "status": TEXT,  # finished, diverged
         "diverged_step": WHOLE,  # null where it finished
-        "parameters": WHOLE,  # of the whole model
+        "parameters": WHOLE,  # that it trains: what is tied counts once, what is frozen never
         "corpus": TEXT,  # the text's name and fingerprint
         "device": TEXT,  # cpu or cuda
         "wall_seconds": REAL,  # of its training
