@@ -15,6 +15,7 @@ from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import SiteTarget
 from trisect.core.trace import Origin, Projections
 from trisect.hf.fetch import Options, fetch
+from trisect.hf.one_thread import RECORDING
 
 SliceValues = tuple[Tensor, ...]  # of each cut, in the order of the cuts
 
@@ -121,13 +122,14 @@ def blend(first: SliceValues, last: SliceValues, alpha: float) -> SliceValues:
 @contextlib.contextmanager
 def replaced(model: nn.Module, cuts: Sequence[ParameterSlice], values: SliceValues) -> Iterator[None]:
     """The model with those values at the cuts, all else untouched; afterwards its own again, bit for bit."""
-    state = model.state_dict()
-    own = take(state, cuts)
-    try:
-        _put(state, cuts, values)
-        yield
-    finally:
-        _put(state, cuts, own)
+    with RECORDING:
+        state = model.state_dict()
+        own = take(state, cuts)
+        try:
+            _put(state, cuts, values)
+            yield
+        finally:
+            _put(state, cuts, own)
 
 
 def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: SliceValues) -> None:

@@ -16,6 +16,7 @@ from trisect.core.errors import ModelError, check_named, unknown
 from trisect.core.steps import began
 from trisect.core.typecheck import shortened
 from trisect.hf.given_files import INDEX, check_files, check_sizes
+from trisect.hf.one_thread import alone
 from trisect.hf.refusal import check_finite, not_loaded, said_of, saying
 from trisect.hf.room import LOADING, room
 from trisect.hf.tokenizer import Tokenizer
@@ -42,6 +43,7 @@ class Options:
     remote_code: bool = False
 
 
+@alone
 def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | None, str]:
     """The model in evaluation mode, its tokenizer or null, and its objective: causal, masked, seq2seq or output.
 

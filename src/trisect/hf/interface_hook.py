@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from transformers.modeling_utils import AttentionInterface
 from trisect.core.subject import Parts
 from trisect.hf.arguments import Arguments, NamedArguments
 from trisect.hf.calls import NOTHING, Call, Calls, Edits, held_as
+from trisect.hf.one_thread import RECORDING
 from trisect.hf.opened import opened
 from trisect.hf.operands import product_of
 
@@ -27,7 +27,6 @@ EAGER = "eager"
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 OWN = 4  # what every attention function takes first: module, query, key, value
 FAKED = "the weights that it gives out are not those that it multiplies the values by"
-_LOCK = threading.RLock()  # the wrapped method belongs to a class that all models share
 
 
 @contextlib.contextmanager
@@ -41,7 +40,7 @@ def record_interface(
     """
     names = {id(module): name for name, module in model.named_modules()}
     calls = Calls() if calls is None else calls
-    with _LOCK:
+    with RECORDING:
         original = AttentionInterface.get_interface
 
         def get_interface(self: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:

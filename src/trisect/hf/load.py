@@ -25,6 +25,7 @@ from trisect.hf.images import ImageDesk, listed, read_images
 from trisect.hf.laws import check_maps, checking
 from trisect.hf.losses import output_at, row_scores
 from trisect.hf.on_demand import OnDemand
+from trisect.hf.one_thread import alone
 from trisect.hf.opened import evaluating, unwrapped
 from trisect.hf.proof import Proof, prove
 from trisect.hf.refusal import check_finite, not_through
@@ -85,6 +86,7 @@ class Pretrained:
         """Layers that attend, and their heads."""
         return self.proof.shape
 
+    @alone
     def projections(self) -> Sequence[Projections]:
         """Per-head weights of every layer that passes the proof, as far as they were found; raises ModelError if they changed.
 
@@ -157,6 +159,7 @@ class Pretrained:
         """
         self._walk(batch.inputs, lambda seen: see(trace_of(batch, seen)), home=False)
 
+    @alone
     def _walk(
         self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, home: bool = True
     ) -> Sequence[Call]:
@@ -195,6 +198,7 @@ class Pretrained:
         """The model's own loss of one batch, row by row; see RowScores for the units."""
         return row_scores(self.predict(batch.inputs, write, hold), batch, self.objective, clean)
 
+    @alone
     @torch.no_grad()
     def predict(
         self,
@@ -272,6 +276,7 @@ def _batch_of(subject: Pretrained, inputs: Inputs, calls: Sequence[Call]) -> Bat
     return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
 
+@alone
 def verified_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
     """The model verified with such inputs as the example, as they attend elsewhere; raises ModelError where that fails."""
     kind = frozenset(inputs)
@@ -283,6 +288,7 @@ def verified_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
     return subject.others[kind]
 
 
+@alone
 def load(
     model: str | Path | nn.Module,
     tokenizer: Any = None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 from trisect.core.trace import Projections
+from trisect.hf.one_thread import alone
 from trisect.hf.traces import CPU
 
 
@@ -22,6 +23,7 @@ class OnDemand(Sequence[Projections]):
     def __getitem__(self, index: int) -> Projections: ...
     @overload
     def __getitem__(self, index: slice) -> OnDemand: ...
+    @alone
     def __getitem__(self, index: int | slice) -> Projections | OnDemand:
         if isinstance(index, slice):
             return OnDemand(self._own[index], self._look)

@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from trisect.core.errors import ModelError
 from trisect.hf.calls import NOTHING, Call, Calls, Edits, held_as
+from trisect.hf.one_thread import RECORDING
 from trisect.hf.opened import opened, parts_of, rows_of
 from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
 from trisect.hf.passes import CallPlan, ForwardPass, ModuleCall, OpenSoftmax, ScoreProduct
@@ -282,7 +283,7 @@ def following(
     """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
     follower = Follower(model, edits or NOTHING, pieces)
     follower.calls = follower.calls if calls is None else calls
-    with ExitStack() as stack:
+    with RECORDING, ExitStack() as stack:
         stack.enter_context(opened())
         for handle in follower.watch():
             stack.callback(handle.remove)

@@ -20,6 +20,7 @@ from trisect.hf.calls import Call, CallHook, Calls, Edits, copied, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
+from trisect.hf.one_thread import alone
 from trisect.hf.opened import eagerly, evaluating, kept
 from trisect.hf.refusal import said_of, saying
 from trisect.hf.response import Response, find_response, unspoilt
@@ -157,6 +158,7 @@ class Proof:
         )
 
 
+@alone
 @torch.inference_mode(False)
 @torch.enable_grad()
 def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Proof:

@@ -17,6 +17,7 @@ from trisect.hf.calls import Edits, edits_at
 from trisect.hf.forward import ProvedModel, run_forward, run_unedited
 from trisect.hf.interface_hook import record_interface
 from trisect.hf.losses import first_tensor, output_at, row_scores
+from trisect.hf.one_thread import alone
 from trisect.hf.restart import Prefix, RestartPoint, Restarts, mark_of_bits
 from trisect.hf.room import NoRoomError
 from trisect.hf.state import check_state
@@ -60,10 +61,12 @@ class SharedPasses:
         """That passes were whole ones, where beginning later failed."""
         return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
 
+    @alone
     def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
         """One unedited pass, whose blocks' outputs are kept."""
         self._begun(batch, hold)
 
+    @alone
     def score(
         self,
         batch: Batch,
@@ -75,6 +78,7 @@ class SharedPasses:
         made = self._begun(batch, hold) if not write else self._edited(batch, write, hold)
         return row_scores(made, batch, self.objective, clean)
 
+    @alone
     def several(
         self,
         batch: Batch,
@@ -132,6 +136,7 @@ class SharedPasses:
                 return None
         return [row_scores(part, batch, self.objective, clean) for part in made.split(rows)]
 
+    @alone
     def outputs(
         self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
+from trisect.hf.one_thread import alone
 
 ROW = 4096  # words of 64 bits
 AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: in a processor's cache
@@ -99,6 +100,7 @@ def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
     return flat[:whole].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
 
 
+@alone
 def mark_of(model: nn.Module) -> str:
     """Hex digits of a model's weights: the same for the same weights."""
     found = hashlib.blake2b(digest_size=8)
