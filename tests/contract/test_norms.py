@@ -386,7 +386,7 @@ def test_what_lies_behind_w_o_is_measured_with_it_and_said(tmp_path):
 
 def test_layers_whose_sum_is_not_found_are_named():
     layers = [Address("plain", n) for n in range(1, 6)]
-    assert lab._behind(dict.fromkeys(layers, lab.LOST)) == [
+    assert lab._noted(dict.fromkeys(layers, lab.LOST)) == [
         "What is added to the residual stream was not found at layer 1, layer 2, layer 3 and 2 more: norms there are of what W_O makes."
     ]
-    assert lab._behind({}) == []
+    assert lab._noted({}) == []

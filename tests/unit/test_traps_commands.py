@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 import trisect
 from trisect.core.errors import ModelError
+from trisect.experiments.norms.run import OTHER_INPUT
 from trisect.hf.load import load
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -66,6 +68,18 @@ def test_norms_of_positions_that_are_no_tokens_are_refused(tmp_path):
         trisect.norms(loaded(Padding()), TEXTS, out=tmp_path / "norms", quiet=True)
     assert caught.value.given == "Layer 1 of Padding sees 24 positions."
     assert caught.value.known == "The texts have 22 tokens: which of them stands where is not known."
+
+
+@pytest.mark.parametrize("part", ["q", "v"])
+def test_norms_give_no_dispersion_of_x_where_values_are_made_of_something_else(part, tmp_path):
+    model: Any = Fooling()
+    getattr(model.attention, f"{part}_proj").register_forward_pre_hook(lambda _m, args: (args[0].tanh() * 2,))
+    made = trisect.norms(loaded(model), TEXTS, out=tmp_path / "norms", quiet=True)
+    found = made.tables["measures"].filter(measure="cv_x").drop_nulls("layer")["layer"].to_list()
+    said = [note for note in made.notes if "no dispersion of ‖x‖" in note]
+    assert found == ([2] if part == "v" else [1, 2])
+    assert said == ([OTHER_INPUT.format(where="layer 1")] if part == "v" else [])
+    assert all(note in html.unescape(made.report.read_text(encoding="utf-8")) for note in said)
 
 
 def without_attention_when_long(attention, mixed, x, ids):

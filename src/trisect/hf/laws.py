@@ -362,11 +362,23 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
                 continue
             checker.checked.add((law.name, law.nth))
             x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
-            y = module(x.transpose(1, 2)).transpose(1, 2) if isinstance(module, nn.Conv1d) else module(x)
+            x, y = _fed(module, x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
             own = quantised(module)
             use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
             checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)
+
+
+def _fed(module: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
+    """What enters a map that is given some vectors, which hooks of the model's own may change, and what it makes."""
+    met: list[tuple[Tensor, Tensor] | None] = []
+    noting = module.register_forward_hook(lambda m, a, k, out: met.append(ends_of(m, a, k, out)), with_kwargs=True)
+    try:
+        module(given)
+    finally:
+        noting.remove()
+    assert met[0] is not None
+    return met[0]
 
 
 def _meeting(checker: Checker, name: str, module: nn.Module) -> Callable[..., None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trisect.core.errors import ModelError, SpecError
@@ -23,6 +23,8 @@ from trisect.measure.norms import (
 )
 
 KINDS = ("attention", "residual", "full")
+# what share of its size v may differ by from what W_V makes of x: a norm's ε is known to about 1e-3
+NEAR, COARSE = {torch.float64: 5e-3, torch.float32: 5e-3}, 5e-2
 
 
 class Expansion(NamedTuple):
@@ -119,6 +121,22 @@ def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
     centred = x - x.mean(-1, keepdim=True) if block.centred else x
     normed = centred * _deviation(x, block)[..., None] * single(block.gamma)
     return normed if block.beta is None else normed + single(block.beta)
+
+
+def makes_values(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, "B S"]:
+    """At which positions v = x W_V + b_V, to rounding; at none where W_V is not known.
+
+    What stands between the block's input and W_V, and changes what enters it, is not part of the block.
+    """
+    w, b, v = trace.projections.w_v, trace.projections.b_v, single(trace.v)
+    if w is None or x.shape[:2] != trace.key_real.shape or x.shape[2] != w.shape[1]:
+        return torch.zeros_like(trace.key_real)
+    made = torch.einsum("bsd,kde->bkse", x.to(v), w.to(v))
+    made = made if b is None else made + b.to(v)[:, None]
+    size = made.norm(dim=(1, 3)) + x.to(v).norm(dim=2) * w.to(v).norm() / w.shape[1] ** 0.5
+    origin = trace.projections.origins.get("v")
+    rounding = max(NEAR.get(trace.v.dtype, COARSE), 4 * ((origin and origin.rounding) or 0.0))
+    return (made - v).norm(dim=(1, 3)) <= rounding * size
 
 
 def _known(trace: Trace, kind: str) -> ResidualBlock:

@@ -98,7 +98,7 @@ class LayerTally:
         many, kinds = len(CATEGORIES), 2
         self.kind = kind
         self.views = ("weight", "norm") if kind == "attention" else ("weight", "norm", "block")
-        self.x = Sums(GROUPS, 3)
+        self.x = Sums(GROUPS, 3)  # of ‖x‖; NaN where v was not made of the block's input x
         self.f, self.a, self.af = (Sums(GROUPS, heads, 3) for _ in range(3))
         self.sums = Sums(GROUPS, len(self.views), many)  # by weight, by norm, by the block's: added up over queries
         self.head_sums = Sums(GROUPS, kinds, heads, many)
@@ -135,7 +135,9 @@ class LayerTally:
         group, real = whose.group, trace.key_real[:, None]
         x = None if trace.crosses else mixing.layer_input(trace)
         if x is not None:
-            self.x.add(group, moments(torch.linalg.vector_norm(single(x), dim=-1), trace.key_real))
+            own, sizes = mixing.makes_values(trace, x), torch.linalg.vector_norm(single(x), dim=-1)
+            sizes = sizes.where(own, torch.nan) if own.shape == sizes.shape else seen.f[:, 0] * torch.nan
+            self.x.add(group, moments(sizes, trace.key_real))
         for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
             sums.add(group, moments(values, real))
 

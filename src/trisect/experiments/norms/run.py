@@ -40,6 +40,9 @@ BEHIND = (
     "without that scale, which no token has by itself, and expansion rates are of W_V and W_O alone."
 )
 LOST = "What is added to the residual stream was not found at {where}: norms there are of what W_O makes."
+OTHER_INPUT = (
+    "Values at {where} are not known to be W_V times the block's input x, so that no dispersion of ‖x‖ is given there."
+)
 TALLIES = (StackTally, LayerTally, PooledTally, Cancel, Sums, Ranks)
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
@@ -96,7 +99,9 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     rows += expansion
     measures = frame("measures", [{"subject": subject.name} | row for row in rows])
     absent = _missing(next(iter(tallies.values())))
-    notes = tuple(dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_behind(around), *absent)))
+    notes = tuple(
+        dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_noted(around), *_noted(_elsewhere(tallies)), *absent))
+    )
     facts = _facts(subject, texts, counted, next(iter(tallies)), settings)
 
     orders = layer_test(next(iter(tallies.values())), drawn)
@@ -226,14 +231,20 @@ def _missing(tally: StackTally) -> list[str]:
     return [said for name, said in MISSING.items() if not np.asarray(tokens)[CATEGORIES.index(name)]]
 
 
-def _behind(around: Mapping[Address, str]) -> list[str]:
-    """Notes on layers where what is added to the residual stream is not what W_O makes, or was not found."""
+def _noted(around: Mapping[Address, str]) -> list[str]:
+    """A note for each sentence about layers, which names them."""
     said = []
     for words in dict.fromkeys(around.values()):
         where = [str(address) for address, own in around.items() if own == words]
         shown = ", ".join(where) if len(where) <= 4 else f"{', '.join(where[:3])} and {len(where) - 3} more"
         said.append(words.format(where=shown))
     return said
+
+
+def _elsewhere(tallies: Mapping[str, StackTally]) -> dict[Address, str]:
+    """The layers whose values were made of something else than the block's input."""
+    layers = [pair for tally in tallies.values() for pair in tally.layers.items()]
+    return {address: OTHER_INPUT for address, layer in layers if np.isnan(np.asarray(layer.x.rows)).any()}
 
 
 def _expansion(p: Projections) -> list[NewRow]:
