@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpoints
-from tests import fooling
+from tests import fooling, tinyhf
 from tests.fooling import HEADS, Fooling
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, weight_norm
@@ -226,3 +226,21 @@ def test_a_model_that_does_not_run_with_other_tokens_is_still_read():
     known = fooling.ids()["input_ids"]
     subject = loaded(Strict())
     assert len(subject.read(fooling.ids()).traces) == len(subject.addresses)
+
+
+def test_one_module_at_two_places_is_two_layers_unless_a_cache_mixes_them():
+    model: Any = Fooling()
+    model.layers[1].attn = model.layers[0].attn
+    subject = loaded(model)
+    assert [str(a) for a in subject.addresses] == ["layer 1", "layer 2"]
+    assert subject.notes == ()
+    model = tinyhf.gpt2()
+    model.transformer.h[1] = model.transformer.h[0]
+    with pytest.raises(ModelError) as caught:
+        loaded(model)
+    assert caught.value.given == "GPT2LMHeadModel computes something else with a cache than without."
+    assert caught.value.known.startswith("Its module 'transformer.h.0.attn' attends 2 times in a pass, and the cache")
+    model.config.use_cache = False
+    first, second = loaded(model).read(fooling.ids(9)).traces
+    assert first.weights.shape == second.weights.shape == (2, tinyhf.HEADS, 9, 9)
+    assert not torch.equal(first.q, second.q)

@@ -133,13 +133,14 @@ def should_attend(module: nn.Module) -> bool:
 
 def silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:
     """The layers of a hybrid that mix their sequence otherwise: those beside layers that attend, in one list of layers."""
-    found = []
+    found, shared = [], {id(model.get_submodule(name)) for name in attending}
     for name, module in model.named_modules():
         layers = {f"{name}.{n}" if name else n: c for n, c in module.named_children()}
         inner = any(part.isdigit() for part in name.split("."))  # the parts of one layer, as T5 lists them
         if inner or not isinstance(module, nn.ModuleList) or len(layers) < 2:
             continue
         loud = {place for place in layers if any(a.startswith(f"{place}.") or a == place for a in attending)}
+        loud |= {place for place, layer in layers.items() if not shared.isdisjoint(map(id, layer.modules()))}
         usual = {n for place in loud for n, _ in layers[place].named_children()}
         for place in layers.keys() - loud if loud else ():
             own = [n for n, _ in layers[place].named_children() if n not in usual]

@@ -20,6 +20,7 @@ from trisect.hf.calls import Call, CallHook, Calls, Edits, copied, sparing
 from trisect.hf.coverage import Coverage, read_coverage
 from trisect.hf.examples import example_inputs
 from trisect.hf.losses import first_tensor
+from trisect.hf.one_cache import cached_otherwise
 from trisect.hf.one_thread import alone
 from trisect.hf.opened import eagerly, evaluating, kept
 from trisect.hf.refusal import said_of, saying
@@ -228,7 +229,9 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
-    refusal = _refused(name, seen, addresses, laws, allowed) or reordered(name, model, given, seen.hook, seen.calls)
+    refusal = cached_otherwise(name, model, given, seen.calls, seen.answer, allowed)
+    refusal = refusal or _refused(name, seen, addresses, laws, allowed)
+    refusal = refusal or reordered(name, model, given, seen.hook, seen.calls)
     agreement = Agreement(longest(seen.calls), allowed)
     about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
     return Proof(name, seen.hook, seen.words, *about)
