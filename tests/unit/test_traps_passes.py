@@ -244,3 +244,22 @@ def test_one_module_at_two_places_is_two_layers_unless_a_cache_mixes_them():
     first, second = loaded(model).read(fooling.ids(9)).traces
     assert first.weights.shape == second.weights.shape == (2, tinyhf.HEADS, 9, 9)
     assert not torch.equal(first.q, second.q)
+
+
+def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
+    model = tinyhf.gpt2()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = loaded(model)
+        assert len(inside.read(fooling.ids(9)).traces) == 2
+        with pytest.raises(ModelError) as caught:
+            loaded_outside(model).read(fooling.ids(9))
+    assert caught.value.given == "GPT2LMHeadModel is run inside torch.autocast, in bfloat16."
+    assert caught.value.known == "It was verified outside torch.autocast: its numbers round otherwise there."
+    assert caught.value.todo == "Load it and read it both inside torch.autocast, or both outside."
+    with pytest.raises(ModelError, match="is run outside torch.autocast"):
+        inside.predict(fooling.ids())
+
+
+def loaded_outside(model: Any) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return loaded(model)

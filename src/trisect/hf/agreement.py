@@ -25,10 +25,22 @@ MASKS = ("attention_mask", "decoder_attention_mask")  # which say what is paddin
 
 @dataclass(eq=False)
 class Agreement:
-    """Over how many positions the two answers were compared, and what share of an answer's length is rounding."""
+    """Over how many positions the two answers were compared, what share of an answer's length is rounding, and under which autocast."""
 
     longest: int
     allowed: float
+    autocast: str = ""
+
+    def check_autocast(self, name: str, model: nn.Module) -> None:
+        """Raise ModelError where a pass would be under another autocast than the verification was."""
+        if (now := autocast_of(model)) == self.autocast:
+            return
+        here, there = (
+            f"inside torch.autocast, in {own}" if own else "outside torch.autocast" for own in (now, self.autocast)
+        )
+        given = f"{name} is run {here}."
+        known = f"It was verified {there}: its numbers round otherwise there."
+        raise ModelError(given, known, "Load it and read it both inside torch.autocast, or both outside.")
 
     def confirm(
         self, name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput
@@ -56,6 +68,15 @@ class Agreement:
             )
             raise ModelError(f"{name} does not answer the same while it is read.", known, todo)
         self.longest = length
+
+
+def autocast_of(model: nn.Module) -> str:
+    """The precisions of torch.autocast in which a model's operations are, by its devices; empty where it is off."""
+    kinds = sorted({p.device.type for p in model.parameters() if not p.is_meta})
+    own = [
+        str(torch.get_autocast_dtype(kind)).removeprefix("torch.") for kind in kinds if torch.is_autocast_enabled(kind)
+    ]
+    return " and ".join(dict.fromkeys(own))
 
 
 def longest(calls: Sequence[Call]) -> int:

@@ -58,6 +58,7 @@ def run_forward(
     """
     own = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, own)
+    proved.proof.agreement.check_autocast(proved.name, proved.model)
     calls = Calls(take)
     if start is not None:
         calls.extend(left_out(start, proved.modules))

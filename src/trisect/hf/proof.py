@@ -14,7 +14,7 @@ from trisect.core.steps import began
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape, Writer
 from trisect.core.trace import NAMES, Address
 from trisect.hf.addresses import find_addresses
-from trisect.hf.agreement import Agreement, longest
+from trisect.hf.agreement import Agreement, autocast_of, longest
 from trisect.hf.blocks import Around
 from trisect.hf.calls import Call, CallHook, Calls, Edits, copied, sparing
 from trisect.hf.coverage import Coverage, read_coverage
@@ -232,7 +232,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     refusal = cached_otherwise(name, model, given, seen.calls, seen.answer, allowed)
     refusal = refusal or _refused(name, seen, addresses, laws, allowed)
     refusal = refusal or reordered(name, model, given, seen.hook, seen.calls)
-    agreement = Agreement(longest(seen.calls), allowed)
+    agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))
     about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
     return Proof(name, seen.hook, seen.words, *about)
 
