@@ -256,7 +256,7 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
     assert caught.value.given == "GPT2LMHeadModel is run inside torch.autocast, in bfloat16."
     assert caught.value.known == "It was verified outside torch.autocast: its numbers round otherwise there."
     assert caught.value.todo == "Load it and read it both inside torch.autocast, or both outside."
-    with pytest.raises(ModelError, match="is run outside torch.autocast"):
+    with pytest.raises(ModelError, match=r"is run outside torch\.autocast"):
         inside.predict(fooling.ids())
 
 
