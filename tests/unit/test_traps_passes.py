@@ -20,6 +20,7 @@ from trisect.core.trace import Address
 from trisect.hf.checkpoints import cuts_of
 from trisect.hf.load import load
 from trisect.hf.opened import kept
+from trisect.hf.product_hook import MIXED, REMIXED
 from trisect.hf.sources import EnteredFloats
 
 NEAR = 1e-5  # float32, numbers of order one
@@ -263,3 +264,29 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
 def loaded_outside(model: Any) -> Any:
     with torch.autocast("cpu", enabled=False):
         return loaded(model)
+
+
+class Talking(fooling.Attention):
+    """Heads that are mixed by a linear map, before the softmax or behind it."""
+
+    behind, by_sum = False, False
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        scores = q @ k.transpose(2, 3) * 0.5
+        mixed = self.mixed(torch.softmax(scores, -1)) if self.behind else torch.softmax(self.mixed(scores), -1)
+        return self.o_proj((mixed @ v).transpose(1, 2).flatten(2))
+
+    def mixed(self, given: Tensor) -> Tensor:
+        mix = self.q_proj.weight[:HEADS, :HEADS]
+        if self.by_sum:
+            return torch.einsum("bhts,gh->bgts", given, mix)
+        return F.linear(given.permute(0, 2, 3, 1), mix).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("behind", "by_sum"), [(False, False), (False, True), (True, False)])
+def test_heads_that_are_mixed_by_a_map_are_the_reason_given(behind, by_sum):
+    model: Any = Fooling()
+    attention = model.attention
+    attention.__class__, attention.behind, attention.by_sum = Talking, behind, by_sum
+    assert loaded(model).notes == (f"Left out, layers.0.attn: {REMIXED if behind else MIXED}.",)

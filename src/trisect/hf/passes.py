@@ -38,6 +38,13 @@ class ScoreProduct:
 
 
 @dataclass(eq=False)
+class MixedScores:
+    """What another product made of scores."""
+
+    score: ScoreProduct
+
+
+@dataclass(eq=False)
 class OpenSoftmax:
     """A softmax over scores, a sum of `terms` products, waiting for its product with v; `scale` multiplies q·k in the scores."""
 
@@ -93,6 +100,7 @@ class ForwardPass:
     frames: list[ModuleCall] = field(default_factory=list)
     entered: dict[str, int] = field(default_factory=dict)
     open: dict[int, OpenSoftmax] = field(default_factory=dict)
+    remixed: set[int] = field(default_factory=set)
     late: dict[int, str] = field(default_factory=dict)
     births: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     parents: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)

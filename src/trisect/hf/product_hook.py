@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
@@ -18,12 +19,15 @@ from trisect.hf.calls import NOTHING, Call, Calls, Edits, held_as
 from trisect.hf.one_thread import RECORDING
 from trisect.hf.opened import opened, parts_of, rows_of
 from trisect.hf.operands import SDPA, SOFTMAX, STOPS, Product, factor_after, product_of, tensors_in, use_sdpa
-from trisect.hf.passes import CallPlan, ForwardPass, ModuleCall, OpenSoftmax, ScoreProduct
+from trisect.hf.passes import CallPlan, ForwardPass, MixedScores, ModuleCall, OpenSoftmax, ScoreProduct
 from trisect.hf.windowed import PieceReader, UnreadAttention, WindowedCall, WindowedLayer
 
 IN_PIECES = "its sequences are attended to in pieces"
 REMIXED = "its weights go through another product before they meet the values"
+MIXED = "its scores go through another product (which may mix heads) before their softmax"
+UNMET = "its weights meet no values in one product"
 TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be kept"
+HEADS_LAST = 4  # axes of scores whose heads come last
 ONE_PATTERN = "one pattern of weights is shared by several heads of values"
 SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of its own"
 
@@ -89,9 +93,8 @@ class Follower(TorchFunctionMode):
         if at is None or at.frames:
             return
         for pattern in at.open.values():
-            self.unread.append(
-                UnreadAttention(pattern.score.frames[-1].name, "its weights meet no values in one product")
-            )
+            words = REMIXED if id(pattern) in at.remixed else UNMET
+            self.unread.append(UnreadAttention(pattern.score.frames[-1].name, words))
         planning = at.planning
         self._tags = WeakTensorKeyDictionary()
         self._at = at if planning else None
@@ -165,12 +168,20 @@ class Follower(TorchFunctionMode):
                 # two multiples of one product added up are a third
                 twice = factor is not None and tags.get(tag) is not None
                 tags[tag] = None if twice else tags.get(tag, factor)
-        if not tags or func in STOPS:
+        if not tags:
+            return
+        if func in STOPS:
+            at.remixed |= {id(tag) for tag in tags}
+            if func is F.linear and given[0].dim() == HEADS_LAST:
+                self._mixed(at, given[0].movedim(-1, 1), given[0], out)
             return
         if func in SOFTMAX:
             scores = [t for t in tags if isinstance(t, ScoreProduct)]
+            mixed = [t for t in tags if isinstance(t, MixedScores) and t.score.product.makes_scores(given[0], at.rows)]
             if is_functorch_wrapped_tensor(given[0]):
                 self.unread.append(UnreadAttention(at.frames[-1].name, TRANSFORMED))
+            elif mixed:
+                self.unread.append(UnreadAttention(mixed[0].score.frames[-1].name, MIXED))
             elif scores:
                 self._soften(at, scores, tags, given[0], out)
             return
@@ -201,6 +212,16 @@ class Follower(TorchFunctionMode):
                 self._record(at, patterns, product, side, out)
                 return
         self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
+        if not product.batched:
+            for operand in (product.left, product.right):
+                self._mixed(at, operand, operand, out)
+
+    def _mixed(self, at: ForwardPass, scores: Tensor, own: Tensor, out: Tensor) -> None:
+        """Tag what a product makes of scores, which lie as a softmax takes them in `scores`; `own` are they as they lie."""
+        found = [t for t in self._on(own) if isinstance(t, ScoreProduct) and t.product.batched]
+        found = [t for t in found if t.product.makes_scores(scores, at.rows)]
+        if found:
+            self._tags[out] = {**self._on(out), MixedScores(found[0]): None}
 
     def _record(
         self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
