@@ -216,6 +216,35 @@ def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how)
     )
 
 
+def by_parity(ids: Tensor) -> Tensor:
+    return ids.gather(1, (ids % 2).argsort(dim=1, stable=True))
+
+
+SORTED = {
+    "rising": lambda ids: ids.sort(1).values,
+    "falling": lambda ids: ids.sort(1, descending=True).values,
+    "by parity": by_parity,
+    "smallest first": lambda ids: torch.stack([row.roll(-int(row.argmin())) for row in ids]),
+}
+
+
+@pytest.mark.parametrize("how", SORTED)
+def test_tokens_that_a_model_sorts_are_found_whatever_the_order_of_the_example(how):
+    model: Any = Moving()
+    example = {"input_ids": SORTED[how](fooling.ids()["input_ids"])}
+    assert load(model, inputs=example).proof.refusal is None
+    model.moved = SORTED[how]
+    with pytest.raises(ModelError, match="Two tokens of row 1 change places"):
+        load(model, inputs=example)
+
+
+def test_tokens_that_are_alike_to_a_model_say_nothing_of_their_order():
+    model: Any = Fooling()
+    with torch.no_grad():
+        model.words.weight[2:] = model.words.weight[2]
+    assert load(model, inputs={"input_ids": torch.tensor([[5, 0, 1, 9, 7, 12, 4]])}).proof.refusal is None
+
+
 def test_a_model_that_does_not_run_with_other_tokens_is_still_read():
     class Strict(Fooling):
         """Gives up where its tokens are not those that it knows, as where tokens stand for images."""

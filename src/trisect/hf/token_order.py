@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
@@ -13,6 +14,7 @@ from trisect.core.subject import ModelInputs
 from trisect.hf.calls import Call, CallHook
 
 PLACE = 1  # the first may be a special token's
+TRIES = 8  # orders that are drawn until one rises and falls
 
 
 @torch.no_grad()
@@ -21,8 +23,9 @@ def reordered(
 ) -> ModelError | None:
     """Why a model is refused that turns, sorts or shifts its tokens by itself; null where that does not show.
 
-    One token of the last row is replaced by another of that row. The first queries, keys or values that are as many as
-    tokens and change have to change there: else a trace's positions are not those of the tokens beside them.
+    One token of the last row is replaced by another of that row; then that row is put in an order of no sort, in which tokens
+    change places. The first queries, keys or values that are as many as tokens and change have to change there: else a
+    trace's positions are not those of the tokens beside them.
     """
     ids = inputs.get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
@@ -31,26 +34,93 @@ def reordered(
     others = ids[row][ids[row] != ids[row, PLACE]]
     if not len(others):
         return None
-    changed = ids.clone()
-    changed[row, PLACE] = others[-1]
-    try:
+
+    def called(tokens: Int[Tensor, " T"]) -> Sequence[Call]:
+        given = ids.clone()
+        given[row] = tokens
         with hook(model) as made:
-            model(**{**inputs, "input_ids": changed})
+            model(**{**inputs, "input_ids": given})
+        return list(made)
+
+    changed = ids[row].clone()
+    changed[PLACE] = others[-1]
+    try:
+        moved = _moved(calls, called(changed), ids)
+        if moved is None:
+            return None
+        if not moved[row, PLACE]:
+            known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
+            return _refusal(name, known)
+        one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
+        base = called(one) if swaps else []
+        still: list[int] = []
+        for other in swaps:
+            moved = _moved(base, called(other), ids)
+            places = one.ne(other).nonzero().flatten().tolist()
+            places = [p for p in places if moved is None or not moved[row, p]]
+            # two tokens may be alike to the model; then neither says anything where it stands
+            still += [p for p in places if _moved(base, called(_with(one, p, other)), ids) is not None]
     except Exception as error:
         pass_memory(error)
         return None  # tokens may stand for images, of which there are as many
-    for was, now in zip(calls, made, strict=False):
+    if not still:
+        return None
+    known = f"Two tokens of row {row} change places, and what attention is given at position {still[0]}, "
+    return _refusal(name, known + "the place of one of them, counted from 0, stays as it was.")
+
+
+def _with(tokens: Int[Tensor, " T"], place: int, others: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
+    found = tokens.clone()
+    found[place] = others[place]
+    return found
+
+
+def _moved(calls: Sequence[Call], others: Sequence[Call], ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"] | None:
+    """Where the first queries, keys or values that change do so, of those that are as many as tokens; null where none do."""
+    for was, now in zip(calls, others, strict=False):
         pairs = [(a.detach(), b) for a, b in ((was.q, now.q), (was.k, now.k), (was.v, now.v)) if a.shape == b.shape]
         found = [a.ne(b).any(3).any(1) for a, b in pairs if (a.shape[0], a.shape[2]) == tuple(ids.shape)]
         if found and bool((moved := torch.stack(found).any(0)).any()):
-            return None if bool(moved[row, PLACE]) else _refusal(name, row, moved)
+            return moved
     return None
 
 
-def _refusal(name: str, row: int, moved: Tensor) -> ModelError:
-    to_row, to_place = moved.nonzero()[0].tolist()
+def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], list[Int[Tensor, " T"]]]:
+    """The tokens in an order that is not sorted, and those again with pairs of unlike ones swapped: in each other pairs.
+
+    Padding stays where it is. Of what is moved as a whole where one token moves, one swap may show everywhere.
+    """
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == len(tokens):
+        real = mask[-1].bool()
+    free = real.nonzero().flatten().tolist()
+    one, draw = tokens.clone(), torch.Generator().manual_seed(0)
+    for _ in range(TRIES):
+        one[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
+        if bool((one.diff() > 0).any()) and bool((one.diff() < 0).any()):
+            break
+    pairs: list[tuple[int, int]] = []
+    while free:
+        here = free.pop(0)
+        there = next((p for p in reversed(free) if one[p] != one[here]), None)
+        if there is not None:
+            free.remove(there)
+            pairs.append((here, there))
+    swaps = []
+    for some in (pairs[::2], pairs[1::2]):
+        other = one.clone()
+        for here, there in some:
+            other[here], other[there] = one[there], one[here]
+        swaps += [other] if some else []
+    return one, swaps
+
+
+def _first(moved: Bool[Tensor, "B T"]) -> str:
+    row, place = moved.nonzero()[0].tolist()
+    return f"position {place} of row {row}"
+
+
+def _refusal(name: str, known: str) -> ModelError:
     given = f"{name} does not read its tokens where they are given."
-    there = f"position {to_place} of row {to_row}"
-    known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {there}."
     todo = "Give the part of it that attends, with tokens in the order in which that takes them."
     return ModelError(given, known, todo)
