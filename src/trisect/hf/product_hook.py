@@ -173,7 +173,7 @@ class Follower(TorchFunctionMode):
         if func in STOPS:
             at.remixed |= {id(tag) for tag in tags}
             if func is F.linear and given[0].dim() == HEADS_LAST:
-                self._mixed(at, given[0].movedim(-1, 1), given[0], out)
+                self._tags[out] = mixed_scores(self._on(given[0]), given[0].movedim(-1, 1), at.rows)
             return
         if func in SOFTMAX:
             scores = [t for t in tags if isinstance(t, ScoreProduct)]
@@ -212,16 +212,8 @@ class Follower(TorchFunctionMode):
                 self._record(at, patterns, product, side, out)
                 return
         self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
-        if not product.batched:
-            for operand in (product.left, product.right):
-                self._mixed(at, operand, operand, out)
-
-    def _mixed(self, at: ForwardPass, scores: Tensor, own: Tensor, out: Tensor) -> None:
-        """Tag what a product makes of scores, which lie as a softmax takes them in `scores`; `own` are they as they lie."""
-        found = [t for t in self._on(own) if isinstance(t, ScoreProduct) and t.product.batched]
-        found = [t for t in found if t.product.makes_scores(scores, at.rows)]
-        if found:
-            self._tags[out] = {**self._on(out), MixedScores(found[0]): None}
+        for operand in () if product.batched else (product.left, product.right):
+            self._tags[out] |= mixed_scores(self._on(operand), operand, at.rows)
 
     def _record(
         self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
@@ -240,6 +232,12 @@ class Follower(TorchFunctionMode):
         fault = "" if len(patterns) == 1 else SOFTMAXES.format(len(patterns))
         self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out, pattern.terms, fault))
         at.order += 1
+
+
+def mixed_scores(tags: Mapping[object, Any], scores: Tensor, rows: int) -> dict[object, float | None]:
+    """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
+    found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.batched]
+    return {MixedScores(t): None for t in found[:1] if t.product.makes_scores(scores, rows)}
 
 
 def _attend(calls: Calls, edits: Edits, at: ForwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
