@@ -15,7 +15,8 @@ from tests.unit.test_traps_hidden import OnePattern, Split
 from torch import nn
 
 import trisect
-from trisect.core.errors import ModelError
+from trisect.core.errors import CorpusError, ModelError
+from trisect.experiments.explore.run import take_picture
 from trisect.experiments.norms.run import OTHER_INPUT
 from trisect.hf.load import load
 
@@ -68,6 +69,27 @@ def test_norms_of_positions_that_are_no_tokens_are_refused(tmp_path):
         trisect.norms(loaded(Padding()), TEXTS, out=tmp_path / "norms", quiet=True)
     assert caught.value.given == "Layer 1 of Padding sees 24 positions."
     assert caught.value.known == "The texts have 22 tokens: which of them stands where is not known."
+
+
+class Prefixed(Fooling):
+    """Puts three vectors of its own before its texts."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        before = self.words.weight[None, :3].expand(len(input_ids), -1, -1)
+        x = torch.cat([before, self.words(input_ids)], 1)
+        for layer in self.layers:
+            x = layer(x, input_ids)
+        return self.head(x)[:, 3:]
+
+
+def test_positions_that_are_no_tokens_are_neither_patched_nor_drawn(tmp_path):
+    subject = loaded(Prefixed())
+    with pytest.raises(ModelError) as caught:
+        run("patch", subject, tmp_path)
+    assert caught.value.given == "q at layer 1 has 25 positions."
+    assert caught.value.known == "The texts have 22 tokens: which of them stands where is not known."
+    with pytest.raises(CorpusError, match=r"No layer of Prefixed attends to what the page shows\."):
+        take_picture(subject.read(TEXTS[0]))
 
 
 @pytest.mark.parametrize("part", ["q", "v"])

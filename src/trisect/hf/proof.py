@@ -28,7 +28,7 @@ from trisect.hf.response import Response, find_response, unspoilt
 from trisect.hf.room import room
 from trisect.hf.rounding import NO_ROUNDING, Rounding, coarsest, derived, rounding_of
 from trisect.hf.sketches import CallLaws
-from trisect.hf.token_order import reordered
+from trisect.hf.token_order import displaced, reordered
 from trisect.hf.weights import CallWeights, find_weights, tolerance
 from trisect.hf.windowed import UnreadAttention
 
@@ -224,7 +224,9 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     sinks = [law.sink and cause.response.sink for law, cause in zip(laws, causes, strict=True)]
     laws = tuple(law._replace(fault=f, sink=sink) for law, f, sink in zip(laws, faults, sinks, strict=True))
     found = find_weights(model, given, seen.hook, addresses)
-    laws = tuple(law._replace(order=f.order) for f, law in zip(found, laws, strict=True))
+    elsewhere = displaced(model, given, seen.hook, addresses)
+    orders = [f.order or elsewhere.get(n, "") for n, f in enumerate(found)]
+    laws = tuple(law._replace(order=order) for order, law in zip(orders, laws, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -38,6 +38,34 @@ def misplaced(call: Call, consumers: Sequence[Passed]) -> str:
             return f"its rows are not in the order of positions: what row {t} makes goes to position {position}"
         return ""
     return ""
+
+
+def mixed_texts(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str:
+    """Which of q, k and v of the first text is made of other texts, in words; empty where none is, or where that does not show.
+
+    Heads and texts may lie in one axis, heads first, so that a row of what was recorded is no text's.
+    """
+    for name, t in parts.items():
+        if t.shape[0] == 1 or not t.requires_grad or not uses:
+            continue
+        mixed = 1 + torch.rand(t[0].shape, generator=torch.Generator().manual_seed(0)).to(t)
+        leaves = [use.leaf for use in uses]
+        made = torch.autograd.grad((t[0] * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
+        for use, gradient in zip(uses, made, strict=True):
+            texts = [] if gradient is None else _by_text(gradient, t.shape[0])
+            if texts and all(bool(one[1:].any()) for one in texts):
+                return f"{name} of one text is made of what {use.name} makes of others, as where heads come before texts in one axis"
+    return ""
+
+
+def _by_text(gradient: Tensor, rows: int) -> list[Tensor]:
+    """A gradient with texts first, in each way in which they may lie in it."""
+    if gradient.dim() == 2 and len(gradient) % rows == 0:
+        gradient = gradient.unflatten(0, (rows, -1))
+        return [gradient, gradient.flatten(0, 1).unflatten(0, (-1, rows)).transpose(0, 1)]
+    if gradient.dim() != 3:
+        return []
+    return [gradient.movedim(axis, 0) for axis in (0, 1) if gradient.shape[axis] == rows]
 
 
 def _numbers(call: Call) -> Tensor | None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.memory import pass_memory
 from trisect.core.subject import ModelInputs
-from trisect.hf.calls import Call, CallHook
+from trisect.core.trace import Address
+from trisect.hf.calls import Call, CallHook, Calls, Edits, copied
 
 PLACE = 1  # the first may be a special token's
 TRIES = 8  # orders that are drawn until one rises and falls
@@ -67,6 +68,45 @@ def reordered(
         return None
     known = f"Two tokens of row {row} change places, and what attention is given at position {still[0]}, "
     return _refusal(name, known + "the place of one of them, counted from 0, stays as it was.")
+
+
+@torch.no_grad()
+def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]) -> dict[int, str]:
+    """Calls whose positions are not those of the tokens, in words, by their order; those of the first stack alone.
+
+    With values of 0 no attention carries anything from one position to another, so that another token changes queries and keys where
+    it stands, in every layer. What lies between layers may reach further, as convolutions do.
+    """
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+        return {}
+    own = [n for n, address in enumerate(addresses) if address.stack == addresses[0].stack]
+    row, others = ids.shape[0] - 1, ids[-1][ids[-1] != ids[-1, PLACE]]
+    if len(own) < 2 or not len(others):
+        return {}
+    changed = ids.clone()
+    changed[row, PLACE] = others[-1]
+    silent = Edits({n: lambda parts: parts._replace(v=torch.zeros_like(parts.v)) for n in range(len(addresses))})
+    passes: list[list[Call]] = []
+    try:
+        for given in (ids, changed):
+            with hook(model, silent, calls=Calls(copied)) as made:
+                model(**{**inputs, "input_ids": given})
+            passes.append(list(made))
+    except Exception as error:
+        pass_memory(error)
+        return {}  # of some nothing can be replaced, and tokens may stand for images
+    before, after = passes
+    if len(before) != len(addresses) or len(after) != len(addresses):
+        return {}
+    found: dict[int, str] = {}
+    for n in own:
+        moved = _moved(before[n : n + 1], after[n : n + 1], ids)
+        if moved is not None and not moved[row, PLACE]:
+            found[n] = (
+                f"its positions are not those of its tokens: the token at position {PLACE} of row {row} is at {_first(moved)} there"
+            )
+    return found
 
 
 def _with(tokens: Int[Tensor, " T"], place: int, others: Int[Tensor, " T"]) -> Int[Tensor, " T"]:

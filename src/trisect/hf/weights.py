@@ -25,7 +25,7 @@ from trisect.hf.normed import find_normed
 from trisect.hf.output_projection import UNFOLLOWED, Left, find_consumers, find_output, leaving
 from trisect.hf.positions import Selected, find_placement
 from trisect.hf.quantised import share_of
-from trisect.hf.row_order import misplaced
+from trisect.hf.row_order import misplaced, mixed_texts
 from trisect.hf.sketches import CallLaws, MapLaw, PartLaw, map_law, marks_of
 
 # codes are read back from a ratio of two gradients, so that they must be few in half precision
@@ -120,7 +120,8 @@ def _one(
     used += [law.name for law in behind] + ([] if out.law is None else [out.law.map.name])
     laws = CallLaws(own, out.law, maps, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    order = "" if out.origin.how == "rows" else misplaced(call, consumers)
+    order = mixed_texts({"q": call.q, "k": call.k, "v": call.v}, sources)
+    order = order or ("" if out.origin.how == "rows" else misplaced(call, consumers))
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from trisect.core.errors import ModelError
 from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, Writer
 from trisect.core.trace import Address
 
@@ -53,7 +54,8 @@ def put_at(
     """A writer that puts `source` in place of the components and heads that the targets name, where a position is true.
 
     `queries` are positions of q, `keys` those of k and v; every other number stays bit for bit. The targets are of one
-    address; a `source` with more padding than the call that is written to is cut, one with less is filled up.
+    address; a `source` with more padding than the call that is written to is cut, one with less is filled up. Raises
+    ModelError in a pass whose call has another number of positions than the tokens that were named.
     """
 
     def write(parts: Parts) -> Parts:
@@ -61,12 +63,16 @@ def put_at(
         for target in targets:
             there: Tensor = new[target.component]
             chosen = (queries if target.component == "q" else keys)[:, None, :, None].to(there.device)
+            if chosen.shape[2] != there.shape[2]:
+                given = f"{target.component} at {target.address} has {there.shape[2]} positions."
+                known = f"The texts have {chosen.shape[2]} tokens: which of them stands where is not known."
+                raise ModelError(given, known, "Patch where layers see the tokens of the texts, one a position.")
             if target.heads is not None:
                 heads = torch.zeros(there.shape[1], dtype=torch.bool, device=there.device)
                 heads[[head - 1 for head in target.heads]] = True
                 chosen = chosen & heads[None, :, None, None]
             made = _as_long(getattr(source, target.component).to(there), there.shape[2])
-            new[target.component] = torch.where(_as_long(chosen, there.shape[2]), made, there)
+            new[target.component] = torch.where(chosen, made, there)
         return Parts(**new)
 
     return write

@@ -87,6 +87,7 @@ def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
         t
         for t in reading.traces
         if any(reading.queries(t) is s for s in known) and any(reading.keys(t) is s for s in known)
+        if (reading.queries(t).real.shape[1], reading.keys(t).real.shape[1]) == t.weights.shape[2:]
     ]
     if not shown:
         given = f"No layer of {reading.model} attends to what the page shows."
