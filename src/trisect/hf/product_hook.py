@@ -234,7 +234,7 @@ class Follower(TorchFunctionMode):
         at.order += 1
 
 
-def mixed_scores(tags: Mapping[object, Any], scores: Tensor, rows: int) -> dict[object, float | None]:
+def mixed_scores(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
     """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
     found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.batched]
     return {MixedScores(t): None for t in found[:1] if t.product.makes_scores(scores, rows)}
