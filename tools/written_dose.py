@@ -29,13 +29,17 @@ by chance. q, k and v of layers 1, 3 and 5 of the model of [wikitext2-small](../
 Written by `python tools/written.py` from the tables here.
 
 ```sh
-trisect corpus annotate wikitext-2-start --pipeline en_ud_ewt_sm --columns pos,dep --out wikitext-2-labelled
+mkdir wikitext-2  # the first articles of ../wikitext-2, and all of its test text
+head -n 2136 ../wikitext-2/train.txt > wikitext-2/train.txt
+head -n 801 ../wikitext-2/valid.txt > wikitext-2/valid.txt
+cp ../wikitext-2/test.txt wikitext-2
+trisect corpus annotate wikitext-2 --pipeline en_ud_ewt_sm --columns pos,dep --out wikitext-2-labelled
 trisect study experiment.json --corpus wikitext-2-labelled --out dose
 ```
 
 Bits are what a linear probe, fitted afresh and cross-fitted on held-out text over whole articles, finds at the attacked site of the
 baseline and no longer finds after the attack. At whole width q, k and v of a layer hold the same of a label: no order of the three is
-read from these numbers.
+read from these numbers. After the cut to 100,000 words the text's fingerprint is 1f80759ec36e347f.
 """
 
 
