@@ -31,8 +31,9 @@ out, since it holds their names. All were trained beside other work; the recipe 
 and is judged by them alone; the other two are shown under both. Of `small` the rate of fine-tuning was chosen by dev answers of earlier
 trials, so that the dev answers of `birth-places` are not quite held out from it.
 
-The course's files have one seed still. A run of three was stopped after 23 passes: each took 8.5 seconds of one core beside other
-work, so that a seed (two pretrained models of 320 passes, and one that is not) takes about 105 minutes of it.
+The course's files have one seed still. Two runs of three seeds each were stopped, after 23 and 21 passes: a pass took 8.5 seconds of one
+core beside other work on one machine and 15 on another, so that a seed (two pretrained models of 320 passes, and one that is not) takes
+between 105 minutes and three hours of a core.
 `trisect recall --data birth-places --recipe small --seeds 3` runs them, and goes on where it is stopped.
 """
 NUMBERS = {

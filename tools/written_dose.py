@@ -29,7 +29,7 @@ by chance. q, k and v of layers 1, 3 and 5 of the model of [wikitext2-small](../
 Written by `python tools/written.py` from the tables here.
 
 ```sh
-mkdir wikitext-2  # the first articles of ../wikitext-2, and all of its test text
+mkdir wikitext-2  # the first lines of ../wikitext-2, and all of its test text
 head -n 2136 ../wikitext-2/train.txt > wikitext-2/train.txt
 head -n 801 ../wikitext-2/valid.txt > wikitext-2/valid.txt
 cp ../wikitext-2/test.txt wikitext-2
