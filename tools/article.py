@@ -113,6 +113,7 @@ FAMILIES = (
     Judged(ids("C", 4), "minilm/norms-wikitext/claims", "minilm/norms-wikitext-revised/claims", WIKITEXT),
     Judged(ids("C", 4), "minilm/norms-ud/claims", "minilm/norms-ud-revised/claims", "MiniLM, UD English EWT"),
     Judged(["C-5"], "alignment/claims", "alignment/claims_revised", "[Hansards, 3 models](../results/alignment/README.md)"),
+    Judged(["C-5"], None, "alignment/hansards/claims", "Hansards, 5 models"),
     Judged(["C-5"], None, "alignment/embedded/claims", "generated sentences, 5 models"),
     Judged(["D-1", "D-3"], "minilm/similarity-ud/claims", "minilm/similarity-ud-revised/claims", "MiniLM"),
     Judged(["D-2"], "wikitext2-controls/claims", "wikitext2-controls/claims_revised",

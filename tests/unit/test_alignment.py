@@ -346,7 +346,8 @@ def test_few_models_or_models_that_do_not_align_decide_nothing():
     )
     lost = judge_alignment(planted((0.1, 0.1), (0.2, 0.2), 5), {}).row(0, named=True)
     assert lost["verdict"] == "inconclusive"
-    assert lost["reason"] == "the models do not align: 5 of 5 are no better than the diagonal (AER 0.700)"
+    said = "the models do not align where the word is the decoder's input: 5 of 5 are no better than the diagonal (AER 0.700)"
+    assert lost["reason"] == said
     assert lost["effect"] < 0
     assert cards(judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}))[0].facts[:2] == (
         ("Models (n)", "3"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -23,6 +24,10 @@ FROZEN = ROOT / "results" / "wikitext2-large-freezing"  # twelve runs, with edit
 TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "joined.py")))
 
 
+def about_of(place: Path) -> dict[str, Any]:
+    return read_json(place / "about.json", "")
+
+
 def part(seeds: list[int], place: Path, of: Path = FROZEN) -> Path:
     """A committed study as if these seeds alone had been trained."""
     (place / "tables").mkdir(parents=True)
@@ -30,12 +35,12 @@ def part(seeds: list[int], place: Path, of: Path = FROZEN) -> Path:
     for name, column in (("runs", "run"), ("metrics", "run"), ("sites", "subject")):
         rows = read_table(of / "tables", name).filter(pl.col(column).is_in(runs["run"].to_list()))
         write_table(place / "tables", name, rows)
-    about = read_json(of / "about.json", "")
+    about = about_of(of)
     state(place, about | {"experiment": about["experiment"] | {"seeds": seeds}, "wall_seconds": 100.0})
     return place
 
 
-def state(place: Path, about: dict) -> None:
+def state(place: Path, about: dict[str, Any]) -> None:
     """Write both statements of a study."""
     (place / "experiment.json").write_text(json.dumps(about["experiment"]), encoding="utf-8")
     write_json(place / "about.json", about)
@@ -43,7 +48,7 @@ def state(place: Path, about: dict) -> None:
 
 def change(place: Path, **changed: object) -> Path:
     """The same folder with other entries in its statement."""
-    about = read_json(place / "about.json", "")
+    about = about_of(place)
     state(place, about | {"experiment": about["experiment"] | changed})
     return place
 
@@ -58,7 +63,7 @@ def kept(tmp_path) -> Path:
 
 
 def test_seeds_trained_apart_are_one_study_again(tmp_path, capsys):
-    seeds = read_json(FROZEN / "about.json", "")["experiment"]["seeds"]
+    seeds = about_of(FROZEN)["experiment"]["seeds"]
     assert len(seeds) == 3
     places = [part([seed], tmp_path / str(seed)) for seed in (seeds[1], seeds[2], seeds[0])]
     TOOL.main(list(map(str, places)))
@@ -66,7 +71,7 @@ def test_seeds_trained_apart_are_one_study_again(tmp_path, capsys):
     found = {name: read_table(places[0] / "tables", name) for name in ("runs", "metrics", "sites", "claims")}
     for name in ("runs", "metrics", "sites"):
         assert_frame_equal(found[name], read_table(FROZEN / "tables", name))
-    about = read_json(places[0] / "about.json", "")
+    about: Any = about_of(places[0])
     assert_frame_equal(found["claims"], claims.judge(found, about))
     # the committed verdicts were computed on another processor
     assert_frame_equal(found["claims"], read_table(FROZEN / "tables", "claims"), rel_tol=1e-9)
@@ -97,7 +102,7 @@ def test_another_design_is_refused_whichever_of_the_two_asks_more(kept, tmp_path
 
 def test_another_text_or_device_is_refused(kept, tmp_path):
     other = part([2], tmp_path / "text")
-    about = read_json(other / "about.json", "")
+    about = about_of(other)
     state(other, about | {"corpus": about["corpus"] | {"fingerprint": "0" * 16}})
     with pytest.raises(StudyError, match="differ in corpus"):
         TOOL.main([str(kept), str(other)])

@@ -152,6 +152,9 @@ def judge_rates(
     return judge_models(ALIGNMENT, values, about, {} if diagonal is None else _not_aligned(values, diagonal))
 
 
+WHERE = {"awi": "input", "awo": "output"}
+
+
 def _not_aligned(values: Mapping[str, Sequence[float]], straight: float) -> dict[str, str]:
     """By the name of a difference of error rates, why it is not judged: a model that does not align in that setting."""
     found = {}
@@ -161,7 +164,8 @@ def _not_aligned(values: Mapping[str, Sequence[float]], straight: float) -> dict
             above = sum(min(of) >= straight for of in zip(*rates, strict=True))
             if above:
                 found[f"{difference}_{setting}"] = (
-                    f"the models do not align: {above} of {len(rates[0])} are no better than the diagonal (AER {straight:.3f})"
+                    f"the models do not align where the word is the decoder's {WHERE[setting]}: {above} of {len(rates[0])} "
+                    f"are no better than the diagonal (AER {straight:.3f})"
                 )
     return found
 
