@@ -21,11 +21,8 @@ from trisect.core.errors import StudyError, TrisectError
 from trisect.core.files import read_json, replace_file, write_json
 from trisect.core.tables import SCHEMAS, frame, read_table, write_table
 
-JOINED = {
-    "runs": "run",
-    "metrics": "run",
-    "sites": "subject",
-}  # tables that are no verdicts, and what of them names a run
+# tables that are no verdicts, and what of them names a run
+JOINED = {"runs": "run", "metrics": "run", "sites": "subject"}
 ASKED = ["edit", "site", "label", "strength", "variant"]
 MEASURED = ["site", "measure", "label", "split"]
 TIMES = ("wall_seconds", "seconds")
