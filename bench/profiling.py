@@ -100,7 +100,7 @@ def agreement(model: str, corpus: str, label: str = "pos") -> dict[str, float]:
     read = read_words(subject, texts, labeller(texts, settings.labels, None), settings, lambda *_: None)
     fold = deal_folds(read.groups, FOLDS, np.random.default_rng(0))
     layer = list(read.layers.values())[len(read.layers) // 2]
-    x = np.asarray(layer.taken.finish(), np.float32) * layer.taken.scale.numpy()
+    x = np.asarray(layer.taken["q"].finish(), np.float32) * layer.taken["q"].scale.numpy()
     prober, ours, theirs = Prober(x, read.labels, fold), [], []
     for component in COMPONENTS:
         found = maps_of(layer.trace, component)

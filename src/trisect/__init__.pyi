@@ -284,6 +284,7 @@ def profile(
     pickle: bool = False,
     remote_code: bool = False,
     window: int | None = None,
+    attention: str = 'self',
     labels: str | Sequence[str] | None = None,
     split: str = 'train',
     reader: str | None = None,

@@ -191,7 +191,8 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
             for c in COMPONENTS:
                 rows[c].append(used(trace, c)[place.row, place.position].flatten())
     rows = {c: torch.stack(found) for c, found in rows.items()}
-    taken = torch.from_numpy(layer.taken.finish().astype(np.float32)) * layer.taken.scale + layer.taken.shift
+    stored = layer.taken["q"]
+    taken = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
     assert taken == pytest.approx(rows["x"], rel=0, abs=0.01 * float(rows["x"].abs().max()))
     # rotary positions turn q and k of llama, which are then no plain maps
     assert set(layer.own) == ({"q", "k"} if name == "llama" else set())
@@ -323,7 +324,9 @@ def test_scores_of_one_head_alone_are_tested_by_random_maps():
 
     draws = np.random.default_rng(0).normal(0.5, 0.01, (200, 1))
     null, one = MapScores(draws, draws), MapScores(np.array([[0.6]]), np.array([[0.6]]))
-    scores = LayerScores(Address("plain", 1), dict.fromkeys("qkv", one), dict.fromkeys("qkv", null), one)
+    scores = LayerScores(
+        Address("plain", 1), dict.fromkeys("qkv", one), dict.fromkeys("qkv", null), dict.fromkeys("qkv", one)
+    )
     test = mean_over_random(scores, "q", 0)
     assert test == mean_over_model([scores], "q", 0)
     assert (test.n, test.p < 1e-10) == (1, True)

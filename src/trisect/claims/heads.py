@@ -43,18 +43,21 @@ class ResampledHeads(NamedTuple):
 
 
 def judge_heads(
-    source: Source, found: Mapping[str, Against | ResampledHeads], about: Mapping[str, object]
+    source: Source,
+    found: Mapping[str, Against | ResampledHeads],
+    about: Mapping[str, object],
+    missing: str = NOT_MEASURED,
 ) -> pl.DataFrame:
     """The table `claims` of a source whose unit is the head; a Statistic that `found` lacks was not measured.
+
+    `missing` says why not.
 
     A part that is tested head by head holds when it holds for every head (intersection–union): p_for is the largest of
     the heads', p_against their smallest times their number; it carries the head that speaks for it least.
     """
-    tested = [tuple(_test(part, found, source) for part in claim.parts) for claim in source.claims]
+    tested = [tuple(_test(part, found, source, missing) for part in claim.parts) for claim in source.claims]
     rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(
-        source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
-    ):
+    for claim, parts, whole in zip(source.claims, tested, decide(tested, missing, beside=source.beside), strict=True):
         named = {"source": source.key, "claim": claim.id, "runs": canonical(dict(about))}
         named |= {"revision": source.revision} if source.revision > 1 else {}
         rows.append({**named, "sentence": claim.sentence, **_whole(whole)})
@@ -62,11 +65,13 @@ def judge_heads(
     return frame("claims", rows)
 
 
-def _test(part: Part, found: Mapping[str, Against | ResampledHeads], source: Source) -> TestedPart:
+def _test(
+    part: Part, found: Mapping[str, Against | ResampledHeads], source: Source, missing: str = NOT_MEASURED
+) -> TestedPart:
     assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
     given = found.get(part.effect.name)
     if given is None:
-        return TestedPart(part, Tested(reason=NOT_MEASURED), NOT_MEASURED)
+        return TestedPart(part, Tested(reason=missing), missing)
     if isinstance(given, Against):
         return _against_null(part, given)
     barred = None

@@ -87,8 +87,17 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             mine = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
             return _of_models([row for one in claims for row in one.filter(*mine).iter_rows(named=True)])
 
-        rows += [row | {"over": "model"} for row in _judged(source, read, about)]
+        rows += [row | {"over": "model"} | _why_missing(row, claims) for row in _judged(source, read, about)]
     return frame("claims", rows)
+
+
+def _why_missing(row: ClaimColumns, claims: Sequence[pl.DataFrame]) -> ClaimColumns:
+    """The reason for what was not measured on any model, where all of them say the same of it."""
+    if row["reason"] != NOT_MEASURED:
+        return {}
+    mine = [pl.col(name).eq_missing(pl.lit(row.get(name), pl.String)) for name in ("source", "claim", "part")]
+    said = {reason for one in claims for reason in one.filter(*mine)["reason"]}
+    return {"reason": said.pop()} if len(said) == 1 else {}
 
 
 def _of_models(rows: Sequence[Mapping[str, Any]]) -> PartOfModels:

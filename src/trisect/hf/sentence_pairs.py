@@ -41,10 +41,12 @@ class SentencePieces(NamedTuple):
     words: list[int]
 
 
-def check_crossing(subject: Pretrained) -> None:
-    """Raise ModelError, naming the model, where it is no encoder–decoder or has no tokenizer."""
+def check_crossing(
+    subject: Pretrained, why: str = "Word alignments are read from attention between a source and a target."
+) -> None:
+    """Raise ModelError, naming the model, where it is no encoder–decoder or has no tokenizer; `why` says what it is asked for."""
     if "cross" not in subject.shape.stacks:
-        known = f"{subject.shape.words()} Word alignments are read from attention between a source and a target."
+        known = f"{subject.shape.words()} {why}"
         raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
     if subject.tokenizer is None:
         known = "Sentences are cut into pieces by the model's own."

@@ -180,10 +180,21 @@ def _open_folder(folder: Path, languages: tuple[str, str] | None, base: int | No
     return assemble(folder.resolve().name, splits, notes)
 
 
+def is_bitext(where: str | Path) -> bool:
+    """Whether a folder holds two files to learn from, such as train.en and train.fr."""
+    folder = Path(where)
+    return folder.is_dir() and len(_endings(path.name for path in folder.iterdir())) == len(SIDES)
+
+
+def _endings(names: Iterable[str]) -> list[str]:
+    """What the names of train files end in."""
+    ends = [name.removeprefix(f"{TRAIN}.") for name in names if name.startswith(f"{TRAIN}.")]
+    return [end for end in ends if f".{end}" not in OTHERS]
+
+
 def _languages(folder: Path, here: Sequence[str]) -> tuple[str, str]:
     """The endings of the two train files."""
-    ends = [name.removeprefix(f"{TRAIN}.") for name in here if name.startswith(f"{TRAIN}.")]
-    ends = [end for end in ends if f".{end}" not in OTHERS]
+    ends = _endings(here)
     if len(ends) != len(SIDES):
         known = f"It holds {', '.join(here[:8])}." if here else "It is empty or not there."
         todo = "Give a folder with two files such as train.en and train.fr, or the two files themselves."

@@ -10,6 +10,7 @@ from trisect.core.errors import CorpusError
 from trisect.text.bitext import TEST, TRAIN, Bitext, SentencePair, assemble
 from trisect.text.lexicon import Menu, zipf
 
+NAME = "embedded"
 VERSION = 1
 SIZES = {TRAIN: 4000, "valid": 60, TEST: 200}
 LARGEST = 20_000  # pairs in all; the grammar has many more
@@ -210,7 +211,7 @@ def generated(seed: int = 0, train: int = SIZES[TRAIN], valid: int = SIZES["vali
         found.setdefault(pair.source, pair)
     pairs = list(found.values())
     splits = {"valid": pairs[:valid], TEST: pairs[valid : valid + test], TRAIN: pairs[valid + test :]}
-    return assemble("embedded", splits, (NOTE,))
+    return assemble(NAME, splits, (NOTE,))
 
 
 def sentences(seed: int = 0) -> Iterator[RoledSentence]:

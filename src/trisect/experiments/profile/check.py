@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address
-from trisect.experiments.profile.reading import COMPONENTS, LayerWords, StoredWords, head_maps
+from trisect.experiments.profile.reading import LayerWords, ReadSide, StoredWords, head_maps
 from trisect.measure.probes import Examples, probe, whiten
 from trisect.measure.profile import WordClasses, random_maps
 
@@ -20,23 +20,26 @@ MAPS = 12  # random maps beside the heads
 
 
 def mlp_rows(
-    address: Address, layer: LayerWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"], seed: int
+    address: Address, layer: LayerWords, side: ReadSide, fold: Int[np.ndarray, " N"], seed: int
 ) -> Iterator[NewRow]:
-    """Mean accuracies of MLP probes of one layer's heads and of random maps; fold 0 is predicted, fold 1 ends the fit."""
+    """Mean accuracies of MLP probes of one layer's heads and of random maps, of the components of one side's words.
+
+    Fold 0 is predicted, fold 1 ends the fit.
+    """
     chosen = np.unique(np.linspace(0, len(fold) - 1, min(WORDS, len(fold))).astype(np.int64))
     draw = torch.Generator().manual_seed(seed)
-    taken = _rows(layer.taken, chosen)
+    taken = _rows(layer.taken[side.components[0]], chosen)
     mapped: dict[str, Float[Tensor, "S N E"]] = {}
-    for c in COMPONENTS:
+    for c in side.components:
         own = _rows(layer.own[c], chosen) if c in layer.own else taken
         mapped[c] = own @ head_maps(layer, c)
         name = f"random {mapped[c].shape[2]}"
         if name not in mapped:
             mapped[name] = taken @ random_maps(taken.shape[1], mapped[c].shape[2], MAPS, draw)
-    for label in labels:
+    for label in side.labels:
         found = {name: _accuracy(z, label, chosen, fold, seed) for name, z in mapped.items()}
         of = {"stack": address.stack, "layer": address.layer, "group": label.name}
-        for c in COMPONENTS:
+        for c in side.components:
             random = found[f"random {mapped[c].shape[2]}"]
             yield of | {"component": c, "measure": "profile_mlp", "value": found[c], "n": len(mapped[c])}
             yield of | {"component": c, "measure": "profile_mlp_random", "value": random, "n": MAPS}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from trisect.core.json_text import Json
+from trisect.core.trace import crosses
 from trisect.stats.tested import ALPHA
 
 COMPONENTS = ("q", "k", "v")
@@ -104,6 +105,15 @@ class ProfileNumbers(NamedTuple):
         key = (spot.stack, spot.layer, head, component, f"profile_{measure}", label)
         return self.found.get(key, MeasuredNumber(None, None, None, None))
 
+    @property
+    def apart(self) -> bool:
+        """Whether q is of other words than k and v: in cross-attention."""
+        return crosses(self.spots[0].stack)
+
+    def read(self, spot: LayerSpot, label: str, measure: str, component: str) -> MeasuredNumber:
+        """A number of the words that a component is of: `input` or `majority`."""
+        return self.get(spot, label, measure, component if self.apart else None)
+
     def value(
         self, spot: LayerSpot, label: str, measure: str, component: str | None = None, head: int | None = None
     ) -> float:
@@ -118,9 +128,11 @@ class ProfileNumbers(NamedTuple):
         one, p = (self.found[stack, layer, None, component, name, label] for name in named)
         return ProfileGain(one.value or 0.0, one.low, one.high, 1.0 if p.value is None else p.value, one.n or 0)
 
-    def carried(self, spot: LayerSpot, label: str) -> float:
-        """How much better than by the most frequent class all of a layer's input predicts a label."""
-        return self.value(spot, label, "input") - self.value(spot, label, "majority")
+    def carried(self, spot: LayerSpot, label: str, component: str | None = None) -> float:
+        """How much better than by the most frequent class all that a component reads predicts a label; without one, at the most."""
+        each = COMPONENTS if component is None else (component,)
+        both = ([self.read(spot, label, measure, c).value for measure in ("input", "majority")] for c in each)
+        return max(float("nan") if None in two else float(two[0] or 0) - float(two[1] or 0) for two in both)
 
     def heads(self, spot: LayerSpot, component: str) -> int:
         """How many heads a component has in a layer."""
@@ -144,8 +156,10 @@ class ProfileNumbers(NamedTuple):
             "random_low": nulls["q"].low,
             "random_high": nulls["q"].high,
             "random_v": nulls["v"].value,
-            "input": self.get(spot, label, "input").value,
-            "majority": self.get(spot, label, "majority").value,
+            "input": self.read(spot, label, "input", "q").value,
+            "input_v": self.read(spot, label, "input", "v").value,
+            "majority": self.read(spot, label, "majority", "q").value,
+            "majority_v": self.read(spot, label, "majority", "v").value,
             "gains": gains,
             "differences": pairs,
         }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.experiments.profile import page_whose as whose
 from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot, ProfileNumbers
 from trisect.experiments.profile.page_beyond import (
     causal_findings,
@@ -44,6 +45,8 @@ SAID = {
     "previous": "the word before's part of speech (previous)",
     "next": "the next word's part of speech (next)",
     "head": "its head's part of speech (head)",
+    "linked": "the word of the other side that it is linked to (linked)",
+    "linked.position": "the place of the word that it is linked to (linked.position)",
 }
 UNIT = "accuracy"
 SHORT = (
@@ -64,10 +67,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     name = words.called(facts.subject, about.command)
     lede = (
-        f"What the queries, keys and values of {name} keep of each word of {facts.corpus}, "
+        f"What the queries, keys and values of {name} keep of {whose.of_each(facts)}, "
         "and what they drop: how well a linear probe predicts a label from one head's numbers, minus how well it does from "
-        "random maps of the same input "
-        "to as many numbers. This speaks of this one model on these texts."
+        f"random maps of {whose.same(facts)} to as many numbers. This speaks of this one model on these texts."
     )
     each = [_label(numbers, label) for label in numbers.labels]
     drawn = small_multiples("profile-short", "Label by label", SHORT, each)
@@ -80,7 +82,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
             (in_words,) if in_words else (),
         ),
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
-        Section("Layer by layer", _how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
+        Section("Layer by layer", whose.how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
         _heads(numbers, facts),
         *(over_checkpoints(numbers, facts.checkpoints) if facts.checkpoints else ()),
         *exchanged(numbers, facts),
@@ -91,9 +93,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     own = provenance(
         about,
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Texts", f"{facts.corpus}: {words.several(facts.texts, 'text')}, fingerprint {facts.corpus_fingerprint}"),
-        ("Words", f"{words.count(facts.words)} in {words.several(facts.groups, 'group')} of texts"),
-        ("Labels", ", ".join(f"{n} ({c} classes)" for n, c in zip(facts.labels, facts.classes, strict=True))),
+        (
+            "Texts",
+            f"{facts.corpus}: {words.several(facts.texts, whose.unit(facts))}, fingerprint {facts.corpus_fingerprint}",
+        ),
+        ("Words", f"{whose.counted(facts)} in {words.several(facts.groups, 'group')} of {whose.unit(facts)}s"),
+        ("Labels", whose.classes(facts)),
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
         timed=False,
     )
@@ -118,23 +123,24 @@ def _answer(numbers: ProfileNumbers) -> tuple[Finding, ...]:
     carried = [la for la in numbers.labels if any(numbers.carried(s, la) >= MARGIN for s in numbers.spots)]
     parts = []
     for c in COMPONENTS:
-        sides = {way: [la for la in carried if numbers.gain(la, c).side == way] for way in (1, -1)}
+        mine = [la for la in carried if any(numbers.carried(s, la, c) >= MARGIN for s in numbers.spots)]
+        sides = {way: [la for la in mine if numbers.gain(la, c).side == way] for way in (1, -1)}
         said = [f"{verb} {words.listed(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
         if said:
             parts.append(f"{NAMES[c]} {' and '.join(said)}")
     if not parts:
         return ()
     heads = sum(numbers.heads(s, "q") for s in numbers.spots)
-    said = f"Compared with random maps of the same input, over {words.several(heads, 'head')}: {'; '.join(parts)}."
+    said = f"Compared with random maps of {whose.same_input(numbers.apart)}, over {words.several(heads, 'head')}: {'; '.join(parts)}."
     return (Finding("profile_answer", said, UNIT),)
 
 
 def _label(numbers: ProfileNumbers, label: str) -> Finding:
     gains = {c: numbers.gain(label, c) for c in COMPONENTS}
     values = tuple(Estimate(c, g.value, g.low, g.high, g.n) for c, g in gains.items())
-    said = _sentence(numbers, label)
+    said, title = _sentence(numbers, label), whose.titled(label, numbers.apart)
     return Finding(
-        "profile", said, UNIT, values, _compared(numbers, label), title=label, what="kept", groups=(label,), per="head"
+        "profile", said, UNIT, values, _compared(numbers, label), title=title, what="kept", groups=(label,), per="head"
     )
 
 
@@ -156,8 +162,8 @@ def _sentence(numbers: ProfileNumbers, label: str) -> str:
     said += _where(numbers, label)
     spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).value) for c in COMPONENTS))
     at = ", ".join(f"{c} {words.number(numbers.value(spot, label, 'accuracy', c))}" for c in COMPONENTS)
-    random = numbers.value(spot, label, "random", "q")
-    said += f"Clearest in {_spoken([spot])}, probe accuracy: {at}, random maps {words.number(random)}."
+    random = whose.random_maps(numbers, spot, label)
+    said += f"Clearest in {_spoken([spot])}, probe accuracy: {at}, random maps {random}."
     if absent:
         said += f" Not carried in {_spoken(absent)}."
     return said
@@ -223,24 +229,16 @@ def _picture(numbers: ProfileNumbers, facts: ProfileFacts) -> Figure:
                     marked.setdefault(title, set()).add((str(spot.layer), label))
     heads = numbers.heads(numbers.spots[0], "q")
     caption = (
-        f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of its input to as many numbers "
+        f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
         f"do on average; violet: it drops it. Means over the {words.several(heads, 'head')} of a layer, a dot where "
-        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{words.count(facts.words)} words."
+        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{whose.counted(facts)}."
     )
     return label_grid("profile", "Figure 1", "What each keeps and drops", caption, values, UNIT, marked)
 
 
-def _how(facts: ProfileFacts) -> tuple[str, ...]:
-    return (
-        "The probe is linear discriminant analysis, in closed form from moments. Every word is predicted by a probe that was "
-        f"fitted to other texts: articles, or runs of texts where none is marked, are dealt into {facts.folds} folds as a whole.",
-        "All heads together, q, k and v are three invertible maps of the same input almost surely, and hold the same: nothing here says "
-        "how much of a label is there. What differs is what one head's few numbers keep of it, so layers are means over heads.",
-        "Intervals are 95 % of Student's t over heads; of one head alone, those of random maps.",
-    )
-
-
 def _rule(numbers: ProfileNumbers) -> str:
+    if numbers.apart:
+        return whose.UNJUDGED
     heads = sum(numbers.heads(s, "v") for s in numbers.spots)
     return (
         f"Heads are resampled with replacement, {words.several(heads, 'head')} in all; with fewer than 30 in a part there is no verdict. "
@@ -267,34 +265,29 @@ def _by_label(numbers: ProfileNumbers) -> Iterable[Figure]:
 
 
 def _table(numbers: ProfileNumbers) -> Table:
-    columns = (
-        "label, layer",
-        "most frequent class",
-        "whole input",
-        "random maps",
-        "q",
-        "k",
-        "v",
-        "q − v",
-        "k − v",
-        "q − k",
-    )
+    references = whose.references(numbers.apart)
+    columns = ("label, layer", *(title for title, _, _ in references), "q", "k", "v", "q − v", "k − v", "q − k")
 
     def row(label: str, spot: LayerSpot) -> tuple[str, ...]:
-        null = numbers.get(spot, label, "random", "q")
-        random = f"{_accuracy(null.value)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
         means = (numbers.get(spot, label, "accuracy", c).value for c in COMPONENTS)
         pairs = (numbers.gain(label, p, spot, "difference") for p in PAIRS)
         return (
             f"{label}, {spot.layer}",
-            *(_accuracy(numbers.get(spot, label, m).value) for m in ("majority", "input")),
-            random,
+            *(_reference(numbers, spot, label, measure, c) for _, measure, c in references),
             *map(_accuracy, means),
             *(f"{words.number(g.value, True, 3)}{'*' if g.side else ''}" for g in pairs),
         )
 
     caption = "Accuracies; a star where a difference over heads has p < 0.05 after Holm over the three pairs"
+    caption += f". {whose.DIFFERENCES}" if numbers.apart else ""
     return Table(columns, tuple(row(la, s) for la in numbers.labels for s in numbers.spots), caption)
+
+
+def _reference(numbers: ProfileNumbers, spot: LayerSpot, label: str, measure: str, component: str) -> str:
+    if measure != "random":
+        return _accuracy(numbers.read(spot, label, measure, component).value)
+    null = numbers.get(spot, label, measure, component)
+    return f"{_accuracy(null.value)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
 
 
 def _accuracy(value: float | None) -> str:
@@ -320,7 +313,7 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     said = (
         f"Of {words.several(every, 'head')}, how many lie above or below random maps, each counted as one more random map "
         "(Student's t; Holm over all heads, q, k and v of the label). The last column of the second table is the share of the "
-        "layer's other heads' q, k and v that find less of the label."
+        f"layer's other heads' q, k and v that find less of the label{whose.beyond(numbers.apart)}."
     )
     tables = (
         Table(("label", *(words.GROUP[c] for c in COMPONENTS)), tuple(rows), "Heads above and below random maps"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.subject import Batch, Subject
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.profile.settings import ProfileSettings
-from trisect.lab.word_labels import WordPlace, WordTexts
+from trisect.lab.word_labels import WordTexts
 from trisect.measure.profile import WordClasses
 from trisect.text.arrays import GrowingArray
 from trisect.text.labelled import Labelled, LabelledTexts
@@ -25,9 +25,11 @@ from trisect.text.word_classes import WordLabeller, common, unread
 
 COMPONENTS = ("q", "k", "v")
 MOST, LEAST = 100, 20  # classes of a label that are distinguished, and words that such a class has at least
+RARE = f"classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
 RUN = 20  # at most so many texts that follow one another are one group where no article is marked
 PLAIN = 1e-2  # of the largest number: what a weight makes of the input may differ from what attention used by so much
 FLAT = 1e-3  # of the mean deviation: a direction that varies less is stored as if it varied so much
+UNFOUND = "what its projections read was not found"
 
 
 @dataclass
@@ -59,25 +61,57 @@ class StoredWords:
 
 @dataclass
 class LayerWords:
-    """One layer: what it takes in, and of q, k and v those that are no plain maps of it, as attention used them.
+    """One layer: what each of q, k and v reads, and those that are no plain maps of it, as attention used them.
 
     `weights` gives the layer's weights, which nobody holds meanwhile; `heads` are how many heads each component has, and how wide.
+    Components of the same words share one store in `taken`.
     """
 
     weights: Callable[[], Projections]
     heads: Mapping[str, tuple[int, int]]
-    taken: StoredWords
+    taken: Mapping[str, StoredWords]
     own: Mapping[str, StoredWords]
 
 
-class WordsRead(NamedTuple):
-    """What was read: layers by address, the words' labels, their groups, the number of texts, and notes."""
+class ReadSide(NamedTuple):
+    """Words of one sequence: the components that are of them, their labels, and their groups; `name` is the side of a pair."""
 
-    layers: Mapping[Address, LayerWords]
+    components: tuple[str, ...]
     labels: tuple[WordClasses, ...]
     groups: Int[np.ndarray, " N"]
+    name: str = ""
+
+
+class WordsRead(NamedTuple):
+    """What was read: layers by address, words by whose they are, the number of texts, and notes."""
+
+    layers: Mapping[Address, LayerWords]
+    sides: tuple[ReadSide, ...]
     texts: int
     notes: tuple[str, ...]
+
+    @property
+    def labels(self) -> tuple[WordClasses, ...]:
+        """The labels of the first side, in a text of all words."""
+        return self.sides[0].labels
+
+    @property
+    def groups(self) -> Int[np.ndarray, " N"]:
+        """The groups of the first side's words, in a text of all."""
+        return self.sides[0].groups
+
+
+class SidePlaces(NamedTuple):
+    """Where the words of one sequence stand in a batch, and the components that are of them."""
+
+    components: tuple[str, ...]
+    rows: Int[Tensor, " W"]
+    columns: Int[Tensor, " W"]
+
+
+LayerInputs: TypeAlias = (
+    Sequence[Float[Tensor, "B T D"]] | str
+)  # of each side, or why there are none; empty where none are asked for
 
 
 def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
@@ -120,7 +154,7 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
         return False
     weight, bias = (t.to(x.device) for t in found)
     made = torch.einsum("btd,pde->btpe", x, weight) + bias
-    real, there = trace.query_real, used(trace, component)
+    real, there = trace.query_real if component == "q" else trace.key_real, used(trace, component)
     return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
 
 
@@ -135,7 +169,7 @@ def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
 
 
 @dataclass
-class _Collector:
+class LayerCollector:
     """Layers as they are met in the first batch, and rows of every batch; `weights` gives each layer's."""
 
     weights: Mapping[Address, Callable[[], Projections]]
@@ -143,33 +177,54 @@ class _Collector:
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
 
-    def read(self, subject: Subject, batch: Batch, places: list[WordPlace]) -> None:
-        rows, columns = (torch.tensor([getattr(p, n) for p in places]) for n in ("row", "position"))
-        subject.each(batch, lambda trace: self._add(trace, rows, columns))
+    @classmethod
+    def of(cls, subject: Subject) -> LayerCollector:
+        """An empty one for the layers of a model."""
+        given = subject.projections()
+        return cls({p.address: partial(given.__getitem__, i) for i, p in enumerate(given)})
+
+    def read(
+        self, subject: Subject, batch: Batch, sides: Sequence[SidePlaces], inputs: Callable[[Trace], LayerInputs]
+    ) -> None:
+        """Keep what every layer reads at the words of a batch; `inputs` gives what a layer's maps read, or why not."""
+        subject.each(batch, lambda trace: self._add(trace, sides, inputs(trace)))
         self.begun = True
 
-    def _add(self, trace: Trace, rows: Tensor, columns: Tensor) -> None:
-        x = taken_in(trace)
-        rows, columns = rows.to(trace.q.device), columns.to(trace.q.device)
+    def _add(self, trace: Trace, sides: Sequence[SidePlaces], inputs: LayerInputs) -> None:
+        on = trace.q.device
+        sides = [side._replace(rows=side.rows.to(on), columns=side.columns.to(on)) for side in sides]
         if not self.begun:
-            self._begin(trace, x, rows, columns)
-        if (layer := self.layers.get(trace.address)) is not None:
-            assert x is not None
-            layer.taken.add(x[rows, columns].cpu())
-            for component, store in layer.own.items():
-                store.add(used(trace, component)[rows, columns].flatten(1).cpu())
+            self._begin(trace, sides, inputs)
+        if (layer := self.layers.get(trace.address)) is not None and not isinstance(inputs, str):
+            for side, x in zip(sides, inputs, strict=True):
+                layer.taken[side.components[0]].add(x[side.rows, side.columns].cpu())
+                for component in (c for c in side.components if c in layer.own):
+                    layer.own[component].add(_used_at(trace, component, side))
 
-    def _begin(self, trace: Trace, x: Tensor | None, rows: Tensor, columns: Tensor) -> None:
-        if (why := _unreadable(trace, x)) is not None or x is None:
-            self.left.setdefault(str(why), []).append(str(trace.address))
+    def _begin(self, trace: Trace, sides: Sequence[SidePlaces], inputs: LayerInputs) -> None:
+        if isinstance(inputs, str):
+            if not inputs:
+                return
+            self.left.setdefault(inputs, []).append(str(trace.address))
             return
-        plain = {c: is_plain(trace, c, x) for c in COMPONENTS}
-        own = {c: StoredWords.like(used(trace, c)[rows, columns].flatten(1).cpu()) for c in COMPONENTS if not plain[c]}
+        taken: dict[str, StoredWords] = {}
+        own: dict[str, StoredWords] = {}
+        for side, x in zip(sides, inputs, strict=True):
+            taken |= dict.fromkeys(side.components, StoredWords.like(x[side.rows, side.columns].cpu()))
+            for component in (c for c in side.components if not is_plain(trace, c, x)):
+                own[component] = StoredWords.like(_used_at(trace, component, side))
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
-        taken = StoredWords.like(x[rows, columns].cpu())
         self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
 
+    def check(self, subject: Subject) -> None:
+        """Raise ModelError where no layer was kept."""
+        if not self.layers:
+            known = " ".join(self.notes()) or "In none of the texts is a word read."
+            todo = "Choose another model or other texts."
+            raise ModelError(f"{subject.name} has no layer to be profiled.", known, todo)
+
     def notes(self) -> Iterator[str]:
+        """Which layers were left out and why, and which components are no plain maps."""
         for why, where in self.left.items():
             yield f"Left out, {', '.join(where)}: {why}."
         used_own = {c for layer in self.layers.values() for c in layer.own}
@@ -181,15 +236,20 @@ class _Collector:
             )
 
 
-def _unreadable(trace: Trace, x: Tensor | None) -> str | None:
-    """Why a layer cannot be profiled, or null."""
+def _used_at(trace: Trace, component: str, side: SidePlaces) -> Float[Tensor, "W E"]:
+    return used(trace, component)[side.rows, side.columns].flatten(1).cpu()
+
+
+def own_inputs(trace: Trace) -> LayerInputs:
+    """What a layer reads whose words are those of one text, or why it cannot be profiled."""
     if trace.stack not in ("plain", "enc"):
         return "its words are not those of the text alone"
+    x = taken_in(trace)
     if x is None:
-        return "what its projections read was not found"
+        return UNFOUND
     if x.shape[:2] != trace.query_real.shape or trace.key_real.shape != trace.query_real.shape:
         return "its positions are not those of the text"
-    return None
+    return (x,)
 
 
 def read_words(
@@ -204,9 +264,7 @@ def read_words(
     A word is read at its first piece, in causal models at its last, which alone has seen all of it. Raises CorpusError where
     too few words are read, ModelError where no layer can be.
     """
-    given = subject.projections()
-    weights = {p.address: partial(given.__getitem__, i) for i, p in enumerate(given)}
-    marker, collector = WordTexts(subject), _Collector(weights)
+    marker, collector = WordTexts(subject), LayerCollector.of(subject)
     names: dict[str, list[str | None]] = {name: [] for name in label.labels}
     numbers: list[int] = []
     articles: list[int | None] = []
@@ -228,20 +286,18 @@ def read_words(
             notes |= dict.fromkeys(batch.notes)
             count = batch.rows[-1][0] + 1
             if places:
-                collector.read(subject, batch, places)
+                rows, columns = (torch.tensor([getattr(p, n) for p in places]) for n in ("row", "position"))
+                collector.read(subject, batch, [SidePlaces(COMPONENTS, rows, columns)], own_inputs)
             advance(min(len(numbers), settings.words), settings.words)
-    if not collector.layers:
-        known = " ".join(collector.notes()) or "In none of the texts is a word read."
-        raise ModelError(f"{subject.name} has no layer to be profiled.", known, "Choose another model or other texts.")
-    classes = tuple(_classes(name, own) for name, own in names.items())
-    groups = _groups(numbers, articles, settings.folds)
-    _refuse(texts.name, classes, groups)
+    collector.check(subject)
+    side = ReadSide(COMPONENTS, classes_of(names), _groups(numbers, articles, settings.folds))
+    refuse_side(texts.name, side)
     piece = "last" if last else "first"
-    said = f"A word is read at its {piece} piece; classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
-    return WordsRead(collector.layers, classes, groups, count, (*notes, *subject.notes, said, *collector.notes()))
+    said = f"A word is read at its {piece} piece; {RARE}"
+    return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, said, *collector.notes()))
 
 
-def _groups(numbers: list[int], articles: list[int | None], folds: int) -> Int[np.ndarray, " N"]:
+def _groups(numbers: Sequence[int], articles: Sequence[int | None], folds: int) -> Int[np.ndarray, " N"]:
     """Articles; where none is marked, runs of texts that follow one another, shorter ones where there are few texts."""
     if articles and articles[0] is not None:
         return np.array(articles)
@@ -264,6 +320,11 @@ def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Lab
         yield one
 
 
+def classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]:
+    """Labels by name, whose rare classes are one."""
+    return tuple(_classes(name, own) for name, own in names.items())
+
+
 def _classes(name: str, given: list[str | None]) -> WordClasses:
     kept = common(given, MOST, LEAST)
     number = {c: i for i, c in enumerate(kept)}
@@ -271,12 +332,12 @@ def _classes(name: str, given: list[str | None]) -> WordClasses:
     return WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given]))
 
 
-def _refuse(name: str, classes: Iterable[WordClasses], groups: Int[np.ndarray, " N"]) -> None:
+def refuse_side(name: str, side: ReadSide) -> None:
     """Raise CorpusError where a label has one class alone, or there is one group of texts alone."""
-    if len(np.unique(groups)) < 2:
+    if len(np.unique(side.groups)) < 2:
         known = "It has one group of texts that follow one another, and each is predicted from others."
         raise CorpusError(f"Too little of {name} was read.", known, "Read more of it, or give a longer text.")
-    for one in classes:
+    for one in side.labels:
         if len(one.classes) < 2:
             known = f"Of {len(one.y):,} words all that carry it have one class, or too few have any other."
             raise CorpusError(f"The label '{one.name}' holds no words of {name} apart.", known, "Leave it out.")

@@ -13,6 +13,7 @@ from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
 
+SELF, CROSS = ATTENTION = ("self", "cross")
 FEWEST = 200  # random maps of a layer's input
 WORDS = 40_000
 
@@ -24,17 +25,31 @@ class ProfileSettings:
     source: Models
     corpus: Annotated[
         str | Path,
-        Setting("A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'.", metavar="CORPUS"),
+        Setting(
+            "A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'; with --attention cross a bitext's folder, or "
+            "'embedded'.",
+            metavar="CORPUS",
+        ),
     ]
+    attention: Annotated[
+        str,
+        Setting(
+            "Which attention is read: self, of one text; or cross, of sentence pairs: queries of the target's words, keys and values of "
+            "the source's.",
+            choices=ATTENTION,
+            metavar="ATTENTION",
+        ),
+    ] = SELF
     labels: (
         Annotated[
             tuple[str, ...],
             Setting(
                 "Labels with commas: word, position, frequency, a column such as pos, or one of another word, as in "
-                "previous, next, head, previous.dep.",
+                "previous, next, head, previous.dep; of sentence pairs word, position, frequency, linked and linked.position.",
                 many="commas",
                 metavar="LABELS",
-                unset="word, position, frequency, pos, dep, previous, next and head, as far as the text has them",
+                unset="word, position, frequency, pos, dep, previous, next and head, of pairs linked and linked.position, as far as the "
+                "text has them",
             ),
         ]
         | None
@@ -97,7 +112,8 @@ class ProfileFacts:
     """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole.
 
     `checkpoints` are those that the rows' `at` counts from 0; `causal_corpus` are the texts of the causal twin, null where
-    there is none, and `unit` is what it is measured in.
+    there is none, and `unit` is what it is measured in. Of cross-attention `texts` are pairs, `words` and `classes` are the
+    target's (q), and `source_words` and `source_classes` the source's (k and v).
     """
 
     subject: str
@@ -119,6 +135,9 @@ class ProfileFacts:
     causal_corpus: str | None = None
     causal_texts: int = 0
     unit: str = "nats"
+    attention: str = SELF
+    source_words: int = 0
+    source_classes: tuple[int, ...] = ()
 
 
 PROFILE = Experiment(
@@ -127,6 +146,7 @@ PROFILE = Experiment(
 
     \b
     trisect profile MODEL --corpus ud-english-ewt --labels position,pos
+    trisect profile TRANSLATOR --attention cross --corpus embedded
     """,
     ProfileSettings,
     ProfileFacts,
@@ -135,6 +155,7 @@ PROFILE = Experiment(
     out="profile-{model}",
     record="profile.json",
     checks=True,
+    checks_model=True,
     result="Profile",
     by_layer=(LayerMeasure("profile_gain", "more than random maps", "accuracy", finding="profile"),),
 )

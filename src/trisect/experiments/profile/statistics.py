@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trisect.claims.heads import ResampledHeads
-from trisect.core.trace import Address
+from trisect.core.trace import Address, crosses
 from trisect.measure.profile import MapScores
 from trisect.stats.bootstrap import drawn_means
 from trisect.stats.correct import holm
@@ -25,28 +25,41 @@ LATE = 3  # the last one in so many layers are late
 
 @dataclass(frozen=True, eq=False)
 class LayerScores:
-    """What probes found in one layer: in each head's q, k and v, in random maps of the input, and in all of the input.
+    """What probes found in one layer: in each head's q, k and v, in random maps of what they read, and in all of that.
 
-    `nulls` are found by a component's name, since a component may be as wide as no other is. `epochs` are what the heads
-    of earlier epochs find in the same input.
+    `nulls` and `wholes` are found by a component's name: one may be as wide as no other is, and in cross-attention q reads other
+    words than k and v. `epochs` are what the heads of earlier epochs find in the same input.
     """
 
     address: Address
     heads: Mapping[str, MapScores]
     nulls: Mapping[str, MapScores]
-    whole: MapScores
+    wholes: Mapping[str, MapScores]
     epochs: tuple[Mapping[str, MapScores], ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether q is of other words than k and v, so that their accuracies cannot be compared."""
+        return crosses(self.address.stack)
 
     def null(self, component: str, label: int) -> Null:
         """What random maps as wide as that component's heads find of a label."""
         return Null.of(self.nulls[component].accuracy[:, label])
+
+    def gains(self, component: str, label: int) -> Float[np.ndarray, " H"]:
+        """Each head's accuracy less that of random maps of what it reads."""
+        return self.heads[component].accuracy[:, label] - self.null(component, label).mean
+
+    def compared(self, component: str, label: int) -> Float[np.ndarray, " H"]:
+        """What a head is compared with other components' heads by: its accuracy, or its gain where words are not the same."""
+        return self.gains(component, label) if self.apart else self.heads[component].accuracy[:, label]
 
 
 class HeadTests(NamedTuple):
     """One component of one layer and one label, head by head.
 
     `p` counts random maps, `p_drawn` takes them as near normal, so that it can survive a correction; `among` is the share
-    of the layer's other heads' q, k and v that find less.
+    of the layer's other heads' q, k and v that find less, in cross-attention beyond random maps.
     """
 
     accuracy: Float[np.ndarray, " H"]
@@ -70,8 +83,9 @@ def head_tests(scores: LayerScores, component: str, label: int) -> HeadTests:
     """Every head of a component against random maps, and among the layer's other heads."""
     null, own = scores.null(component, label), scores.heads[component]
     values = own.accuracy[:, label]
-    every = np.concatenate([one.accuracy[:, label] for one in scores.heads.values()])
-    below = (every[None] < values[:, None]).sum(1) + ((every[None] == values[:, None]).sum(1) - 1) / 2
+    mine = scores.compared(component, label)
+    every = np.concatenate([scores.compared(c, label) for c in scores.heads])
+    below = (every[None] < mine[:, None]).sum(1) + ((every[None] == mine[:, None]).sum(1) - 1) / 2
     among = below / max(1, len(every) - 1)
     return HeadTests(
         values, own.bits[:, label], null.scores(values), null.beyond(values), null.predicted(values), among
@@ -81,7 +95,7 @@ def head_tests(scores: LayerScores, component: str, label: int) -> HeadTests:
 def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTest:
     """The mean of a component's heads less that of random maps: Student's t over heads; of one head alone, by random maps."""
     null = scores.null(component, label)
-    gains = scores.heads[component].accuracy[:, label] - null.mean
+    gains = scores.gains(component, label)
     if len(gains) == 1:
         ends = null.excess_interval(float(gains[0] + null.mean))
         return MeanTest(float(gains[0]), ends, float(null.predicted(gains + null.mean)[0]), 1)
@@ -89,8 +103,11 @@ def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTes
 
 
 def paired(scores: LayerScores, one: str, other: str, label: int) -> Float[np.ndarray, " K"]:
-    """Differences of two components of the same head; where several query heads share one key head, of their mean."""
-    a, b = (scores.heads[c].accuracy[:, label] for c in (one, other))
+    """Differences of two components of the same head; where several query heads share one key head, of their mean.
+
+    In cross-attention of gains over random maps: q is of other words than k and v.
+    """
+    a, b = (scores.compared(c, label) for c in (one, other))
     few = math.gcd(len(a), len(b))
     return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
 
@@ -99,8 +116,7 @@ def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -
     """The same over the heads of all layers, each less its own layer's random maps."""
     if sum(len(s.heads[component].accuracy) for s in scores) == 1:
         return mean_over_random(scores[0], component, label)
-    gains = [s.heads[component].accuracy[:, label] - s.null(component, label).mean for s in scores]
-    return _mean_test(np.concatenate(gains))
+    return _mean_test(np.concatenate([s.gains(component, label) for s in scores]))
 
 
 def pair_tests(scores: Sequence[LayerScores], label: int) -> dict[str, tuple[MeanTest, float]]:
@@ -118,8 +134,10 @@ def _mean_test(differences: Reals) -> MeanTest:
 
 
 def evidence(scores: Sequence[LayerScores], labels: Sequence[str], seed: int) -> dict[str, ResampledHeads]:
-    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled."""
+    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled; nothing of cross-attention."""
     found: dict[str, ResampledHeads] = {}
+    if any(s.apart for s in scores):
+        return found
     draw = np.random.default_rng([seed, 2])
     late = scores[-math.ceil(len(scores) / LATE) :]
     if "position" in labels:
@@ -130,8 +148,7 @@ def evidence(scores: Sequence[LayerScores], labels: Sequence[str], seed: int) ->
         if label in labels:
             at = labels.index(label)
             for c in ("q", "v"):
-                gains = [s.heads[c].accuracy[:, at] - s.null(c, at).mean for s in late]
-                found[f"late_{label}_{c}"] = _drawn(gains, draw)
+                found[f"late_{label}_{c}"] = _drawn([s.gains(c, at) for s in late], draw)
     return found
 
 
