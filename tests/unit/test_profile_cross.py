@@ -244,7 +244,7 @@ def test_the_page_and_the_terminal_say_whose_words_they_are(found):
     assert "claims are not judged here" in page
     assert "most frequent class, k, v" in page
     assert "are of gains over random maps, since their words are not the same" in page
-    facts = read_json(folder / "profile.json", "")
+    facts: Any = read_json(folder / "profile.json", "")
     assert f"{facts['words']:,} words of the target (q) and {facts['source_words']:,} of the source (k, v)" in page
     said = " ".join(done.output.split())
     assert "Queries are of words of the target, where the decoder reads their last piece" in said
@@ -314,3 +314,16 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused(bitext, tmp_pat
         )
     assert "A profile of cross-attention is of sentence pairs" in refused.value.known
     assert "encoder–decoder" in refused.value.todo
+
+
+def test_checkpoints_beside_a_translator_are_read_alike(bitext, tmp_path):
+    model = tinyhf.save(tinyhf.bart(1), tmp_path / "last")
+    tinyhf.save(tinyhf.bart(2), tmp_path / "first")
+    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "quiet": True}
+    got = trisect.profile(model, bitext, checkpoints=("first", "last"), out=tmp_path / "out", **asks)
+    rows = got.tables["measures"]
+    stages = rows.filter(rows["measure"] == "profile_stage_gain")
+    now = rows.filter(rows["measure"] == "profile_gain").sort("layer", "component")["value"]
+    first, last = (stages.filter(stages["at"] == at).sort("layer", "component")["value"] for at in (0, 1))
+    assert last.to_list() == pytest.approx(now.to_list())
+    assert first.to_list() != pytest.approx(now.to_list(), abs=1e-3)
