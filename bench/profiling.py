@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from trisect.experiments.profile.reading import COMPONENTS, maps_of, read_words
+from trisect.experiments.profile.reading import COMPONENTS, head_maps, read_words
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.inputs import ModelSource
 from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
@@ -103,10 +103,10 @@ def agreement(model: str, corpus: str, label: str = "pos") -> dict[str, float]:
     x = np.asarray(layer.taken["q"].finish(), np.float32) * layer.taken["q"].scale.numpy()
     prober, ours, theirs = Prober(x, read.labels, fold), [], []
     for component in COMPONENTS:
-        found = maps_of(layer.trace, component)
-        assert found is not None
-        scores = prober.scores(found[0])
-        for i, one in enumerate(found[0].numpy()):
+        assert component not in layer.own, "its heads are maps of what is read"
+        found = head_maps(layer, component)
+        scores = prober.scores(found)
+        for i, one in enumerate(found.numpy()):
             ours.append((scores.accuracy[i, 0], scores.bits[i, 0]))
             theirs.append(regression(x @ one, read.labels[0], fold))
     a, b = np.array(ours), np.array(theirs)
