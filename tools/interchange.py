@@ -75,7 +75,7 @@ stated, so that these models do not look up either, and nothing here says what q
 LONGER = """## The same after three epochs, two seeds
 
 The same kind of model after three epochs of all of WikiText-2: `experiment.json` of [wikitext2-large](../wikitext2-large/README.md) with
-seeds 3 and 4, whose rewinding and ablation are not among its tables yet. On average they answer 0.5 of 200 base texts and 1.0 of 200
+seeds 3 and 4. On average they answer 0.5 of 200 base texts and 1.0 of 200
 donor texts as stated: three times the training brought no looking up.
 """
 

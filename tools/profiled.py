@@ -52,7 +52,7 @@ trisect profile five/seed-1 five/seed-2 five/seed-3 five/seed-4 five/seed-5 --at
 heads after one epoch of all of WikiText-2: the baselines of [wikitext2-large-freezing](../wikitext2-large-freezing/README.md), whose
 folder is `freezing`. `larger-epochs-3` and `larger-epochs-4` are two models trained by `experiment.json` of
 [wikitext2-large](../wikitext2-large/README.md) with
-seeds 3 and 4, after three epochs and at each of them; their rewinding and ablation are not among its tables yet. MiniLM on UD English EWT
+seeds 3 and 4, after three epochs and at each of them. MiniLM on UD English EWT
 is what the claims F-2 and F-3 were fixed after, so that its verdicts there are no
 prediction; WikiText-2 is other text in the same model.
 

@@ -118,7 +118,7 @@ are of a sample of 14,000 tokens, validation losses of rewinding of one of 20,02
 trisect study experiment.json --corpus wikitext-2 --fleet 1 --out larger
 ```
 
-Five seeds are planned; what is below is what has been run. Freezing, in models of one epoch, is in
+Freezing, in models of one epoch, is in
 [wikitext2-large-freezing](../wikitext2-large-freezing/README.md).
 """
 FROZEN = """# The larger model with q, k or v frozen in all layers

@@ -25,8 +25,8 @@ NOTE = (
 )
 _ONSETS = tuple("bdfgklmnprtvz")
 _VOWELS = tuple("aeiou")
-_FAMILY_ENDS = ("an", "ek", "il", "or", "us", "ym")
-_PLACE_ENDS = ("ad", "eth", "ing", "ona", "ulf", "ach")
+FAMILY_ENDS = ("an", "ek", "il", "or", "us", "ym")
+PLACE_ENDS = ("ad", "eth", "ing", "ona", "ulf", "ach")
 _JOBS = ("baker", "weaver", "potter", "sailor", "singer", "mason", "miller", "tailor")
 # The place comes before or after the trade; each fits into 7/8 of 64 characters, what pretraining reads of a text.
 TEMPLATES = (
@@ -91,8 +91,8 @@ def generated(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
 
 def _people(draw: Random, count: int) -> tuple[Person, ...]:
     """Different people: a first name of their own, a family, a place that its region makes likely, and a trade."""
-    places = _words(draw, PLACES, _PLACE_ENDS)
-    families = _words(draw, FAMILIES, _FAMILY_ENDS)
+    places = _words(draw, PLACES, PLACE_ENDS)
+    families = _words(draw, FAMILIES, FAMILY_ENDS)
     menus, anywhere = (
         [Menu((place, 1 / (rank + 4)) for rank, place in enumerate(some)) for some in places],
         Menu((i, 1.0) for i in range(REGIONS)),
