@@ -28,6 +28,7 @@ verdicts: Callable[..., list[str]] = shared["verdicts"]
 alignment: Callable[[], str] = shared["alignment"]
 judge_again: Callable[[], None] = shared["judge_again"]
 doses: Callable[[], str] = runpy.run_path(str(Path(__file__).with_name("written_dose.py")))["doses"]
+heads: Callable[[], str] = runpy.run_path(str(Path(__file__).with_name("written_heads.py")))["heads"]
 layers: Mapping[str, Callable[[], str]] = runpy.run_path(str(Path(__file__).with_name("written_layers.py")))["PAGES"]
 
 CONTROLS = """# Controls and ties on WikiText-2, five seeds
@@ -258,6 +259,7 @@ PAGES = {
     "alignment": alignment,
     "wikitext2-controls": controls,
     "wikitext2-dose": doses,
+    "wikitext2-heads": heads,
     "roles": roles,
     "induction": induction,
 }
