@@ -12,9 +12,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 from markupsafe import escape
-from tests import tinyhf
+from tests import tinyhf, zoo
 from tests.unit.test_erase import OWN
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import trisect
 from trisect.cli import main
@@ -27,6 +28,7 @@ from trisect.experiments.profile.reading import (
     StoredWords,
     _groups,
     is_plain,
+    is_turned,
     read_words,
     taken_in,
     used,
@@ -178,7 +180,7 @@ def test_claims_of_few_heads_have_no_verdict(found):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank, tmp_path):
+def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(name, bank, tmp_path):
     subject = load(tinyhf.save(getattr(tinyhf, name)(), tmp_path / "model"))
     got = read(subject, bank, labels=("pos",), limit=60, words=500)
     layer = got.layers[Address("plain", 2)]
@@ -194,19 +196,46 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_attention_used(name, bank
     stored = layer.taken["q"]
     taken = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
     assert taken == pytest.approx(rows["x"], rel=0, abs=0.01 * float(rows["x"].abs().max()))
-    # rotary positions turn q and k of llama, which are then no plain maps
-    assert set(layer.own) == ({"q", "k"} if name == "llama" else set())
+    assert not layer.own
     for c in COMPONENTS:
-        if c in layer.own:
-            kept = torch.from_numpy(layer.own[c].finish().astype(np.float32)) * layer.own[c].scale + layer.own[c].shift
-        else:
-            made = weights_of(layer.weights(), c)
-            assert made is not None
-            w, b = made
-            kept = (torch.einsum("nd,pde->npe", rows["x"], w) + b).flatten(1)
-        assert kept == pytest.approx(rows[c], rel=0, abs=0.02 * float(rows[c].abs().max()))
-    if name == "llama":
-        assert any("q, k are read as attention used them" in note for note in got.notes)
+        made = weights_of(layer.weights(), c)
+        assert made is not None
+        w, b = made
+        kept = torch.einsum("nd,pde->npe", rows["x"], w) + b
+        there, near = rows[c].view(kept.shape), 0.02 * float(rows[c].abs().max())
+        # rotary positions turn q and k of llama after its weights have made them
+        assert (kept == pytest.approx(there, rel=0, abs=near)) == (name != "llama" or c == "v")
+        assert kept.norm(dim=-1) == pytest.approx(there.norm(dim=-1), rel=0, abs=near)
+    assert any("q, k are read as their weights make them" in note for note in got.notes) == (name == "llama")
+
+
+def test_queries_behind_a_norm_are_read_as_attention_used_them_and_give_no_verdict(bank, tmp_path):
+    model = zoo.build("qwen3", vocab_size=len(tinyhf.VOCABULARY), bos_token_id=2, eos_token_id=3, pad_token_id=0)
+    subject = load(tinyhf.save(model, tmp_path / "model"))
+    layer = read(subject, bank, labels=("pos",), limit=60, words=500).layers[Address("plain", 1)]
+    trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
+    assert [is_turned(trace, c, whole(trace)) for c in COMPONENTS] == [False, False, False]
+    assert set(layer.own) == {"q", "k"}
+    found = trisect.profile(
+        subject, bank, labels=["position", "pos"], limit=60, words=500, out=tmp_path / "out", quiet=True
+    )
+    assert any("q, k are read as attention used them" in note for note in found.notes)
+    claims = found.tables["claims"].filter(pl.col("part").is_null(), pl.col("claim") == "F-2").row(0, named=True)
+    assert claims["verdict"] == "not tested"
+    assert "no plain map of the layer's input" in claims["reason"]
+
+
+def test_what_rotary_positions_put_into_queries_is_not_what_an_untrained_model_keeps(bank, tmp_path):
+    config = LlamaConfig(
+        vocab_size=len(tinyhf.VOCABULARY), hidden_size=64, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=8,
+        intermediate_size=64, max_position_embeddings=tinyhf.LONGEST, bos_token_id=2, eos_token_id=3, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    subject = load(tinyhf.save(LlamaForCausalLM(config).eval(), tmp_path / "model"))
+    found = trisect.profile(subject, bank, labels=["position"], out=tmp_path / "out", quiet=True)
+    claim = found.tables["claims"].filter(pl.col("claim") == "F-2").filter(pl.col("part").is_null() | pl.col("decides"))
+    assert claim["verdict"][0] != "supported"  # queries and keys as they are turned would support it
+    assert claim["effect"].abs().max() < 0.02
 
 
 def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
@@ -214,6 +243,7 @@ def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
     trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
     x = whole(trace)
     assert [is_plain(trace, c, x) for c in COMPONENTS] == [False, False, True]
+    assert [is_turned(trace, c, x) for c in COMPONENTS] == [True, True, False]
 
 
 def test_grouped_queries_are_paired_with_their_own_key_head(bank, tmp_path):

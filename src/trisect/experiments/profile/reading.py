@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -62,6 +62,8 @@ class StoredWords:
 @dataclass
 class LayerWords:
     """One layer: what each of q, k and v reads, and those that are no plain maps of it, as attention used them.
+
+    A component that attention only turns (rotary positions) is what its weights make of what it reads, before it is turned.
 
     `weights` gives the layer's weights, which nobody holds meanwhile; `heads` are how many heads each component has, and how wide.
     Components of the same words share one store in `taken`.
@@ -149,13 +151,31 @@ def used(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
 
 def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     """Whether a component is what its weights make of the input, at every real position: not with rotary positions."""
-    found = maps_of(trace, component)
-    if found is None or found[0].shape[1] != x.shape[2]:
+    if (made := _made(trace, component, x)) is None:
         return False
-    weight, bias = (t.to(x.device) for t in found)
-    made = torch.einsum("btd,pde->btpe", x, weight) + bias
     real, there = trace.query_real if component == "q" else trace.key_real, used(trace, component)
     return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
+
+
+def is_turned(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
+    """Whether a component is as long, in every head at every real position, as what its weights make of the input, and another vector.
+
+    So it is with rotary positions, which turn queries and keys by an angle that their position gives.
+    """
+    if component == "v" or is_plain(trace, component, x) or (made := _made(trace, component, x)) is None:
+        return False
+    real = trace.query_real if component == "q" else trace.key_real
+    lengths, there = (t.norm(dim=-1)[real] for t in (made, used(trace, component)))
+    return bool((lengths - there).abs().max() <= PLAIN * there.max())
+
+
+def _made(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T P E"] | None:
+    """What a component's weights make of the input; null where it has none that read it."""
+    found = maps_of(trace, component)
+    if found is None or found[0].shape[1] != x.shape[2]:
+        return None
+    weight, bias = (t.to(x.device) for t in found)
+    return torch.einsum("btd,pde->btpe", x, weight) + bias
 
 
 def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
@@ -174,6 +194,7 @@ class LayerCollector:
 
     weights: Mapping[Address, Callable[[], Projections]]
     layers: dict[Address, LayerWords] = field(default_factory=dict)
+    turned: set[str] = field(default_factory=set)
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
 
@@ -211,8 +232,10 @@ class LayerCollector:
         own: dict[str, StoredWords] = {}
         for side, x in zip(sides, inputs, strict=True):
             taken |= dict.fromkeys(side.components, StoredWords.like(x[side.rows, side.columns].cpu()))
-            for component in (c for c in side.components if not is_plain(trace, c, x)):
+            turned = {c for c in side.components if is_turned(trace, c, x)}
+            for component in (c for c in side.components if c not in turned and not is_plain(trace, c, x)):
                 own[component] = StoredWords.like(_used_at(trace, component, side))
+            self.turned |= turned
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
         self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
 
@@ -227,13 +250,26 @@ class LayerCollector:
         """Which layers were left out and why, and which components are no plain maps."""
         for why, where in self.left.items():
             yield f"Left out, {', '.join(where)}: {why}."
-        used_own = {c for layer in self.layers.values() for c in layer.own}
-        if used_own:
-            named = ", ".join(c for c in COMPONENTS if c in used_own)
+        if self.turned:
             yield (
-                f"{named} are read as attention used them, which is no plain map of the layer's input (rotary positions, norms): "
-                "what they have beyond random maps of the input may come from there and not from the weights."
+                f"{_listed(self.turned)} are read as their weights make them of the layer's input, before rotary positions turn "
+                "them: a turned vector has its word's position in it by construction."
             )
+        if used_own := as_used(self.layers):
+            yield (
+                f"{_listed(used_own)} are read as attention used them, which is no plain map of the layer's input (such as a norm, "
+                "with or without rotary positions): what they have beyond random maps of the input may come from there and not "
+                "from the weights, and no verdict is read from it."
+            )
+
+
+def as_used(layers: Mapping[Address, LayerWords]) -> frozenset[str]:
+    """The components that are read as attention used them, in any layer."""
+    return frozenset(c for layer in layers.values() for c in layer.own)
+
+
+def _listed(components: Collection[str]) -> str:
+    return ", ".join(c for c in COMPONENTS if c in components)
 
 
 def _used_at(trace: Trace, component: str, side: SidePlaces) -> Float[Tensor, "W E"]:

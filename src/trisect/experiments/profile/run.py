@@ -29,6 +29,7 @@ from trisect.experiments.profile.reading import (
     ReadSide,
     StoredWords,
     WordsRead,
+    as_used,
     head_maps,
     read_words,
     weights_of,
@@ -56,6 +57,7 @@ from trisect.text.labelled import LabelledTexts, open_labelled
 from trisect.text.pair_classes import check_pair_labels, open_pairs, pair_labeller
 from trisect.text.word_classes import WordLabeller, check_labels, labeller
 
+NOT_BY_WEIGHTS = "queries or keys are no plain map of the layer's input (such as a norm), so that what they keep may not be their weights'"
 OTHER_WORDS = "cross-attention's queries are of other words than its keys and values, and the claim speaks of the words of one text"
 
 
@@ -141,14 +143,15 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
         () if moved is None else exchange_rows(moved, settings.seed),
     )
     measures = frame("measures", ({"subject": subject.name, **row} for row in made))
-    found = evidence(scores, corpus.labels, settings.seed)
+    used = as_used(read.layers)
+    found = evidence(scores, corpus.labels, settings.seed, used)
     if moved is not None and (share := held_share(moved, settings.seed)) is not None:
         found["held_share_v"] = share
     facts = _facts(settings, bench, read, corpus, stages, twin)
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
         named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
-        missing = OTHER_WORDS if settings.attention == CROSS else NOT_MEASURED
+        missing = OTHER_WORDS if settings.attention == CROSS else NOT_BY_WEIGHTS if used else NOT_MEASURED
         return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named}, missing)
 
     notes = (*read.notes, *((EPOCHS,) if epochs else ()), *(() if twin is None else twin.notes))

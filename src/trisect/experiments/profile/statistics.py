@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -133,8 +133,13 @@ def _mean_test(differences: Reals) -> MeanTest:
     return MeanTest(float(sample.mean), t_interval(sample), p, len(differences))
 
 
-def evidence(scores: Sequence[LayerScores], labels: Sequence[str], seed: int) -> dict[str, ResampledHeads]:
-    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled; nothing of cross-attention."""
+def evidence(
+    scores: Sequence[LayerScores], labels: Sequence[str], seed: int, used: Collection[str] = ()
+) -> dict[str, ResampledHeads]:
+    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled; nothing of cross-attention.
+
+    Nothing either of components that are read as attention `used` them: what they keep may come from what is done behind their weights.
+    """
     found: dict[str, ResampledHeads] = {}
     if any(s.apart for s in scores):
         return found
@@ -143,12 +148,16 @@ def evidence(scores: Sequence[LayerScores], labels: Sequence[str], seed: int) ->
     if "position" in labels:
         at = labels.index("position")
         for one in ("q", "k"):
-            found[f"position_{one}-v"] = _drawn([paired(s, one, "v", at) for s in scores], draw)
+            drawn = _drawn([paired(s, one, "v", at) for s in scores], draw)
+            if not {one, "v"} & set(used):
+                found[f"position_{one}-v"] = drawn
     for label in ("pos", "dep"):
         if label in labels:
             at = labels.index(label)
             for c in ("q", "v"):
-                found[f"late_{label}_{c}"] = _drawn([s.gains(c, at) for s in late], draw)
+                drawn = _drawn([s.gains(c, at) for s in late], draw)
+                if c not in used:
+                    found[f"late_{label}_{c}"] = drawn
     return found
 
 
