@@ -2,8 +2,9 @@
 
 A sentence is a line of the pretraining text, a document all lines of one person, so that folds over documents hold people out whole;
 every tenth person is in valid.conllu. Features of a word: its Role (first or last name, place, trade, or none); of a first name
-RegionAtFirst, the region of the person's birth place, which the letters of a first name do not tell; of a last name RegionAtLast, the
-same, and Family, the region that the family is from, which its letters tell. A region is written as the ending of its places. No syntax.
+RegionAtFirst, the region of the person's birth place, which no letter tells that stands before it; of a last name RegionAtLast, the same,
+which the last name tells for most people, and Family, the region that the family is from, which its letters tell. A region is written
+as the ending of its places. No syntax.
 """
 
 from __future__ import annotations
@@ -71,4 +72,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"{len(sys.argv) - 1} arguments were given.\nOne is needed: the folder to write to.\nGive it.")
     main(Path(sys.argv[1]))

@@ -220,9 +220,37 @@ def test_queries_behind_a_norm_are_read_as_attention_used_them_and_give_no_verdi
         subject, bank, labels=["position", "pos"], limit=60, words=500, out=tmp_path / "out", quiet=True
     )
     assert any("q, k are read as attention used them" in note for note in found.notes)
-    claims = found.tables["claims"].filter(pl.col("part").is_null(), pl.col("claim") == "F-2").row(0, named=True)
-    assert claims["verdict"] == "not tested"
-    assert "no plain map of the layer's input" in claims["reason"]
+    claims = {row["claim"]: row for row in found.tables["claims"].filter(pl.col("part").is_null()).to_dicts()}
+    assert {claim["verdict"] for claim in claims.values()} == {"not tested"}
+    assert all(c["reason"].startswith("q: as attention used it no plain map") for c in claims.values())
+    assert found.about.facts.as_used == ("q", "k")
+    assert "queries keep" not in "".join(f.words for f in found.findings if f.measure == "profile_answer")
+    assert all("this may not be by their weights" in f.words for f in found.findings if f.measure == "profile")
+
+
+def test_a_claim_whose_label_was_not_asked_for_is_not_measured_behind_a_norm_either(bank, tmp_path):
+    model = zoo.build("qwen3", vocab_size=len(tinyhf.VOCABULARY), bos_token_id=2, eos_token_id=3, pad_token_id=0)
+    subject = load(tinyhf.save(model, tmp_path / "model"))
+    found = trisect.profile(subject, bank, labels=["position"], limit=60, words=500, out=tmp_path / "out", quiet=True)
+    claims = found.tables["claims"].filter(pl.col("part").is_null())
+    assert dict(claims.select("claim", "reason").iter_rows())["F-3"] == "not measured on this model"
+
+
+def test_queries_that_are_rotated_and_scaled_for_longer_texts_are_read_before_it(bank, tmp_path):
+    scaled = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 8}
+    config = LlamaConfig(
+        vocab_size=len(tinyhf.VOCABULARY), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=32, max_position_embeddings=tinyhf.LONGEST, bos_token_id=2, eos_token_id=3, pad_token_id=0,
+        attention_bias=True, rope_parameters=scaled,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    subject = load(tinyhf.save(LlamaForCausalLM(config).eval(), tmp_path / "model"))
+    trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[1]
+    made = weights_of(trace.projections, "q")
+    assert made is not None
+    lengths = (torch.einsum("btd,pde->btpe", whole(trace), made[0]) + made[1]).norm(dim=-1)
+    assert float((used(trace, "q").norm(dim=-1) / lengths).mean()) > 1.05
+    assert [is_turned(trace, c, whole(trace)) for c in COMPONENTS] == [True, True, False]
 
 
 def test_what_rotary_positions_put_into_queries_is_not_what_an_untrained_model_keeps(bank, tmp_path):

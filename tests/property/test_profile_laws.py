@@ -210,3 +210,30 @@ def test_scores_of_the_whole_and_of_random_maps_are_the_same_bits_however_they_a
         assert np.array_equal(one.accuracy, other.accuracy)
         assert np.array_equal(one.bits, other.bits)
         assert steps == [16, 32, 40]
+
+
+def few_vectors(words=4000, different=20, classes=26, width=64):
+    """Words of which several are the same vector, and what a look-up of the vector would get right."""
+    draw = np.random.default_rng(5)
+    table, y = draw.normal(size=(different, width)), draw.integers(0, classes, words)
+    at = y % different
+    counts = np.zeros((different, classes))
+    np.add.at(counts, (at, y), 1)
+    label = WordClasses("word", tuple(map(str, range(classes))), y)
+    return (10 + table[at]).astype(np.float32), label, counts.max(1).sum() / words
+
+
+def test_where_there_are_few_different_vectors_a_probe_finds_what_looking_them_up_finds():
+    x, label, looked_up = few_vectors()
+    asked = prober(x, label)
+    assert asked.whole_scores().accuracy[0, 0] == pytest.approx(looked_up, abs=0.02)
+    random = asked.scores(random_maps(x.shape[1], 24, 50, generator())).accuracy[:, 0]
+    assert random.mean() == pytest.approx(looked_up, abs=0.02)
+    assert random.std() < 0.01
+
+
+def test_of_classes_that_tie_one_alone_is_right():
+    x = np.ones((400, 8), dtype=np.float32) * np.random.default_rng(0).normal(size=8).astype(np.float32)
+    y = np.arange(400) % 2  # two words, one vector: as often as each other in every fold
+    found = prober(x, WordClasses("word", ("in", "born"), y))
+    assert found.whole_scores().accuracy[0, 0] == pytest.approx(0.5, abs=0.02)

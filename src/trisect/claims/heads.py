@@ -46,18 +46,25 @@ def judge_heads(
     source: Source,
     found: Mapping[str, Against | ResampledHeads],
     about: Mapping[str, object],
-    missing: str = NOT_MEASURED,
+    missing: str | Mapping[str, str] = NOT_MEASURED,
 ) -> pl.DataFrame:
     """The table `claims` of a source whose unit is the head; a Statistic that `found` lacks was not measured.
 
-    `missing` says why not.
+    `missing` says why not, of all or of each by its name.
 
     A part that is tested head by head holds when it holds for every head (intersection–union): p_for is the largest of
     the heads', p_against their smallest times their number; it carries the head that speaks for it least.
     """
-    tested = [tuple(_test(part, found, source, missing) for part in claim.parts) for claim in source.claims]
+    why = {} if isinstance(missing, str) else missing
+    rest = missing if isinstance(missing, str) else NOT_MEASURED
+
+    def reason(part: Part) -> str:
+        return why.get(part.effect.name, rest) if isinstance(part.effect, Statistic) else rest
+
+    tested = [tuple(_test(part, found, source, reason(part)) for part in claim.parts) for claim in source.claims]
+    whole_claims = decide(tested, {rest, *why.values()}, beside=source.beside)
     rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(source.claims, tested, decide(tested, missing, beside=source.beside), strict=True):
+    for claim, parts, whole in zip(source.claims, tested, whole_claims, strict=True):
         named = {"source": source.key, "claim": claim.id, "runs": canonical(dict(about))}
         named |= {"revision": source.revision} if source.revision > 1 else {}
         rows.append({**named, "sentence": claim.sentence, **_whole(whole)})

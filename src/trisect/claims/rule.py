@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -106,20 +106,26 @@ class Decided(Generic[T]):
 
 
 def decide(
-    claims: Sequence[Sequence[T]], missing: str, everywhere: str | None = None, revision: int = 2, beside: int = 0
+    claims: Sequence[Sequence[T]],
+    missing: str | Collection[str],
+    everywhere: str | None = None,
+    revision: int = 2,
+    beside: int = 0,
 ) -> list[Decided[T]]:
     """Every claim of a source, given its parts (section E of the definitions).
 
     A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
-    its data were not collected, is the one that is said: the claim is then not tested (inconclusive by revision 1). `beside`
-    claims of the same source, judged on other data, stay in the family with p = 1.
+    its data were not collected (or one of several such reasons), is the one that is said: the claim is then not tested
+    (inconclusive by revision 1). `beside` claims of the same source, judged on other data, stay in the family with p = 1.
     """
     found = []
+    gone = (missing,) if isinstance(missing, str) else tuple(missing)
     for parts in claims:
         deciding = tuple(test for test in parts if test.part.decides)
         reasons = [test.barred for test in deciding if test.barred is not None]
-        absent = missing in reasons and revision > 1
-        barred = missing if absent else everywhere or (missing if missing in reasons else next(iter(reasons), None))
+        lacking = next((reason for reason in reasons if reason in gone), None)
+        absent = lacking is not None and revision > 1
+        barred = lacking if absent else everywhere or lacking or next(iter(reasons), None)
         joint = conjunction([test.tested.p for test in deciding])
         found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, not absent))
     adjusted = holm([*(p for _, _, p, _, _ in found), *[1.0] * beside])

@@ -24,6 +24,7 @@ from torch import Tensor
 BLOCK = 1024  # words read at once
 TOGETHER = 16  # maps whose predictions are in memory at once
 RIDGE = 1e-6  # of each direction's own variance within classes, so that one that never varies can be solved for
+FLOOR = 1e-6  # of a direction's variance among all words: float32 has to do where the words of a class are one vector
 TINY = 1e-12
 
 
@@ -186,7 +187,10 @@ def gather_moments(
     spans: Sequence[slice],
     words: Sequence[Int[np.ndarray, " _"]],
 ) -> ClassMoments:
-    """The moments of the words of each fold, read block by block; `spans` say where a label's classes stand in C."""
+    """The moments of the words of each fold, read block by block; `spans` say where a label's classes stand in C.
+
+    In double precision: where a layer takes in few different vectors, what varies within a class is what is left of large sums.
+    """
     width, classes = x.shape[1], spans[-1].stop
     gram = torch.zeros(len(words), width, width, dtype=torch.float64)
     sums = torch.zeros(len(words), classes, width, dtype=torch.float64)
@@ -194,13 +198,13 @@ def gather_moments(
     for f, own in enumerate(words):
         for start in range(0, len(own), BLOCK):
             few = own[start : start + BLOCK]
-            rows = _rows(x, few)
-            gram[f] += (rows.T @ rows).double()
-            hot = torch.zeros(len(few), classes)
+            rows = _rows(x, few).double()
+            gram[f] += rows.T @ rows
+            hot = torch.zeros(len(few), classes, dtype=torch.float64)
             for i, span in enumerate(spans):
                 hot[torch.arange(len(few)), torch.from_numpy(y[i, few]) + span.start] = 1
-            sums[f] += (hot.T @ rows).double()
-            counts[f] += hot.sum(0).double()
+            sums[f] += hot.T @ rows
+            counts[f] += hot.sum(0)
     return ClassMoments(gram, sums, counts)
 
 
@@ -238,8 +242,10 @@ def _discriminant(
     mean = sums.sum(1, keepdim=True) / total.clamp_min(1)
     within = gram - sums.mT @ (sums / counts.clamp_min(1)[:, None])
     within /= (total - (counts > 0).sum()).clamp_min(1)
-    size = within.diagonal(dim1=1, dim2=2)
-    size = size.clamp_min(TINY * gram.diagonal(dim1=1, dim2=2).amax(1, keepdim=True) / total.clamp_min(1) + 1e-300)
+    second = gram.diagonal(dim1=1, dim2=2) / total.clamp_min(1)
+    spread = (second - mean[:, 0].square()).clamp_min(TINY * second.amax(1, keepdim=True) + 1e-300)
+    within.diagonal(dim1=1, dim2=2).add_(FLOOR * spread)
+    size = within.diagonal(dim1=1, dim2=2).clamp_min(FLOOR * spread)
     scale = size.rsqrt()
     shaped = within.mul_(scale[:, :, None]).mul_(scale[:, None, :])
     shaped.diagonal(dim1=1, dim2=2).add_(RIDGE)
@@ -252,9 +258,15 @@ def _discriminant(
 
 
 def _losses(logits: Float[Tensor, "P C N"], gold: Int[Tensor, " N"]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    """How many words are predicted right, and their summed cross-entropy in nats."""
-    own = logits.gather(1, gold.expand(len(logits), 1, -1))[:, 0]
-    right = (own >= logits.amax(1)).sum(1).double()
+    """How many words are predicted right (of m classes that tie each is predicted by 1/m), and their summed cross-entropy in nats."""
+    at = gold.expand(len(logits), 1, -1)
+    own = logits.gather(1, at)[:, 0]
+    others = logits.scatter(1, at, -torch.inf).amax(1)
+    right = (own > others).sum(1).double()
+    which, words = (own == others).nonzero(as_tuple=True)  # of different vectors none ties
+    if len(which):
+        as_high = (logits[which, :, words] == own[which, words, None]).sum(1)
+        right.index_add_(0, which, 1 / as_high.double())
     return right, (logits.logsumexp(1) - own).double().sum(1)
 
 

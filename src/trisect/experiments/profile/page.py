@@ -71,13 +71,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         "and what they drop: how well a linear probe predicts a label from one head's numbers, minus how well it does from "
         f"random maps of {whose.same(facts)} to as many numbers. This speaks of this one model on these texts."
     )
-    each = [_label(numbers, label) for label in numbers.labels]
+    each = [_label(numbers, label, facts.as_used) for label in numbers.labels]
     drawn = small_multiples("profile-short", "Label by label", SHORT, each)
     in_words = sentences(each, "Label by label, in words")
     sections = (
         Section(
             "What is kept, what is dropped",
-            tuple(one.words for one in _answer(numbers)),
+            tuple(one.words for one in _answer(numbers, facts.as_used)),
             (*((drawn,) if drawn else ()), _picture(numbers, facts)),
             (in_words,) if in_words else (),
         ),
@@ -108,21 +108,32 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:
     """A sentence a label: which of q, k and v keep it and which drop it, and where; then every verdict."""
     numbers = ProfileNumbers.of(tables["measures"], about.facts.labels)
-    named = (_label(numbers, label) for label in numbers.labels)
+    named = (_label(numbers, label, about.facts.as_used) for label in numbers.labels)
     begun = checkpoint_findings(numbers, about.facts.checkpoints)
     twins: tuple[Finding, ...] = ()
     if about.facts.causal_corpus is not None:
         twins = (*causal_findings(numbers, about.facts), *head_twins(numbers, about.facts))
     checked = mlp_findings(numbers) if about.facts.mlp else ()
     moved = exchange_findings(numbers, about.facts)
-    return (*_answer(numbers), *named, *begun, *moved, *checked, *twins, *verdict_findings(tables["claims"]))
+    return (
+        *_answer(numbers, about.facts.as_used),
+        *named,
+        *begun,
+        *moved,
+        *checked,
+        *twins,
+        *verdict_findings(tables["claims"]),
+    )
 
 
-def _answer(numbers: ProfileNumbers) -> tuple[Finding, ...]:
-    """Over all heads, what queries keep and drop, what keys do, what values do; nothing where none does."""
+def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, ...]:
+    """Over all heads, what queries keep and drop, what keys do, what values do; nothing where none does.
+
+    Nothing of components that are read as attention used them: what they keep may not be by their weights.
+    """
     carried = [la for la in numbers.labels if any(numbers.carried(s, la) >= MARGIN for s in numbers.spots)]
     parts = []
-    for c in COMPONENTS:
+    for c in (c for c in COMPONENTS if c not in as_used):
         mine = [la for la in carried if any(numbers.carried(s, la, c) >= MARGIN for s in numbers.spots)]
         sides = {way: [la for la in mine if numbers.gain(la, c).side == way] for way in (1, -1)}
         said = [f"{verb} {words.listed(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
@@ -135,16 +146,16 @@ def _answer(numbers: ProfileNumbers) -> tuple[Finding, ...]:
     return (Finding("profile_answer", said, UNIT),)
 
 
-def _label(numbers: ProfileNumbers, label: str) -> Finding:
+def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
     gains = {c: numbers.gain(label, c) for c in COMPONENTS}
     values = tuple(Estimate(c, g.value, g.low, g.high, g.n) for c, g in gains.items())
-    said, title = _sentence(numbers, label), whose.titled(label, numbers.apart)
+    said, title = _sentence(numbers, label, as_used), whose.titled(label, numbers.apart)
     return Finding(
         "profile", said, UNIT, values, _compared(numbers, label), title=title, what="kept", groups=(label,), per="head"
     )
 
 
-def _sentence(numbers: ProfileNumbers, label: str) -> str:
+def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> str:
     """What the rows say of one label: where it is carried at all, who keeps and who drops it, and the clearest layer."""
     absent = [s for s in numbers.spots if numbers.carried(s, label) < MARGIN]
     if len(absent) == len(numbers.spots):
@@ -166,6 +177,8 @@ def _sentence(numbers: ProfileNumbers, label: str) -> str:
     said += f"Clearest in {_spoken([spot])}, probe accuracy: {at}, random maps {random}."
     if absent:
         said += f" Not carried in {_spoken(absent)}."
+    if as_used:
+        said += f" Of {words.listed(as_used)}, read as attention used them, this may not be by their weights."
     return said
 
 

@@ -63,7 +63,7 @@ class StoredWords:
 class LayerWords:
     """One layer: what each of q, k and v reads, and those that are no plain maps of it, as attention used them.
 
-    A component that attention only turns (rotary positions) is what its weights make of what it reads, before it is turned.
+    A component that attention only rotates (RoPE) is what its weights make of what it reads, before it is turned.
 
     `weights` gives the layer's weights, which nobody holds meanwhile; `heads` are how many heads each component has, and how wide.
     Components of the same words share one store in `taken`.
@@ -150,7 +150,7 @@ def used(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
 
 
 def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
-    """Whether a component is what its weights make of the input, at every real position: not with rotary positions."""
+    """Whether a component is what its weights make of the input, at every real position: not where RoPE rotates it."""
     if (made := _made(trace, component, x)) is None:
         return False
     real, there = trace.query_real if component == "q" else trace.key_real, used(trace, component)
@@ -160,13 +160,15 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 def is_turned(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     """Whether a component is as long, in every head at every real position, as what its weights make of the input, and another vector.
 
-    So it is with rotary positions, which turn queries and keys by an angle that their position gives.
+    So it is with rotary position embeddings (RoPE), which rotate queries and keys by an angle that their position gives. Lengths may
+    differ by one factor, as where they are scaled for longer texts (YaRN).
     """
     if component == "v" or is_plain(trace, component, x) or (made := _made(trace, component, x)) is None:
         return False
     real = trace.query_real if component == "q" else trace.key_real
     lengths, there = (t.norm(dim=-1)[real] for t in (made, used(trace, component)))
-    return bool((lengths - there).abs().max() <= PLAIN * there.max())
+    factor = (lengths * there).sum() / lengths.square().sum().clamp_min(torch.finfo(lengths.dtype).tiny)
+    return bool((factor * lengths - there).abs().max() <= PLAIN * there.max())
 
 
 def _made(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T P E"] | None:
@@ -252,14 +254,15 @@ class LayerCollector:
             yield f"Left out, {', '.join(where)}: {why}."
         if self.turned:
             yield (
-                f"{_listed(self.turned)} are read as their weights make them of the layer's input, before rotary positions turn "
-                "them: a turned vector has its word's position in it by construction."
+                f"{_listed(self.turned)} are read as their weights make them of the layer's input, before rotary position "
+                "embeddings (RoPE) rotate them: a rotated vector has its word's position in it by construction. Erasures "
+                "(--causal) are of what attention uses."
             )
         if used_own := as_used(self.layers):
             yield (
-                f"{_listed(used_own)} are read as attention used them, which is no plain map of the layer's input (such as a norm, "
-                "with or without rotary positions): what they have beyond random maps of the input may come from there and not "
-                "from the weights, and no verdict is read from it."
+                f"{_listed(used_own)} are read as attention used them, which is no plain map of the layer's input (such as behind "
+                "a norm, with or without rotary position embeddings): what they have beyond random maps of the input may come from "
+                "there and not from the weights, and no verdict is read from it."
             )
 
 

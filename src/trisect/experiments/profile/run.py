@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Int
 
 from trisect.claims.heads import judge_heads
-from trisect.claims.sampled import NOT_MEASURED
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.finding import About
 from trisect.core.subject import Subject
@@ -40,6 +39,7 @@ from trisect.experiments.profile.stages import EPOCHS, EpochWeights, Stage, epoc
 from trisect.experiments.profile.statistics import (
     LayerScores,
     MeanTest,
+    barred,
     evidence,
     head_tests,
     mean_over_model,
@@ -57,7 +57,6 @@ from trisect.text.labelled import LabelledTexts, open_labelled
 from trisect.text.pair_classes import check_pair_labels, open_pairs, pair_labeller
 from trisect.text.word_classes import WordLabeller, check_labels, labeller
 
-NOT_BY_WEIGHTS = "queries or keys are no plain map of the layer's input (such as a norm), so that what they keep may not be their weights'"
 OTHER_WORDS = "cross-attention's queries are of other words than its keys and values, and the claim speaks of the words of one text"
 
 
@@ -143,15 +142,15 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
         () if moved is None else exchange_rows(moved, settings.seed),
     )
     measures = frame("measures", ({"subject": subject.name, **row} for row in made))
-    used = as_used(read.layers)
-    found = evidence(scores, corpus.labels, settings.seed, used)
+    unread = barred(scores, corpus.labels, {address: layer.own for address, layer in read.layers.items()})
+    found = evidence(scores, corpus.labels, settings.seed, unread)
     if moved is not None and (share := held_share(moved, settings.seed)) is not None:
         found["held_share_v"] = share
     facts = _facts(settings, bench, read, corpus, stages, twin)
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
         named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
-        missing = OTHER_WORDS if settings.attention == CROSS else NOT_BY_WEIGHTS if used else NOT_MEASURED
+        missing = OTHER_WORDS if settings.attention == CROSS else unread
         return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named}, missing)
 
     notes = (*read.notes, *((EPOCHS,) if epochs else ()), *(() if twin is None else twin.notes))
@@ -363,4 +362,5 @@ def _facts(
         settings.attention,
         sum(len(side.groups) for side in read.sides[1:]),
         tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),
+        tuple(c for c in COMPONENTS if c in as_used(read.layers)),
     )

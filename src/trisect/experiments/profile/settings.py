@@ -113,7 +113,8 @@ class ProfileFacts:
 
     `checkpoints` are those that the rows' `at` counts from 0; `causal_corpus` are the texts of the causal twin, null where
     there is none, and `unit` is what it is measured in. Of cross-attention `texts` are pairs, `words` and `classes` are the
-    target's (q), and `source_words` and `source_classes` the source's (k and v).
+    target's (q), and `source_words` and `source_classes` the source's (k and v). `as_used` are components that are no plain
+    map of a layer's input and so are read as attention used them.
     """
 
     subject: str
@@ -138,6 +139,7 @@ class ProfileFacts:
     attention: str = SELF
     source_words: int = 0
     source_classes: tuple[int, ...] = ()
+    as_used: tuple[str, ...] = ()
 
 
 PROFILE = Experiment(

@@ -20,6 +20,7 @@ from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.tested import Interval, Reals
 
 PAIRS = (("q", "v"), ("k", "v"), ("q", "k"))
+NO_PLAIN_MAP = "as attention used it no plain map of the layer's input (such as a norm), so that what is kept may not be by the weights"
 LATE = 3  # the last one in so many layers are late
 
 
@@ -134,31 +135,53 @@ def _mean_test(differences: Reals) -> MeanTest:
 
 
 def evidence(
-    scores: Sequence[LayerScores], labels: Sequence[str], seed: int, used: Collection[str] = ()
+    scores: Sequence[LayerScores], labels: Sequence[str], seed: int, barred: Collection[str] = ()
 ) -> dict[str, ResampledHeads]:
     """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled; nothing of cross-attention.
 
-    Nothing either of components that are read as attention `used` them: what they keep may come from what is done behind their weights.
+    Without the statistics that are `barred`; each is drawn all the same, so that the others' draws do not depend on it.
     """
     found: dict[str, ResampledHeads] = {}
     if any(s.apart for s in scores):
         return found
     draw = np.random.default_rng([seed, 2])
-    late = scores[-math.ceil(len(scores) / LATE) :]
+    late = _late(scores)
     if "position" in labels:
         at = labels.index("position")
         for one in ("q", "k"):
-            drawn = _drawn([paired(s, one, "v", at) for s in scores], draw)
-            if not {one, "v"} & set(used):
-                found[f"position_{one}-v"] = drawn
+            found[f"position_{one}-v"] = _drawn([paired(s, one, "v", at) for s in scores], draw)
     for label in ("pos", "dep"):
         if label in labels:
             at = labels.index(label)
             for c in ("q", "v"):
-                drawn = _drawn([s.gains(c, at) for s in late], draw)
-                if c not in used:
-                    found[f"late_{label}_{c}"] = drawn
+                found[f"late_{label}_{c}"] = _drawn([s.gains(c, at) for s in late], draw)
+    return {name: drawn for name, drawn in found.items() if name not in barred}
+
+
+def barred(
+    scores: Sequence[LayerScores], labels: Sequence[str], used: Mapping[Address, Collection[str]]
+) -> dict[str, str]:
+    """Why statistics of the claims cannot be read: of components that are read as attention `used` them, layer by layer.
+
+    What these keep may come from what is done behind their weights.
+    """
+    found: dict[str, str] = {}
+
+    def bar(name: str, components: Sequence[str], layers: Sequence[LayerScores]) -> None:
+        if named := [c for c in components if any(c in used.get(s.address, ()) for s in layers)]:
+            found[name] = f"{' and '.join(named)}: {NO_PLAIN_MAP}"
+
+    if "position" in labels:
+        for one in ("q", "k"):
+            bar(f"position_{one}-v", (one, "v"), scores)
+    for label in (la for la in ("pos", "dep") if la in labels):
+        for c in ("q", "v"):
+            bar(f"late_{label}_{c}", (c,), _late(scores))
     return found
+
+
+def _late(scores: Sequence[LayerScores]) -> Sequence[LayerScores]:
+    return scores[-math.ceil(len(scores) / LATE) :]
 
 
 def _drawn(values: Sequence[Reals], draw: np.random.Generator) -> ResampledHeads:
