@@ -2,9 +2,9 @@
 
 A sentence is a line of the pretraining text, a document all lines of one person, so that folds over documents hold people out whole;
 every tenth person is in valid.conllu. Features of a word: its Role (first or last name, place, trade, or none); of a first name
-RegionAtFirst, the region of the person's birth place, which no letter tells that stands before it; of a last name RegionAtLast, the same,
-which the last name tells for most people, and Family, the region that the family is from, which its letters tell. A region is written
-as the ending of its places. No syntax.
+RegionAtFirst, the region of the person's birth place, which nothing before it in the text predicts; of a last name RegionAtLast, the
+same, which is the family's region for most people, and Family, the region that the family is from, given by the name's ending. A region
+is written as the ending of its places. No syntax.
 """
 
 from __future__ import annotations

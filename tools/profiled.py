@@ -86,10 +86,10 @@ seeds 1 to 5) on the texts that they were pretrained on, labelled by the world t
 hold people out whole. Rotary position embeddings (RoPE) rotate their q and k after the projection; q and k are read before that
 ([decision](../../docs/decisions/0138-queries-before-they-are-turned.md)). Layer 1 takes in the last character alone, without its position;
 in layer 2 q, k and v hold as much of each label as random maps of the same input do, within 0.02 of accuracy, position among them.
-`Family` is the region that a last name's letters tell; `RegionAtLast`, the region of the person's own birth place, is the family's for most
-people. `RegionAtFirst` alone is told by no letter that stands before it, and has to be known by heart: a probe finds it no more often than
-always saying the commonest region does, in q, k, v and the whole input alike. (A person's five lines all begin with the name, so that there
-are 122 different cases of it.)
+`Family` is the region that the ending of a last name gives; `RegionAtLast`, the region of the person's own birth place, is the family's for
+most people. `RegionAtFirst` alone cannot be predicted from the text before it, only from a memorised fact: a probe predicts it no more
+often than always answering the commonest region does, from q, k, v and the whole input alike. (A person's five lines all begin with the
+name, so that there are 122 different cases of it.)
 
 Time, on two idle cores (AMD EPYC): 37 027 words of UD English EWT with seven labels, 72 heads and 200 random maps a layer, tables,
 figures and page take 66.5 s from start to end (121 CPU seconds, at most 952 MiB), of which 59.5 s are measuring:

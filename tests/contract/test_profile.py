@@ -28,7 +28,7 @@ from trisect.experiments.profile.reading import (
     StoredWords,
     _groups,
     is_plain,
-    is_turned,
+    is_rotated,
     read_words,
     taken_in,
     used,
@@ -203,7 +203,7 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(na
         w, b = made
         kept = torch.einsum("nd,pde->npe", rows["x"], w) + b
         there, near = rows[c].view(kept.shape), 0.02 * float(rows[c].abs().max())
-        # rotary positions turn q and k of llama after its weights have made them
+        # rotary position embeddings rotate q and k of llama after its weights have made them
         assert (kept == pytest.approx(there, rel=0, abs=near)) == (name != "llama" or c == "v")
         assert kept.norm(dim=-1) == pytest.approx(there.norm(dim=-1), rel=0, abs=near)
     assert any("q, k are read as their weights make them" in note for note in got.notes) == (name == "llama")
@@ -214,7 +214,7 @@ def test_queries_behind_a_norm_are_read_as_attention_used_them_and_give_no_verdi
     subject = load(tinyhf.save(model, tmp_path / "model"))
     layer = read(subject, bank, labels=("pos",), limit=60, words=500).layers[Address("plain", 1)]
     trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
-    assert [is_turned(trace, c, whole(trace)) for c in COMPONENTS] == [False, False, False]
+    assert [is_rotated(trace, c, whole(trace)) for c in COMPONENTS] == [False, False, False]
     assert set(layer.own) == {"q", "k"}
     found = trisect.profile(
         subject, bank, labels=["position", "pos"], limit=60, words=500, out=tmp_path / "out", quiet=True
@@ -250,7 +250,7 @@ def test_queries_that_are_rotated_and_scaled_for_longer_texts_are_read_before_it
     assert made is not None
     lengths = (torch.einsum("btd,pde->btpe", whole(trace), made[0]) + made[1]).norm(dim=-1)
     assert float((used(trace, "q").norm(dim=-1) / lengths).mean()) > 1.05
-    assert [is_turned(trace, c, whole(trace)) for c in COMPONENTS] == [True, True, False]
+    assert [is_rotated(trace, c, whole(trace)) for c in COMPONENTS] == [True, True, False]
 
 
 def test_what_rotary_positions_put_into_queries_is_not_what_an_untrained_model_keeps(bank, tmp_path):
@@ -262,7 +262,7 @@ def test_what_rotary_positions_put_into_queries_is_not_what_an_untrained_model_k
     subject = load(tinyhf.save(LlamaForCausalLM(config).eval(), tmp_path / "model"))
     found = trisect.profile(subject, bank, labels=["position"], out=tmp_path / "out", quiet=True)
     claim = found.tables["claims"].filter(pl.col("claim") == "F-2").filter(pl.col("part").is_null() | pl.col("decides"))
-    assert claim["verdict"][0] != "supported"  # queries and keys as they are turned would support it
+    assert claim["verdict"][0] != "supported"  # queries and keys as they are rotated would support it
     assert all(abs(effect) < 0.02 for effect in claim["effect"])
 
 
@@ -271,7 +271,7 @@ def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
     trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
     x = whole(trace)
     assert [is_plain(trace, c, x) for c in COMPONENTS] == [False, False, True]
-    assert [is_turned(trace, c, x) for c in COMPONENTS] == [True, True, False]
+    assert [is_rotated(trace, c, x) for c in COMPONENTS] == [True, True, False]
 
 
 def test_grouped_queries_are_paired_with_their_own_key_head(bank, tmp_path):

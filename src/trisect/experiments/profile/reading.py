@@ -63,7 +63,7 @@ class StoredWords:
 class LayerWords:
     """One layer: what each of q, k and v reads, and those that are no plain maps of it, as attention used them.
 
-    A component that attention only rotates (RoPE) is what its weights make of what it reads, before it is turned.
+    A component that attention only rotates (RoPE) is taken before that, as its weights make it.
 
     `weights` gives the layer's weights, which nobody holds meanwhile; `heads` are how many heads each component has, and how wide.
     Components of the same words share one store in `taken`.
@@ -157,7 +157,7 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
 
 
-def is_turned(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
+def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     """Whether a component is as long, in every head at every real position, as what its weights make of the input, and another vector.
 
     So it is with rotary position embeddings (RoPE), which rotate queries and keys by an angle that their position gives. Lengths may
@@ -196,7 +196,7 @@ class LayerCollector:
 
     weights: Mapping[Address, Callable[[], Projections]]
     layers: dict[Address, LayerWords] = field(default_factory=dict)
-    turned: set[str] = field(default_factory=set)
+    rotated: set[str] = field(default_factory=set)
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
 
@@ -234,10 +234,10 @@ class LayerCollector:
         own: dict[str, StoredWords] = {}
         for side, x in zip(sides, inputs, strict=True):
             taken |= dict.fromkeys(side.components, StoredWords.like(x[side.rows, side.columns].cpu()))
-            turned = {c for c in side.components if is_turned(trace, c, x)}
-            for component in (c for c in side.components if c not in turned and not is_plain(trace, c, x)):
+            rotated = {c for c in side.components if is_rotated(trace, c, x)}
+            for component in (c for c in side.components if c not in rotated and not is_plain(trace, c, x)):
                 own[component] = StoredWords.like(_used_at(trace, component, side))
-            self.turned |= turned
+            self.rotated |= rotated
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
         self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
 
@@ -252,9 +252,9 @@ class LayerCollector:
         """Which layers were left out and why, and which components are no plain maps."""
         for why, where in self.left.items():
             yield f"Left out, {', '.join(where)}: {why}."
-        if self.turned:
+        if self.rotated:
             yield (
-                f"{_listed(self.turned)} are read as their weights make them of the layer's input, before rotary position "
+                f"{_listed(self.rotated)} are read as their weights make them of the layer's input, before rotary position "
                 "embeddings (RoPE) rotate them: a rotated vector has its word's position in it by construction. Erasures "
                 "(--causal) are of what attention uses."
             )

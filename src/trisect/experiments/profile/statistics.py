@@ -135,11 +135,11 @@ def _mean_test(differences: Reals) -> MeanTest:
 
 
 def evidence(
-    scores: Sequence[LayerScores], labels: Sequence[str], seed: int, barred: Collection[str] = ()
+    scores: Sequence[LayerScores], labels: Sequence[str], seed: int, unread: Collection[str] = ()
 ) -> dict[str, ResampledHeads]:
     """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled; nothing of cross-attention.
 
-    Without the statistics that are `barred`; each is drawn all the same, so that the others' draws do not depend on it.
+    Without the statistics that are `unread`; each is drawn all the same, so that the others' draws do not depend on it.
     """
     found: dict[str, ResampledHeads] = {}
     if any(s.apart for s in scores):
@@ -155,7 +155,7 @@ def evidence(
             at = labels.index(label)
             for c in ("q", "v"):
                 found[f"late_{label}_{c}"] = _drawn([s.gains(c, at) for s in late], draw)
-    return {name: drawn for name, drawn in found.items() if name not in barred}
+    return {name: drawn for name, drawn in found.items() if name not in unread}
 
 
 def barred(
