@@ -115,6 +115,18 @@ def test_without_all_layers_single_layers_are_averaged_and_without_interventions
     assert block.text == "No intervention has numbers yet, so there is no answer."
 
 
+def test_a_study_of_controls_alone_says_what_it_has():
+    tables = study_tables(SEEDS, 3, 2, ("pos",), {})
+    runs = tables["runs"].with_columns(
+        pl.when(pl.col("edit") == "attack").then(pl.lit("bounded")).otherwise(pl.col("variant")).alias("variant")
+    )
+    kept = runs.filter(pl.col("edit").is_in(["none", "attack"]))
+    block = answer.sections(rows_of({**tables, "runs": kept, "sites": frame("sites", [])}), (), ())[0].blocks[0]
+    assert isinstance(block, TextBlock)
+    assert block.text.startswith("This study has no interchange, rewinding, freezing or mean ablation")
+    assert "(attack) does not answer this question" in block.text
+
+
 def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_margin():
     noisy = {
         (f"{c}@1-2", "ablate_rise_nats", "valid", None): [0.1 + 0.05 * ((i * (n + 2)) % 5 - 2) for i in range(5)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import polars as pl
 from markupsafe import Markup
 
 from trisect.claims import Check
@@ -194,10 +195,11 @@ def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding])
 def _none(rows: StudyRows) -> str:
     """Why a study has no answer: nothing was run, or what was run has no number for each of q, k and v that can be compared."""
     done = list(dict.fromkeys(method.measure for method in study_words.methods(rows)))
-    if not done:
+    edits = rows.metrics.filter(pl.col("edit") != "none")["edit"].drop_nulls().unique().sort().to_list()
+    if not (done or edits):
         return "No intervention has numbers yet, so there is no answer."
     return (
-        f"This study has no interchange, rewinding, freezing or mean ablation, and what it has ({words.listed(done)}) "
+        f"This study has no interchange, rewinding, freezing or mean ablation, and what it has ({words.listed(done or edits)}) "
         "does not answer this question: its numbers are below."
     )
 
