@@ -18,7 +18,8 @@ HEAD = """# Interchange: whose answer comes
 
 q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here.
 Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON. Bindings and recall speak of one model of one seed, with
-intervals over pairs; translation of five seeds of one recipe and recall-eight of eight, with Student t intervals over models.
+intervals over pairs; translation of five seeds of one recipe, recall-eight of eight and recall-course of three, with Student t intervals
+over models.
 """
 SAID = {
     "bindings": """## A language model that answers from its text
@@ -84,6 +85,13 @@ EIGHT = """## Models that recall, eight seeds
 `trisect recall --data embedded --recipe embedded --seeds 4-11 --workers 0` trains them ([recall](../recall/README.md)); MODEL are its
 folders `models/pretrained-4` to `models/pretrained-11`. Whose place comes when the queries, the keys or the values are those of a
 question about somebody else? These seeds were run after the rules had been written.
+"""
+
+COURSE = """## Models that recall the course's people, three seeds
+
+`trisect recall --data birth-places --recipe small --seeds 2-4` trains them on the files of the course's assignment, which are not part of
+this project ([recall](../recall/README.md)): three layers of six heads, width 192; MODEL are its folders `models/pretrained-2` to
+`models/pretrained-4`. Names and places are not in the tables.
 """
 
 
@@ -153,6 +161,7 @@ def main() -> None:
     lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
     several = {
         "recall-eight": EIGHT,
+        "recall-course": COURSE,
         "translation": TRANSLATION,
         "translation-all": TOGETHER,
         "language-models": LANGUAGE,

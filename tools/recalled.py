@@ -6,35 +6,41 @@ With --judge the answers that are there are first judged by the rules of today, 
 from __future__ import annotations
 
 import json
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from trisect.claims.sampled import ONE_SEED
+from trisect.core.files import read_json
 from trisect.core.tables import read_table, write_table
 from trisect.experiments.recall.rows import judge
 from trisect.experiments.recall.run import REFERENCES
+from trisect.report.format import listed
 
 ROOT = Path(__file__).parents[1] / "results" / "recall"
-FOLDERS = ("embedded-eight", "embedded", "birth-places")
-FIRST = FOLDERS[1:]  # judged by revision 1 when they were run
+seeds_of: Callable[[object], list[int]] = runpy.run_path(str(Path(__file__).with_name("recalled_seeds.py")))["seeds_of"]
+FOLDERS = ("embedded-eight", "embedded", "birth-places-seeds", "birth-places")
+COURSE = ("birth-places-seeds", "birth-places")  # of the course's own questions
+FIRST = ("embedded", "birth-places")  # judged by revision 1 when they were run
 MODELS = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "pretrained without 100 names"}
 HEAD = """# What pretraining adds: what was found
 
-`embedded-eight` and `embedded` are the generated world of `trisect recall` (seeds 4 to 11, and 1 to 3); `birth-places` the files of
-the course's assignment, which are not part of this project. Written by `python tools/recalled.py` from the tables here. Every folder
-holds `tables/` (Parquet), `figures/`, `report.html` and what was run, as JSON; what the course's questions were answered with is left
-out, since it holds their names. All were trained beside other work; the recipe `small` leaves people out, see
-[decision 65](../../docs/decisions/0065-small-models-that-recall.md). `embedded-eight` was run after the rules of revision 2 were written
-and is judged by them alone; the other two are shown under both. Of `small` the rate of fine-tuning was chosen by dev answers of earlier
-trials, so that the dev answers of `birth-places` are not quite held out from it.
+`embedded-eight` and `embedded` are the generated world of `trisect recall` (seeds 4 to 11, and 1 to 3); `birth-places-seeds` and
+`birth-places` the files of the course's assignment, which are not part of this project (seeds {seeds}, and 1). Written by
+`python tools/recalled.py` from the tables here. Every folder holds `tables/` (Parquet), `figures/`, `report.html` and what was run, as
+JSON. The recipe `small` leaves people out, see [decision 65](../../docs/decisions/0065-small-models-that-recall.md). The two that were run
+after the rules of revision 2 had been written, `embedded-eight` and `birth-places-seeds`, are judged by them alone; the other two are shown
+under both. Of `small` the rate of fine-tuning was chosen by dev answers of earlier trials, so that the dev answers of the course's files
+are not quite held out from it.
 
-The course's files have one seed still. Two runs of three seeds each were stopped, after 23 and 21 passes: a pass took 8.5 seconds of one
-core beside other work on one machine and 15 on another, so that a seed (two pretrained models of 320 passes, and one that is not) takes
-between 105 minutes and three hours of a core.
-`trisect recall --data birth-places --recipe small --seeds 3` runs them, and goes on where it is stopped.
+What the course's questions were answered with holds names. Of seed 1 it was left out; of seeds {seeds} it lies in `seeds/`, with names as
+numbers and places as codes (`python tools/recalled_seeds.py keep`), from which `python tools/recalled_seeds.py join
+results/recall/birth-places-seeds` makes tables and verdicts. Each was trained alone, by the command that stands there with one seed, such
+as `--seeds 2-2`.
 """
 NUMBERS = {
     "mean_probability": "mean probability of the answer",
@@ -171,7 +177,8 @@ def references_part(rows: pl.DataFrame) -> list[str]:
 
 def page() -> str:
     """The whole page."""
-    lines = [HEAD]
+    trained = read_json(ROOT / COURSE[0] / "about.json", "Take the folder as it was committed.")
+    lines = [HEAD.format(seeds=listed([str(seed) for seed in seeds_of(trained)]))]
     for name in FOLDERS:
         folder = ROOT / name
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))["body"]
@@ -180,7 +187,7 @@ def page() -> str:
         lines += [f"## {name}", "", f"`{about['command']}`", "", f"{about['corpus']}. {recipe}.", ""]
         lines += [f"{note}\n" for note in about["notes"]]
         lines += accuracy_part(rows)
-        lines += references_part(rows) if name == "birth-places" else []
+        lines += references_part(rows) if name in COURSE else []
         lines += [*claims_part(folder), *numbers_part(rows), *matches_part(rows), *survival_part(rows)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -106,16 +106,18 @@ def keep(recall: Path, place: Path) -> list[int]:
     about = read_json(recall / RECORD, "Let the recall end.")
     folder = RecallFolder(recall)
     people = read_people(read_record(folder.people, again(folder.people), PeopleData))
-    code, seeds = Code.of(people), _seeds(about)
+    code, seeds = Code.of(people), seeds_of(about)
     if (place / RECORD).exists():
         known = read_json(place / RECORD, "Take the folder as it was committed.")
         if different := [name for name in OF_RUN if known[name] != about[name]]:
             said = f"Their {' and '.join(different)} differ."
             raise StudyError(f"{recall} is another recall than {place}.", said, "Keep it elsewhere.")
-        if twice := sorted({*seeds} & {*_seeds(known)}):
-            said = f"Kept there are seeds {', '.join(map(str, _seeds(known)))}."
+        if twice := sorted({*seeds} & {*seeds_of(known)}):
+            said = f"Kept there are seeds {', '.join(map(str, seeds_of(known)))}."
             raise StudyError(f"Seed {twice[0]} is kept already.", said, "Keep other seeds.")
-        about = _of_seeds(known, sorted([*seeds, *_seeds(known)])) | {"seconds": known["seconds"] + about["seconds"]}
+        about = _with_seeds(known, sorted([*seeds, *seeds_of(known)])) | {
+            "seconds": known["seconds"] + about["seconds"]
+        }
     for seed in seeds:
         lessons = [Lesson(model, seed) for model in MODELS if model != "left-out" or people.left_out]
         body = {
@@ -136,7 +138,7 @@ def keep(recall: Path, place: Path) -> list[int]:
 def join(place: Path, draws: int = DRAWS) -> dict[str, pl.DataFrame]:
     """Tables and verdicts of all seeds that are kept."""
     about = read_json(place / RECORD, "Keep a seed first.")
-    seeds = _seeds(about)
+    seeds = seeds_of(about)
     read = {seed: json.loads(gzip.decompress(kept_at(place, seed).read_bytes())) for seed in seeds}
     every = [(seed, model, body) for seed, of in read.items() for model, body in of.items()]
     answers = frame("answers", [row for _, _, body in every for row in body["answers"]])
@@ -160,13 +162,13 @@ def _losses(every: Iterable[tuple[int, str, Mapping[str, Any]]]) -> list[dict[st
     ]
 
 
-def _seeds(about: Mapping[str, Any]) -> list[int]:
+def seeds_of(about: Mapping[str, Any]) -> list[int]:
     """The seeds of the command that an about.json states; 1 where it states none."""
     found = SEEDS.search(str(about["command"]))
     return [int(n) for n in found[1].split(",") if n] if found else [1]
 
 
-def _of_seeds(about: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+def _with_seeds(about: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
     """The same with the command of these seeds."""
     given = ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
     rest = SEEDS.sub("", str(about["command"])).removeprefix(COMMAND)
@@ -187,7 +189,7 @@ def main(given: Sequence[str]) -> None:
         case ["join", place]:
             for name, table in join(Path(place)).items():
                 write_table(Path(place) / "tables", name, table)
-            print(f"{place}: {', '.join(map(str, _seeds(read_json(Path(place) / RECORD, ''))))}")
+            print(f"{place}: {', '.join(map(str, seeds_of(read_json(Path(place) / RECORD, ''))))}")
         case _:
             raise StudyError(
                 "Nothing to do was given.", "There is 'keep RECALL FOLDER' and 'join FOLDER'.", "Give one of them."
