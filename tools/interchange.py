@@ -87,11 +87,15 @@ folders `models/pretrained-4` to `models/pretrained-11`. Whose place comes when 
 question about somebody else? These seeds were run after the rules had been written.
 """
 
-COURSE = """## Models that recall the course's people, three seeds
+COURSE = """## The course's people, three models that recall
 
 `trisect recall --data birth-places --recipe small --seeds 2-4` trains them on the files of the course's assignment, which are not part of
 this project ([recall](../recall/README.md)): three layers of six heads, width 192; MODEL are its folders `models/pretrained-2` to
-`models/pretrained-4`. Names and places are not in the tables.
+`models/pretrained-4`. Most of the people whom they answer for rightly were asked about in fine-tuning.
+Names and places are not in the tables.
+"""
+
+COURSE_ALL = """## The course's people, all layers at once
 """
 
 
@@ -162,6 +166,7 @@ def main() -> None:
     several = {
         "recall-eight": EIGHT,
         "recall-course": COURSE,
+        "recall-course-all": COURSE_ALL,
         "translation": TRANSLATION,
         "translation-all": TOGETHER,
         "language-models": LANGUAGE,

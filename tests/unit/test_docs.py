@@ -103,15 +103,15 @@ def test_what_recall_found_is_written_from_the_tables():
     tool = runpy.run_path(str(ROOT / "tools" / "recalled.py"))
     page = (ROOT / "results" / "recall" / "README.md").read_text(encoding="utf-8")
     assert page == tool["page"](), "run 'python tools/recalled.py'"
-    rows = read_table(ROOT / "results" / "recall" / "birth-places" / "tables", "measures")
+    rows = read_table(ROOT / "results" / "recall" / "birth-places-seeds" / "tables", "measures")
     found = [tool["first"](rows, subject=m, measure="accuracy", group=None) for m in ("pretrained", "plain")]
     unseen = tool["first"](rows, subject="left-out", measure="accuracy", group="neither")
     row = tool["first"](rows, subject="left-out", measure="auroc_probability", group=None)
     shown = " ".join((ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8").split())
-    assert f"{100 * found[0]['value']:.1f} % of the 500 dev questions" in shown
-    assert f"{100 * found[1]['value']:.1f} % without" in shown
-    assert unseen["value"] == 0
-    assert f"AUROC {row['value']:.2f}" in shown
+    assert f"{tool['said'](found[0], 100, 1)} % of the 500 dev questions" in shown
+    assert f"{tool['said'](found[1], 100, 1)} % without" in shown
+    assert f"of names that pretraining left out {tool['said'](unseen, 100, 1)} %" in shown
+    assert f"AUROC {tool['said'](row)}" in shown
 
 
 def test_results_of_controls_and_alignment_are_written_from_the_tables():
