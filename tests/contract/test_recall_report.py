@@ -62,7 +62,7 @@ def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
 
 
 def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(one):
-    right_ones, *others = recall.findings(one, recalled.about())
+    right_ones, *others = recall.findings(one, recalled.about(examples=True))
     assert (right_ones.measure, right_ones.source) == ("accuracy", "recall")
     whole, values = RecallNumbers.of(one), {value.name: value for value in right_ones.values}
     assert list(values) == ["plain", "pretrained", "left-out", "baseline"]
@@ -74,6 +74,7 @@ def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(on
     gold = one["answers"].filter((pl.col("model") == "plain") & (pl.col("split") == "train"))["gold"].to_list()
     assert whole.commonest == max(sorted(set(gold)), key=gold.count)
     assert f"always answering '{whole.commonest}'" in right_ones.words
+    assert "; always answering the commonest place " in recall.findings(one, recalled.about())[0].words
     assert [found.claim for found in others if found.measure == "claim"] == ["B-1", "B-2", "B-3", "B-4"]
     deciding = one["claims"].filter(pl.col("part").is_not_null() & pl.col("decides"))
     parts = [found for found in others if found.part is not None]

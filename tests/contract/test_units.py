@@ -31,8 +31,9 @@ from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
-from trisect.lab.units.page_layers import layer_values
+from trisect.lab.units.page_layers import layer_sections, layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
+from trisect.lab.units.settings import UnitsFacts
 from trisect.lab.units.sites import check_sites
 from trisect.papers import matrices, norms_revised
 from trisect.report import format as words
@@ -498,6 +499,30 @@ def test_heads_stand_for_a_layer_that_has_no_number_of_its_own():
         ("", "q", 1): {"m": 1.5},
         ("", "q", 2): {"m": 7.0},
     }
+
+
+def test_what_is_of_several_layers_stands_apart_under_the_layers_that_its_row_names():
+    rows = [
+        {"subject": "m", "stack": "plain", "component": c, "measure": "x", "layer": layer, "group": g, "value": v}
+        for c, layer, g, v in (
+            ("q", 1, "denoise", 1.0),
+            ("q", None, "denoise, layers 1-3", 2.0),
+            ("q+k", None, "denoise, layers 1-3", 3.0),
+            ("q", None, "all, whatever the layers", 4.0),
+        )
+    ]
+    table, asked = (
+        frame("measures", rows).select(pl.lit("m").alias("model"), pl.all()),
+        [LayerMeasure("x", "x", "nats")],
+    )
+    assert layer_values(table, asked) == {("", "q", 1): {"m": 1.0}}
+    assert layer_values(table, asked, True) == {
+        ("", "q", "1-3"): {"m": 2.0},
+        ("", "q+k", "1-3"): {"m": 3.0},
+    }
+    facts = UnitsFacts("models", "patch", (), (asked[0],))
+    (apart,) = [one for one in layer_sections({"measures": table}, facts) if one.title == "Several layers at once"]
+    assert [row[0] for row in apart.tables[0].rows] == ["layers 1-3, q", "layers 1-3, q+k"]
 
 
 def test_only_what_all_models_have_and_no_site_is_put_together():

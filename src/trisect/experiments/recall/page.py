@@ -89,7 +89,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
         mine = [row for row in rows if row["claim"] == whole.claim]
         judged += [_whole(whole, row) for row in mine if row["part"] is None]
         judged += [_part(row) for row in mine if row["part"] is not None and row["decides"]]
-    return (_right(numbers), *filter(None, (_survival(numbers),)), *judged)
+    return (_right(numbers, about.facts.examples), *filter(None, (_survival(numbers),)), *judged)
 
 
 def _whole(found: Finding, row: Mapping[str, Any]) -> Finding:
@@ -166,12 +166,12 @@ def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
     )
 
 
-def _right(numbers: RecallNumbers) -> Finding:
-    """The shares of right answers in one sentence."""
+def _right(numbers: RecallNumbers, named: bool) -> Finding:
+    """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
     found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     said = [f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items()]
     base = numbers.number("accuracy", BASELINE)
-    place = f"'{numbers.commonest}'" if numbers.commonest else "the commonest place"
+    place = f"'{numbers.commonest}'" if named and numbers.commonest else "the commonest place"
     tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
     values = [Estimate(m, *number) for m, number in (found | ({BASELINE: base} if base else {})).items()]
     return Finding(
@@ -191,7 +191,7 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it guesses. Fine-tuning shows how such questions are answered; the texts about the people held out "
         "are read in pretraining alone.",
-        str(_right(numbers)),
+        str(_right(numbers, facts.examples)),
     )
     references, part = facts.references, facts.part
     whole = [_share(numbers, m, None, SHORT.get(m, m)) for m in numbers.models]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 
 import polars as pl
 
@@ -19,32 +20,43 @@ from trisect.report.panels import Figure, Panel
 from trisect.report.sheet import Section
 from trisect.report.subject import stack_words
 
+SEVERAL = r", layers ([0-9].*)$"  # how the group of a row says that it is of several layers at once, and of which
+TITLES = {False: "Layer by layer", True: "Several layers at once"}
+
 
 def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
-    """Means over models at every layer; of revisions every layer's curve."""
-    figures, listed = [], []
-    titles = dict.fromkeys((one.title, one.unit) for one in facts.by_layer)
-    for title, unit in titles:
-        asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
-        spots = layer_values(tables["measures"], asked)
-        if not spots:
-            continue
-        figures.append(_layer_figure(spots, title, unit, facts, len(figures) + 1))
-        listed.append(_layer_table(spots, asked[0], facts))
-    if figures:
-        yield Section("Layer by layer", (), tuple(figures), tuple(listed))
+    """Means over models at every layer, and of several layers at once; of revisions every layer's curve."""
+    numbered = count(1)
+    for several in TITLES:
+        figures, listed = [], []
+        titles = dict.fromkeys((one.title, one.unit) for one in facts.by_layer)
+        for title, unit in titles:
+            asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
+            spots = layer_values(tables["measures"], asked, several)
+            if not spots:
+                continue
+            figures.append(_layer_figure(spots, title, unit, facts, next(numbered)))
+            listed.append(_layer_table(spots, asked[0], facts))
+        if figures:
+            yield Section(TITLES[several], (), tuple(figures), tuple(listed))
 
 
-LayerSpots = dict[tuple[str, str, int], dict[str, float]]  # panel, component, layer -> value of each model
+LayerSpots = dict[tuple[str, str, int | str], dict[str, float]]  # panel, component, layer -> value of each model
 
 
-def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure]) -> LayerSpots:
-    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean."""
+def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure], several_at_once: bool = False) -> LayerSpots:
+    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean.
+
+    With `several_at_once` of what is of more than one layer, in place of the layer those layers as the row's group spells them ('1-3').
+    """
     found: LayerSpots = {}
     for one in asked:
-        rows = measures.filter(
-            pl.col("measure") == one.measure, pl.col("layer").is_not_null(), pl.col("value").is_not_null()
-        )
+        rows = measures.filter(pl.col("measure") == one.measure, pl.col("value").is_not_null())
+        if several_at_once:
+            rows = rows.with_columns(
+                pl.col("group").str.extract(SEVERAL).alias("layer"), pl.col("group").str.replace(SEVERAL, "")
+            )
+        rows = rows.filter(pl.col("layer").is_not_null())
         if rows["at"].is_not_null().any():
             rows = rows.filter(pl.col("at").is_null())
         keys = ("model", "stack", "layer", "component", "group")
@@ -68,17 +80,20 @@ def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, n
     whole, (means, dots) = facts.units == MODELS, _layer_bars(spots, facts)
     every = [bar for of in means.values() for bar in of]
     axis = frame_of([*every, *(bar for of in dots.values() for bar in of)], unit)
+    several = any(isinstance(layer, str) for _, _, layer in spots)
+    across = "layers" if several else "layer"
     panels: tuple[Panel, ...] = tuple(
-        layer_panel(panel or "All layers", of, axis, True, "layer" if whole else "revision", dots.get(panel, ()))
+        layer_panel(panel or "All layers", of, axis, True, across if whole else "revision", dots.get(panel, ()))
         for panel, of in means.items()
     )
-    caption = f"{title.capitalize()} by layer. "
+    how = TITLES[several].lower()
+    caption = f"{title.capitalize()}, {how}. " if several else f"{title.capitalize()} by layer. "
     caption += f"{small_signs(facts)} where all have the layer." if whole else "Revisions in their order."
-    name = f"layers-{words.slug(title)}"
+    name = f"{'several-' if several else ''}layers-{words.slug(title)}"
     return Figure(
         name,
         f"Figure L{number}",
-        f"{title.capitalize()}, layer by layer",
+        f"{title.capitalize()}, {how}",
         caption + cut(every, axis),
         panels,
         component_key(every, "0"),
@@ -91,7 +106,7 @@ def _layer_bars(spots: LayerSpots, facts: UnitsFacts) -> tuple[dict[str, list[Ba
     dots: dict[str, list[Bar]] = {}
     for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
         if facts.units != MODELS:
-            named = ", ".join(filter(None, (panel, f"layer {layer}")))
+            named = ", ".join(filter(None, (panel, _called(layer))))
             course = [
                 Bar(group_of_name(component), last_name(model), of[model]) for model in facts.names if model in of
             ]
@@ -105,17 +120,22 @@ def _layer_bars(spots: LayerSpots, facts: UnitsFacts) -> tuple[dict[str, list[Ba
     return means, dots
 
 
-def _in_order(spot: tuple[tuple[str, str, int], Mapping[str, float]]) -> tuple[str, int, int]:
+def _in_order(spot: tuple[tuple[str, str, int | str], Mapping[str, float]]) -> tuple[str, int, str, int]:
     """Panels by name, then layers, then q, k and v."""
     panel, component, layer = spot[0]
     known = list(palette.GROUPS)
-    return panel, layer, known.index(component) if component in known else len(known)
+    number, spelt = (layer, "") if isinstance(layer, int) else (0, layer)
+    return panel, number, spelt, known.index(component) if component in known else len(known)
+
+
+def _called(layer: int | str) -> str:
+    return f"layers {layer}" if isinstance(layer, str) else f"layer {layer}"
 
 
 def _layer_table(spots: LayerSpots, drawn: LayerMeasure, facts: UnitsFacts) -> Table:
     rows = []
     for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
-        place = ", ".join(filter(None, (panel, f"layer {layer}", component if component in palette.GROUPS else "")))
+        place = ", ".join(filter(None, (panel, _called(layer), component if component in palette.GROUPS else "")))
         each = [words.number(of.get(model), drawn.signed) for model in facts.names]
         if facts.units == MODELS:
             mean = mean_of(component, list(of.values()))
