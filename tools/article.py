@@ -108,7 +108,7 @@ FAMILIES = (
     Judged(["A-15"], None, "wikitext2-large-freezing/claims",
            "[the larger model, one epoch](../results/wikitext2-large-freezing/README.md)"),
     Judged(ids("B", 4), "recall/birth-places/claims", ONE_SEED, "[birth places of the course, seed 1](../results/recall/README.md)"),
-    Judged(ids("B", 4), None, "recall/birth-places-seeds/claims", "birth places of the course, seeds 2 to 4"),
+    Judged(ids("B", 4), None, "recall/birth-places-seeds/claims", "birth places of the course, three other seeds"),
     Judged(ids("B", 4), "recall/embedded/claims", "recall/embedded/claims_revised", "generated people, seeds 1 to 3"),
     Judged(ids("B", 4), None, "recall/embedded-eight/claims", "generated people, seeds 4 to 11"),
     Judged(ids("C", 4), "minilm/norms-wikitext/claims", "minilm/norms-wikitext-revised/claims", WIKITEXT),

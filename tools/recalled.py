@@ -38,9 +38,9 @@ under both. Of `small` the rate of fine-tuning was chosen by dev answers of earl
 are not quite held out from it.
 
 What the course's questions were answered with holds names. Of seed 1 it was left out; of seeds {seeds} it lies in `seeds/`, with names as
-numbers and places as codes (`python tools/recalled_seeds.py keep`), from which `python tools/recalled_seeds.py join
-results/recall/birth-places-seeds` makes tables and verdicts. Each was trained alone, by the command that stands there with one seed, such
-as `--seeds 2-2`.
+numbers, places as codes, and what is no place of the files as a digest (`python tools/recalled_seeds.py keep`); `python
+tools/recalled_seeds.py join results/recall/birth-places-seeds` makes tables and verdicts of it. Each seed was trained alone, by the command
+below with that seed, such as `--seeds 2-2`.
 """
 NUMBERS = {
     "mean_probability": "mean probability of the answer",

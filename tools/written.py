@@ -9,6 +9,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -27,7 +28,7 @@ mean_said: Callable[..., str] = shared["mean_said"]
 verdicts: Callable[..., list[str]] = shared["verdicts"]
 alignment: Callable[[], str] = shared["alignment"]
 judge_again: Callable[[], None] = shared["judge_again"]
-doses: Callable[[], str] = runpy.run_path(str(Path(__file__).with_name("written_dose.py")))["doses"]
+doses: Callable[..., str] = runpy.run_path(str(Path(__file__).with_name("written_dose.py")))["doses"]
 heads: Callable[[], str] = runpy.run_path(str(Path(__file__).with_name("written_heads.py")))["heads"]
 layers: Mapping[str, Callable[[], str]] = runpy.run_path(str(Path(__file__).with_name("written_layers.py")))["PAGES"]
 
@@ -259,6 +260,7 @@ PAGES = {
     "alignment": alignment,
     "wikitext2-controls": controls,
     "wikitext2-dose": doses,
+    "wikitext2-dose-layers-2-4": partial(doses, "wikitext2-dose-layers-2-4"),
     "wikitext2-heads": heads,
     "roles": roles,
     "induction": induction,

@@ -1,4 +1,4 @@
-"""The README of results/wikitext2-dose from the tables beside it; tools/written.py writes it."""
+"""The READMEs of results/wikitext2-dose and wikitext2-dose-layers-2-4 from the tables beside them; tools/written.py writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOP = """# Attacks by dose on WikiText-2
 
 How much an attack on part of speech costs is compared at equal bits removed, not at equal λ: weak attacks (λ = 0.03, 0.1, 0.3), attacks
 whose gain is bounded, and attacks bounded and confined to the attacked projection, beside an attack on labels that each word type drew
-by chance. q, k and v of layers 1, 3 and 5 of the model of [wikitext2-small](../wikitext2-small/README.md), on the same text and labels.
+by chance. q, k and v of {layers} of the model of [wikitext2-small](../wikitext2-small/README.md), on the same text and labels.
 Written by `python tools/written.py` from the tables here.
 
 ```sh
@@ -39,8 +39,19 @@ trisect study experiment.json --corpus wikitext-2-labelled --out dose
 
 Bits are what a linear probe, fitted afresh and cross-fitted on held-out text over whole articles, finds at the attacked site of the
 baseline and no longer finds after the attack. At whole width q, k and v of a layer hold the same of a label: no order of the three is
-read from these numbers. After the cut to 100,000 words the text's fingerprint is 1f80759ec36e347f.
+read from these numbers. After the cut to 100,000 words the text's fingerprint is 1f80759ec36e347f.{beside}
 """
+PLACES = {  # folder: which layers, and what else is to be said
+    "wikitext2-dose": (
+        "layers 1, 3 and 5",
+        " Layers 2 and 4 are [beside](../wikitext2-dose-layers-2-4/README.md).",
+    ),
+    "wikitext2-dose-layers-2-4": (
+        "layers 2 and 4",
+        " [Layers 1, 3 and 5](../wikitext2-dose/README.md) were run\nbefore, on another processor: "
+        "every run is compared with the baseline of its own study.",
+    ),
+}
 
 
 class Kind(NamedTuple):
@@ -133,16 +144,17 @@ def equal(rows: StudyRows) -> list[str]:
     return lines
 
 
-def doses() -> str:
-    """results/wikitext2-dose/README.md, as it should be."""
-    place = ROOT / "wikitext2-dose"
+def doses(name: str = "wikitext2-dose") -> str:
+    """The README.md of results/wikitext2-dose, or of its other layers, as it should be."""
+    place, (layers, beside) = ROOT / name, PLACES[name]
     tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
     experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
     rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
     runs = tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
     fell = f"{len(rows.collapsed)} of {len(runs)} runs collapsed (they ended within 0.05 nats of the unigram loss) and are not compared."
-    lines = [TOP, made, fell, "", "## Mean over sites where no run collapsed", "", *together(rows)]
+    lines = [TOP.format(layers=layers, beside=beside), made, fell, ""]
+    lines += ["## Mean over sites where no run collapsed", "", *together(rows)]
     lines += ["## Change of the validation loss, nats", "", *changes(rows, "valid")]
     lines += ["## Change of the train loss, nats", "", *changes(rows, "train"), "## Bits removed", "", *lost(rows)]
     return "\n".join([*lines, "## At equal bits", "", *equal(rows)]).rstrip() + "\n"

@@ -33,7 +33,7 @@ from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
 from trisect.lab.units.page_layers import layer_sections, layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
-from trisect.lab.units.settings import UnitsFacts
+from trisect.lab.units.settings import UnitFacts, UnitsFacts
 from trisect.lab.units.sites import check_sites
 from trisect.papers import matrices, norms_revised
 from trisect.report import format as words
@@ -501,28 +501,62 @@ def test_heads_stand_for_a_layer_that_has_no_number_of_its_own():
     }
 
 
-def test_what_is_of_several_layers_stands_apart_under_the_layers_that_its_row_names():
-    rows = [
-        {"subject": "m", "stack": "plain", "component": c, "measure": "x", "layer": layer, "group": g, "value": v}
-        for c, layer, g, v in (
-            ("q", 1, "denoise", 1.0),
-            ("q", None, "denoise, layers 1-3", 2.0),
-            ("q+k", None, "denoise, layers 1-3", 3.0),
-            ("q", None, "all, whatever the layers", 4.0),
-        )
-    ]
-    table, asked = (
-        frame("measures", rows).select(pl.lit("m").alias("model"), pl.all()),
-        [LayerMeasure("x", "x", "nats")],
+def placed(component, group, value, layer=None, head=None, stack="plain"):
+    where = {"stack": stack, "component": component, "layer": layer, "head": head, "group": group}
+    return where | {"subject": "m", "measure": "x", "value": value}
+
+
+def over(models, *rows):
+    """The same rows in several models, each model's a little larger than those of the one before."""
+    made = [frame("measures", [row | {"value": row["value"] + 0.25 * i} for row in rows]) for i in range(len(models))]
+    return pl.concat(
+        table.select(pl.lit(model).alias("model"), pl.all()) for model, table in zip(models, made, strict=True)
     )
+
+
+def test_what_is_of_several_layers_stands_apart_under_the_layers_that_its_row_names():
+    table = over(
+        ["m"],
+        placed("q", "denoise", 1.0, layer=1),
+        placed("q", "denoise, layers 1-10", 2.0),
+        placed("q", "denoise, layers 1-2", 2.5),
+        placed("q+k", "denoise, layers 1-2", 3.0),
+        placed("q", "all, whatever the layers", 4.0),
+    )
+    asked = [LayerMeasure("x", "x", "nats")]
     assert layer_values(table, asked) == {("", "q", 1): {"m": 1.0}}
     assert layer_values(table, asked, True) == {
-        ("", "q", "1-3"): {"m": 2.0},
-        ("", "q+k", "1-3"): {"m": 3.0},
+        ("", "q", "1-10"): {"m": 2.0},
+        ("", "q", "1-2"): {"m": 2.5},
+        ("", "q+k", "1-2"): {"m": 3.0},
     }
-    facts = UnitsFacts("models", "patch", (), (asked[0],))
-    (apart,) = [one for one in layer_sections({"measures": table}, facts) if one.title == "Several layers at once"]
-    assert [row[0] for row in apart.tables[0].rows] == ["layers 1-3, q", "layers 1-3, q+k"]
+    one, apart = layer_sections({"measures": table}, UnitsFacts("models", "patch", (), (asked[0],)))
+    assert (one.title, apart.title) == ("Layer by layer", "Several layers at once")
+    assert [row[0] for row in apart.tables[0].rows] == ["layers 1-2, q", "layers 1-2, q+k", "layers 1-10, q"]
+    assert [panel.title for figure in apart.figures for panel in figure.panels] == ["Several layers at once"]
+
+
+def test_heads_of_several_layers_are_not_averaged_and_stacks_have_panels():
+    table = over(
+        ["m"],
+        placed("v", "noise, layers 1,3", 1.0, stack="cross"),
+        placed("v", "noise, layers 1,3, heads 2,4", 2.0, stack="cross"),
+        placed("v", "noise, layers 1,3", 3.0, head=2, stack="dec"),
+    )
+    assert layer_values(table, [LayerMeasure("x", "x", "nats")], True) == {
+        ("cross-attention, noise", "v", "1,3"): {"m": 1.0},
+        ("cross-attention, noise, heads 2,4", "v", "1,3"): {"m": 2.0},
+        ("decoder, noise, head 2", "v", "1,3"): {"m": 3.0},
+    }
+
+
+def test_of_revisions_several_layers_at_once_have_their_course():
+    models = tuple(UnitFacts(f"m@{i}", str(i), f"models/{i}", (), ()) for i in (1, 2))
+    table = over([model.name for model in models], placed("q", "denoise, layers 1-2", 2.0))
+    facts = UnitsFacts("revisions", "patch", models, (LayerMeasure("x", "x", "nats"),))
+    (apart,) = layer_sections({"measures": table}, facts)
+    assert apart.tables[0].rows == (("layers 1-2, q", "+2.000", "+2.250"),)
+    assert [panel.title for figure in apart.figures for panel in figure.panels] == ["layers 1-2"]
 
 
 def test_only_what_all_models_have_and_no_site_is_put_together():

@@ -124,7 +124,16 @@ def test_a_study_of_controls_alone_says_what_it_has():
     block = answer.sections(rows_of({**tables, "runs": kept, "sites": frame("sites", [])}), (), ())[0].blocks[0]
     assert isinstance(block, TextBlock)
     assert block.text.startswith("This study has no interchange, rewinding, freezing or mean ablation")
-    assert "(attack) does not answer this question" in block.text
+    assert "(controls of attacks) does not answer this question" in block.text
+
+
+def test_frozen_runs_without_a_baseline_have_no_numbers_yet():
+    tables = study_tables(SEEDS, 3, 2, ("pos",), {})
+    runs = tables["runs"].filter(pl.col("edit") == "freeze")
+    assert runs.height
+    block = answer.sections(rows_of({**tables, "runs": runs, "sites": frame("sites", [])}), (), ())[0].blocks[0]
+    assert isinstance(block, TextBlock)
+    assert block.text == "No intervention has numbers yet, so there is no answer."
 
 
 def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_margin():

@@ -195,7 +195,9 @@ def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding])
 def _none(rows: StudyRows) -> str:
     """Why a study has no answer: nothing was run, or what was run has no number for each of q, k and v that can be compared."""
     done = list(dict.fromkeys(method.measure for method in study_words.methods(rows)))
-    edits = rows.metrics.filter(pl.col("edit") != "none")["edit"].drop_nulls().unique().sort().to_list()
+    # freezing would answer, once there is a baseline; attacks that no method shows are controls, or have no baseline yet
+    edits = rows.metrics.filter(~pl.col("edit").is_in(["none", "freeze"]))["edit"].unique().sort().to_list()
+    edits = ["controls of attacks" if edit == "attack" and not rows.labels else edit for edit in edits]
     if not (done or edits):
         return "No intervention has numbers yet, so there is no answer."
     return (

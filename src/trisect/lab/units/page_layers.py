@@ -1,7 +1,8 @@
-"""Of several models, layer by layer: means over models with their intervals, or every layer's course over revisions."""
+"""Of several models, by layer and of several layers at once: means over models with their intervals, or courses over revisions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
@@ -20,7 +21,7 @@ from trisect.report.panels import Figure, Panel
 from trisect.report.sheet import Section
 from trisect.report.subject import stack_words
 
-SEVERAL = r", layers ([0-9].*)$"  # how the group of a row says that it is of several layers at once, and of which
+SEVERAL = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
 TITLES = {False: "Layer by layer", True: "Several layers at once"}
 
 
@@ -53,8 +54,14 @@ def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure], several_
     for one in asked:
         rows = measures.filter(pl.col("measure") == one.measure, pl.col("value").is_not_null())
         if several_at_once:
+            single = pl.format("{}, head {}", pl.col("group").str.replace(SEVERAL, ""), "head")
             rows = rows.with_columns(
-                pl.col("group").str.extract(SEVERAL).alias("layer"), pl.col("group").str.replace(SEVERAL, "")
+                pl.col("group").str.extract(SEVERAL).alias("layer"),
+                pl.when(pl.col("head").is_null())
+                .then(pl.col("group").str.replace(SEVERAL, ""))
+                .otherwise(single)
+                .alias("group"),
+                pl.lit(None, pl.Int64).alias("head"),
             )
         rows = rows.filter(pl.col("layer").is_not_null())
         if rows["at"].is_not_null().any():
@@ -81,14 +88,21 @@ def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, n
     every = [bar for of in means.values() for bar in of]
     axis = frame_of([*every, *(bar for of in dots.values() for bar in of)], unit)
     several = any(isinstance(layer, str) for _, _, layer in spots)
-    across = "layers" if several else "layer"
+    across, whose = ("layers", TITLES[True]) if several else ("layer", "All layers")
     panels: tuple[Panel, ...] = tuple(
-        layer_panel(panel or "All layers", of, axis, True, across if whole else "revision", dots.get(panel, ()))
+        layer_panel(
+            panel or whose,
+            of,
+            axis,
+            True,
+            across if whole else "revision",
+            dots.get(panel, ()),
+        )
         for panel, of in means.items()
     )
     how = TITLES[several].lower()
     caption = f"{title.capitalize()}, {how}. " if several else f"{title.capitalize()} by layer. "
-    caption += f"{small_signs(facts)} where all have the layer." if whole else "Revisions in their order."
+    caption += f"{small_signs(facts)} where all have the {across}." if whole else "Revisions in their order."
     name = f"{'several-' if several else ''}layers-{words.slug(title)}"
     return Figure(
         name,
@@ -120,12 +134,12 @@ def _layer_bars(spots: LayerSpots, facts: UnitsFacts) -> tuple[dict[str, list[Ba
     return means, dots
 
 
-def _in_order(spot: tuple[tuple[str, str, int | str], Mapping[str, float]]) -> tuple[str, int, str, int]:
+def _in_order(spot: tuple[tuple[str, str, int | str], Mapping[str, float]]) -> tuple[str, list[int], int]:
     """Panels by name, then layers, then q, k and v."""
     panel, component, layer = spot[0]
     known = list(palette.GROUPS)
-    number, spelt = (layer, "") if isinstance(layer, int) else (0, layer)
-    return panel, number, spelt, known.index(component) if component in known else len(known)
+    numbers = [int(n) for n in re.findall(r"\d+", str(layer))]
+    return panel, numbers, known.index(component) if component in known else len(known)
 
 
 def _called(layer: int | str) -> str:
