@@ -48,8 +48,8 @@ PLACES = {  # folder: which layers, and what else is to be said
     ),
     "wikitext2-dose-layers-2-4": (
         "layers 2 and 4",
-        " [Layers 1, 3 and 5](../wikitext2-dose/README.md) were run\nbefore, on another processor: "
-        "every run is compared with the baseline of its own study.",
+        "\n[Layers 1, 3 and 5](../wikitext2-dose/README.md) were run before, on another processor: every run is compared with the\n"
+        "baseline of its own study.",
     ),
 }
 
