@@ -7,6 +7,7 @@ import runpy
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -95,7 +96,7 @@ def test_seeds_kept_apart_are_measured_as_they_are_uncoded(tmp_path):
     bodies = [(model, seed, answered(world(), model, seed)) for seed in (1, 2) for model in MODELS]
     answers = frame("answers", [row for _, _, body in bodies for row in body["answers"]])
     nearest = pl.DataFrame([row for _, _, body in bodies for row in body["nearest"]], schema=NEIGHBOURS)
-    survived = [{"model": m, "seed": s, **row} for m, s, body in bodies for row in body["survival"]]
+    survived: list[Any] = [{"model": m, "seed": s, **row} for m, s, body in bodies for row in body["survival"]]
     rows = [*measure_rows(answers, nearest, draws=300), *survival_measures(survived)]
     assert_frame_equal(found["measures"], frame("measures", rows))
     named = [c for c in found["claims"].columns if c != "runs"]
