@@ -91,8 +91,8 @@ COURSE = """## The course's people, three models that recall
 
 `trisect recall --data birth-places --recipe small --seeds 2-4` trains them on the files of the course's assignment, which are not part of
 this project ([recall](../recall/README.md)): three layers of six heads, width 192; MODEL are its folders `models/pretrained-2` to
-`models/pretrained-4`. An answer counts as right by its first letter, so that some
-of the pairs that count have another place. Names and places are not in the tables.
+`models/pretrained-4`. An answer counts as right by its first letter, so that some of the pairs that count have another place. Names and
+places are not in the tables.
 """
 
 COURSE_ALL = """## The course's people, all layers at once
