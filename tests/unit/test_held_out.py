@@ -251,6 +251,7 @@ def old(folder):
         for name in ("probe", "erase"):
             statement[name].pop("fitted", None)
             statement[name].pop("shrinkage", None)
+            statement[name].pop("random_maps", None)
     for path in (folder.ledger, folder.copy):
         write_json(path, ledger)
 
@@ -264,9 +265,21 @@ def test_a_study_begun_under_the_old_rule_is_read_and_goes_on_under_it(tmp_path)
     assert more["base"]["probe"]["fitted"] == "train"
     assert more["experiment"]["erase"]["fitted"] == "train"
     assert len(more["runs"]) > len(read["runs"])
+    assert read["base"]["probe"]["random_maps"] == more["base"]["probe"]["random_maps"] == 0
     # and whoever repeats it elsewhere gets the same rule
     again: Any = repeating(more)
     assert again["probe"]["fitted"] == "train"
+
+
+def test_random_maps_are_one_number_in_all_of_a_study(tmp_path):
+    head = Site.parse("q@1.h1")
+    first, other = (replace(STUDY, probe=Probe((head,), ("pos",), random_maps=n)) for n in (2, 3))
+    ledger: Any = join_ledger(Folder(tmp_path), [first], "text")
+    assert ledger["base"]["probe"]["random_maps"] == 2
+    assert join_ledger(Folder(tmp_path), [first], "text") == ledger
+    with pytest.raises(StudyError, match=r"probe.random_maps \(there 2, here 3\)"):
+        join_ledger(Folder(tmp_path), [other], "text")
+    assert Folder(tmp_path).read_ledger() == ledger
 
 
 def test_each_design_of_a_new_study_is_settled_by_those_before_it(tmp_path):

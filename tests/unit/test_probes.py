@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests import tiny
 
-from trisect.core.errors import CorpusError
-from trisect.core.methods import Fitted
+from trisect.core.errors import CorpusError, SpecError
+from trisect.core.methods import Fitted, Probe
 from trisect.core.site import Site
 from trisect.core.tables import frame
 from trisect.experiments.study import probing
-from trisect.experiments.study.probing import SiteRow, _joined, probe, read_pieces
+from trisect.experiments.study.probing import SiteRow, _joined, _read, probe, random_maps, read_folds, read_pieces
 from trisect.lm.fleet import initial, layout, views
 from trisect.text.corpus import Corpus, Split
 
@@ -128,3 +128,51 @@ def test_a_fold_without_a_number_is_not_counted_as_zero():
     assert error.value.given == "probe_linear_bits at q@1 has no mean over folds."
     assert error.value.known == "1 of 3 folds gave no number."
     assert error.value.todo == "Use a longer text, or another label."
+
+
+def heads(*names: str) -> list[Site]:
+    return [Site.parse(name) for name in names]
+
+
+def mapped(weights, sites, maps=2, seed=1):
+    return probe(weights, tiny.MODEL, CORPUS, tiny.TRAINING, "pos", ("linear",), sites, seed, TOKENS, maps=maps)
+
+
+def test_a_random_map_reads_what_a_head_with_its_weights_reads():
+    each = tiny.MODEL.width // tiny.MODEL.heads
+    cpu = torch.device("cpu")
+    drawn = random_maps(tiny.MODEL, 2, 2, 1, cpu)
+    weights = {n: v.clone()[None] for n, v in FINAL.items()}
+    rows = slice(tiny.MODEL.width, tiny.MODEL.width + each)  # the first head of k
+    weights["layers.2.in.weight"][0, rows] = drawn[1].weight
+    weights["layers.2.in.bias"][0, rows] = 3.0
+    (fold, *_) = read_folds(CORPUS, tiny.TRAINING, "pos", 1, TOKENS, cpu, "held-out")
+    read = _read(weights, tiny.MODEL, fold.scored, "pos", [*heads("k@2.h1"), *drawn], None)
+    assert read.x.shape == (3, len(read.y), each)
+    head, other, same = read.x
+    assert torch.allclose(head - 3.0, same, atol=1e-5)
+    assert not torch.allclose(other, same, atol=0.1)
+
+
+def test_random_maps_are_of_the_layers_whose_heads_are_probed_and_a_seed_has_its_own():
+    sites = heads("q@1", "o@2.h1", "v@1.h2")
+    rows = mapped(FINAL, sites, maps=3)
+    random = [r for r in rows if "_random_" in r.measure]
+    assert {r.site for r in random} == {"q+k+v@1"}
+    assert len([r for r in random if r.measure.endswith("random_bits")]) == 3
+    rest = [r for r in rows if "_random_" not in r.measure]
+    assert [(r.site, r.measure) for r in rest] == [(r.site, r.measure) for r in mapped(FINAL, sites, maps=0)]
+    cpu = torch.device("cpu")
+    (one,), (again,), (other,) = (random_maps(tiny.MODEL, 1, 1, seed, cpu) for seed in (1, 1, 2))
+    assert torch.equal(one.weight, again.weight)
+    assert not torch.equal(one.weight, other.weight)
+    assert one.weight.shape == (4, 8)
+
+
+def test_random_maps_without_a_head_to_compare_are_refused():
+    for sites in (None, heads("q@1", "k@2"), heads("o@1.h1")):
+        with pytest.raises(SpecError, match=r"random_maps is 2, and no head of q, k or v is probed\."):
+            Probe(None if sites is None else tuple(sites), random_maps=2)
+    with pytest.raises(SpecError):
+        Probe(tuple(heads("q@1.h1")), random_maps=-1)
+    assert Probe(tuple(heads("q@1.h1")), random_maps=2).random_maps == 2

@@ -182,6 +182,11 @@ class Tie:
         )
 
 
+def reads_head(site: Site) -> bool:
+    """Whether a site is a head, or several, of what is read from a layer's input."""
+    return site.heads is not None and set(site.components) <= {"q", "k", "v"}
+
+
 @dataclass(frozen=True)
 class Probe:
     """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
@@ -190,21 +195,32 @@ class Probe:
     whole articles are dealt into folds and each is scored by the probes that did not read it; 'train': from the text that the
     model was trained on, scored on validation, as studies did that were begun under revision 1. Null is what a study that is
     there began with, and 'held-out' in a new one. `sites` of null are q, k and v of every layer.
+
+    `random_maps` are so many random linear maps of the input of each layer of which a head is probed, as wide as a head and probed
+    alike: what a head holds, or loses to an attack, is compared with what any map of that input does.
     """
 
     sites: tuple[Site, ...] | None = None
     labels: tuple[str, ...] = ("pos", "dep")
     kinds: tuple[str, ...] = PROBES
     fitted: str | None = None
+    random_maps: int = 0
 
     def __post_init__(self) -> None:
         settle(self)
         _known_fit(self.fitted)
+        whole(self.random_maps, "random_maps", 0, RESAMPLES)
         _filled(self, "labels", "kinds", *(("sites",) if self.sites is not None else ()))
         for kind in self.kinds:
             need(
                 kind in PROBES, unknown("probe", kind, PROBES), f"There is {' and '.join(PROBES)}.", "Use one of them."
             )
+        need(
+            not self.random_maps or any(map(reads_head, self.sites or ())),
+            f"random_maps is {self.random_maps}, and no head of q, k or v is probed.",
+            "Random maps are as wide as a head, of what the layers of the probed heads read.",
+            "Name heads among the sites, such as q@1.h2, or leave random_maps at 0.",
+        )
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class ProbeData(TypedDict):
     kinds: list[str]
     labels: NotRequired[list[str]]
     fitted: NotRequired[Fitted | None]  # missing in what was written under revision 1: on train
+    random_maps: NotRequired[int]  # missing where there are none, as there then never were
 
 
 class EraseData(TypedDict):

@@ -287,11 +287,13 @@ def check_extended(folder: Folder, ledger: LedgerData) -> None:
 
 
 def _with_fits(ledger: LedgerData) -> LedgerData:
-    """The ledger with what probes and erasers are fitted on named also where it was written before there was a choice."""
+    """The ledger with what probes and erasers are fitted on, and random maps, named also where it was written before there was a choice."""
     for statement in (ledger["base"], ledger["experiment"], *ledger.get("asked", ())):
-        for part in filter(None, (statement.get("probe"), erase := statement.get("erase"))):
+        for part in filter(None, (probe := statement.get("probe"), erase := statement.get("erase"))):
             if (fitted := part.setdefault("fitted", ON_TRAIN)) not in (None, *FITTED):
                 raise ValueError(f"a method is fitted on {fitted!r}")
+        if probe:
+            probe.setdefault("random_maps", 0)
         if erase:
             erase.setdefault("shrinkage", True)
     return ledger

@@ -24,7 +24,7 @@ from trisect.lm.repeats import add_at
 
 COMPONENT_ROW = {"q": 0, "k": 1, "v": 2}
 Index = tuple[slice, ...]  # rows, or rows and columns, of a matrix; all of it where empty
-Block = tuple[str, int]  # qkv, o, attn or ffn, and a layer: a place where a forward pass can be read
+Block = tuple[str, int]  # in, qkv, o, attn or ffn, and a layer: a place where a forward pass can be read
 BLOCKS = {"o": ("out",), "attn": ("in", "out"), "ffn": ("up", "down")}  # component -> its matrices
 
 
@@ -275,8 +275,8 @@ def finish(
 class Pass(NamedTuple):
     """What one forward pass leaves: the last hidden states, and what it read on the way.
 
-    A layer's blocks are qkv, side by side; o, what enters the output projection; attn and ffn, what the attention block
-    and the feed-forward block add to the residual stream (before dropout).
+    A layer's blocks are in, what enters it; qkv, side by side; o, what enters the output projection; attn and ffn, what the
+    attention block and the feed-forward block add to the residual stream (before dropout).
     """
 
     hidden: Float[Tensor, "F B T D"]
@@ -310,7 +310,7 @@ def forward(
     wanted, kept = {("qkv", n) for n in keep} | set(blocks), {}
     for n in range(1, model.layers + 1):
         qkv = put[n] if put and n in put else project(p, n, x)
-        seen = {("qkv", n): qkv}
+        seen = {("in", n): x, ("qkv", n): qkv}
         x = finish(
             p,
             n,

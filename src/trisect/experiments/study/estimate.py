@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trisect.core.methods import ON_TRAIN
 from trisect.core.spec import Design, Run
+from trisect.experiments.study.probing import mapped_layers
 from trisect.lm.fleet import size
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
@@ -49,10 +50,14 @@ def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) 
     if kind == "erase":
         draws = experiment.erase.draws if experiment.erase else 0
         return (2 + draws) * ERASED * token_seconds(run, vocabulary, False)
-    kinds, sites = (len(experiment.probe.kinds), experiment.probe.sites) if experiment.probe else (0, None)
+    asked = experiment.probe
+    if asked is None:
+        return 0.0
     # as many folds as FOLDS, of less text each
-    times = 1 if experiment.probe and experiment.probe.fitted == ON_TRAIN else 2
-    return PROBE * times * kinds * (len(sites) if sites else 3 * run.model.layers) * run.model.width / 100
+    times = 1 if asked.fitted == ON_TRAIN else 2
+    sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
+    probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
+    return PROBE * times * len(asked.kinds) * probed * run.model.width / 100
 
 
 def disk_bytes(runs: list[Run], vocabulary: int) -> int:

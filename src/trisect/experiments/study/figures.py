@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from trisect.core.study_data import StudyAbout
-from trisect.experiments.study import beyond, controls, curves, dose, edits, removal, tying
+from trisect.experiments.study import beyond, controls, curves, dose, edits, heads, removal, tying
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import LOSS, SHARE
 from trisect.experiments.study.rows import StudyRows
@@ -40,7 +40,7 @@ def collect(rows: StudyRows) -> list[Figure]:
     """Every figure that the rows can fill, in the order of the page."""
     makers: list[Callable[[StudyRows], Iterable[Figure]]] = [
         _answer, curves.attacks, curves.baseline, _heat, _criticality, curves.midstage, curves.freezing, _adversary, _strengths,
-        beyond.combinations, beyond.heads, controls.figures, dose.figures, removal.figures, tying.figures, edits.figures,
+        beyond.combinations, beyond.heads, controls.figures, dose.figures, removal.figures, heads.figures, tying.figures, edits.figures,
     ]  # fmt: skip
     return [figure for maker in makers for figure in maker(rows)]
 

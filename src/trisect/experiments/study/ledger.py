@@ -241,7 +241,12 @@ def _base(experiment: Design, corpus: str) -> BaseData:
     }
     probe, erase, interchange = plain(experiment.resolved().probe), experiment.erase, experiment.interchange
     if probe:
-        found["probe"] = {"sites": probe["sites"], "kinds": probe["kinds"], "fitted": probe.get("fitted")}
+        found["probe"] = {
+            "sites": probe["sites"],
+            "kinds": probe["kinds"],
+            "fitted": probe.get("fitted"),
+            "random_maps": probe.get("random_maps", 0),
+        }
     if erase:
         known = cast("Fitted | None", erase.fitted)  # checked where the design was made
         found["erase"] = {"draws": erase.draws, "fitted": known, "shrinkage": erase.shrinkage}

@@ -6,9 +6,9 @@ by heart in part: what says the next word there says little of it elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import HELD_OUT, Fitted
+from trisect.core.methods import HELD_OUT, Fitted, reads_head
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.experiments.study.folds import Fold, deal
 from trisect.lm.controls import control_labels
 from trisect.lm.feed import Piece, evaluation_pieces
-from trisect.lm.fleet import forward, generator
+from trisect.lm.fleet import Block, forward, generator
 from trisect.lm.places import blocks_of, representation, width_of
 from trisect.lm.rewind import draw_rows
 from trisect.measure import probes
@@ -45,8 +45,19 @@ class SiteRow(NamedTuple):
     n: int
 
 
+class RandomMap(NamedTuple):
+    """A random map of what enters a layer: independent normal weights, the number of the draw from 0 on."""
+
+    layer: int
+    draw: int
+    weight: Float[Tensor, "I D"]
+
+
+Probed: TypeAlias = Site | RandomMap
+
+
 class Read(NamedTuple):
-    """What was read: the representation at each site, and each token's class and control class of the next word."""
+    """What was read: the representation at each place, and each token's class and control class of the next word."""
 
     x: Float[Tensor, "S N I"]
     y: Int[Tensor, " N"]
@@ -64,6 +75,7 @@ def probe(
     seed: int,
     tokens: tuple[int, int] = (TRAIN, VALID),
     fitted: Fitted = HELD_OUT,
+    maps: int = 0,
 ) -> list[SiteRow]:
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
 
@@ -72,15 +84,35 @@ def probe(
     With `fitted` 'train' probes are fitted to whole windows spread over train and scored on rows drawn from validation,
     `tokens` being about how many of each. Tokens without a label are left out. Selectivity is the accuracy less that on control
     labels, which every word type drew by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are
-    left out where there are no such labels. Raises CorpusError.
+    left out where there are no such labels. So many random `maps` of each layer's input of which a head is probed are probed like
+    heads; they are a seed's own, the same in all its runs, and their rows have q, k and v of the layer as their site. Raises CorpusError.
     """
     whole = {n: v[None] for n, v in final.items()}
     classes, chance = len(corpus.column(label)), _chance(corpus, label, seed)
     rows: list[SiteRow] = []
-    folds = read_folds(corpus, training, label, seed, tokens, final["decoder.bias"].device, fitted)
+    device = final["decoder.bias"].device
+    drawn = [one for layer in mapped_layers(sites) for one in random_maps(model, layer, maps, seed, device)]
+    folds = read_folds(corpus, training, label, seed, tokens, device, fitted)
     for fold in folds:
-        rows += _of_fold(whole, model, fold, label, kinds, sites, chance, classes, seed)
+        rows += _of_fold(whole, model, fold, label, kinds, [*sites, *drawn], chance, classes, seed)
     return [*_joined(rows), *dealt_rows("probe", sites, folds)]
+
+
+def mapped_layers(sites: Iterable[Site]) -> list[int]:
+    """The layers of which a head of q, k or v is probed, at resolved sites."""
+    return sorted({layer for site in sites if reads_head(site) for layer in site.layers or ()})
+
+
+def input_site(layer: int) -> Site:
+    """The site of a layer's random maps: q, k and v, which all read what enters it."""
+    return Site(("q", "k", "v"), (layer,))
+
+
+def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[RandomMap]:
+    """Random maps of a layer's input to as many numbers as a head has."""
+    draw = generator("random maps", layer, seed)
+    shape = (number, model.width // model.heads, model.width)
+    return [RandomMap(layer, n, w.to(device)) for n, w in enumerate(torch.randn(shape, generator=draw))]
 
 
 def dealt_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
@@ -99,7 +131,7 @@ def _of_fold(
     fold: Fold,
     label: str,
     kinds: Sequence[str],
-    sites: Sequence[Site],
+    places: Sequence[Probed],
     chance: Int[np.ndarray, " V"] | None,
     classes: int,
     seed: int,
@@ -107,8 +139,8 @@ def _of_fold(
     """What probes fitted to one fold's others find in it."""
     rows: list[SiteRow] = []
     key = (fold.number,) if fold.number else ()
-    for width in sorted({width_of(site, model) for site in sites}):
-        own = [site for site in sites if width_of(site, model) == width]
+    for width in sorted({_width(place, model) for place in places}):
+        own = [place for place in places if _width(place, model) == width]
         train, test = (_read(whole, model, some, label, own, chance) for some in (fold.fit, fold.scored))
         train, test = (r._replace(x=x) for r, x in zip((train, test), probes.whiten(train.x, test.x), strict=True))
         for kind in kinds:
@@ -116,15 +148,20 @@ def _of_fold(
         rows += [
             SiteRow(str(site), "probe_majority", None, "valid", probes.majority(train.y, test.y, classes), len(test.y))
             for site in own
+            if isinstance(site, Site)
         ]
     return rows
 
 
+def _width(place: Probed, model: Model) -> int:
+    return width_of(place, model) if isinstance(place, Site) else len(place.weight)
+
+
 def _joined(rows: Sequence[SiteRow]) -> list[SiteRow]:
     """Each site's measures over all folds, every token counted once."""
-    found: dict[tuple[str, str], list[SiteRow]] = {}
+    found: dict[tuple[str, str, float | None], list[SiteRow]] = {}
     for row in rows:
-        found.setdefault((row.site, row.measure), []).append(row)
+        found.setdefault((row.site, row.measure, row.at), []).append(row)
     return [of[0] if len(of) == 1 else _mean(of) for of in found.values()]
 
 
@@ -191,24 +228,32 @@ def _read(
     model: Model,
     pieces: Sequence[Piece],
     label: str,
-    sites: Sequence[Site],
+    places: Sequence[Probed],
     chance: Int[np.ndarray, " V"] | None,
 ) -> Read:
-    """Equally wide sites at the tokens whose next word carries a label, in the order of the text."""
-    blocks = blocks_of(sites, model)
+    """Equally wide places at the tokens whose next word carries a label, in the order of the text."""
+    inputs: set[Block] = {("in", place.layer) for place in places if isinstance(place, RandomMap)}
+    blocks = [*blocks_of([place for place in places if isinstance(place, Site)], model), *sorted(inputs)]
     found, y, words = [], [], []
     for piece in pieces:
         known = piece.labels[label] >= 0
         kept = forward(final, piece.inputs, model, blocks=blocks).kept
-        found.append(torch.stack([representation(kept, 0, site, model).T[known] for site in sites]))
+        found.append(torch.stack([_taken(kept, place, model)[known] for place in places]))
         y.append(piece.labels[label][known])
         words.append(piece.spoken((label,))[known])
     drawn = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
     return Read(torch.cat(found, 1), torch.cat(y), drawn)
 
 
+def _taken(kept: Mapping[Block, Tensor], place: Probed, model: Model) -> Float[Tensor, "N I"]:
+    """One place's representation, one row a token."""
+    if isinstance(place, Site):
+        return representation(kept, 0, place, model).T
+    return kept["in", place.layer][0].flatten(0, 1) @ place.weight.T
+
+
 def _rows(
-    kind: str, train: Read, test: Read, sites: Sequence[Site], classes: int, draw: torch.Generator
+    kind: str, train: Read, test: Read, places: Sequence[Probed], classes: int, draw: torch.Generator
 ) -> list[SiteRow]:
     cut = len(train.y) * (HELD - 1) // HELD
 
@@ -222,7 +267,13 @@ def _rows(
         by_chance = found(train.control, test.control)
         values |= {"selectivity": own.accuracy - by_chance.accuracy, "control_bits": by_chance.bits}
     return [
-        SiteRow(str(site), f"probe_{kind}_{name}", None, "valid", float(value), len(test.y))
+        _row(f"probe_{kind}", name, place, float(value), len(test.y))
         for name, several in values.items()
-        for site, value in zip(sites, several, strict=True)
+        for place, value in zip(places, several, strict=True)
     ]
+
+
+def _row(kind: str, name: str, place: Probed, value: float, n: int) -> SiteRow:
+    if isinstance(place, Site):
+        return SiteRow(str(place), f"{kind}_{name}", None, "valid", value, n)
+    return SiteRow(str(input_site(place.layer)), f"{kind}_random_{name}", float(place.draw), "valid", value, n)

@@ -35,12 +35,17 @@ SAME = 1e-6  # nats: rounding of a mean over thousands of tokens
 
 def figures(rows: StudyRows) -> Iterable[Figure]:
     """For each label: probes at the attacked sites, where the information went, and erasure."""
-    labels = rows.sites["label"].drop_nulls().unique().sort().to_list()
-    for label in sorted(labels, key=lambda name: ({"pos": 0, "dep": 1}.get(name, 2), name)):
+    for label in probed_labels(rows):
         for kind, name in product(PROBES, NOUNS):
             yield from _own(rows, label, kind, name)
         yield from _elsewhere(rows, label)
         yield from _erasure(rows, label)
+
+
+def probed_labels(rows: StudyRows) -> list[str]:
+    """The labels of which `sites` has measures, part of speech and dependency relation first."""
+    labels = rows.sites["label"].drop_nulls().unique().to_list()
+    return sorted(labels, key=lambda name: ({"pos": 0, "dep": 1}.get(name, 2), name))
 
 
 def baselines(rows: StudyRows) -> list[str]:

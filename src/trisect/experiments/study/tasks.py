@@ -197,8 +197,18 @@ def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], corpus: Corpus
     if task.kind == "probe":
         how = cast("ProbeData", task.how)
         sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]
-        fitted = how.get("fitted") or ON_TRAIN
-        found = probe(final, run.model, corpus, run.training, task.label, how["kinds"], sites, run.seed, fitted=fitted)
+        found = probe(
+            final,
+            run.model,
+            corpus,
+            run.training,
+            task.label,
+            how["kinds"],
+            sites,
+            run.seed,
+            fitted=how.get("fitted") or ON_TRAIN,
+            maps=how.get("random_maps", 0),
+        )
     else:
         site, taken = Site.parse(task.site), cast("EraseData", task.how)
         fitted, shrinkage = taken.get("fitted") or ON_TRAIN, taken.get("shrinkage", True)

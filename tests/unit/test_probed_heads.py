@@ -1,0 +1,96 @@
+"""Single heads before and after attacks, beside random maps of the same input: whose bits are compared, and what the page says."""
+
+import polars as pl
+import pytest
+from tests.controlled import SEEDS, made
+
+from trisect.core.tables import frame
+from trisect.experiments.study import figures, heads
+from trisect.experiments.study.rows import StudyRows
+from trisect.report.points import by_site
+
+BEFORE = {"q": 0.6, "k": 0.5, "v": 0.4, "maps": 0.45}
+TAKEN = {"own": 0.30, "others": 0.12, "maps": 0.05}  # bits that an attack takes
+NAMES = ("removed-pos-linear-heads", "removed-pos-linear-heads-lost")
+
+
+def with_heads(study, maps=True, layer=1):
+    """The study with two heads of each of q, k and v of a layer probed, and three random maps of its input."""
+    tables, described = study
+    runs = tables["runs"].filter(
+        (pl.col("edit") == "none")
+        | ((pl.col("edit") == "attack") & (pl.col("label") == "pos") & pl.col("site").str.ends_with(f"@{layer}"))
+    )
+    rows = []
+    for run, site, seed in runs.select("run", "site", "seed").iter_rows():
+        fixed = {"subject": run, "label": "pos", "split": "valid", "n": 100}
+        attacked = set((site or "").partition("@")[0].split("+")) - {""}
+        for c in "qkv":
+            lost = 0.0 if not attacked else TAKEN["own" if c in attacked else "others"]
+            for head, apart in ((1, -0.02), (2, 0.02)):
+                value = BEFORE[c] - lost + apart + 0.001 * seed
+                rows.append(fixed | {"site": f"{c}@{layer}.h{head}", "measure": "probe_linear_bits", "value": value})
+        for draw, apart in enumerate((-0.1, 0.0, 0.1) if maps else ()):
+            value = BEFORE["maps"] - (TAKEN["maps"] if attacked else 0.0) + apart + 0.001 * seed
+            own = {"site": f"q+k+v@{layer}", "measure": "probe_linear_random_bits", "at": float(draw), "value": value}
+            rows.append(fixed | own)
+    sites = pl.concat([tables["sites"], frame("sites", rows)])
+    return StudyRows.of({**tables, "sites": sites}, described)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return made({})
+
+
+@pytest.fixture(scope="module")
+def rows(study):
+    return with_heads(study)
+
+
+def means(points):
+    return {site: mean.mean for site, mean in by_site(points).items()}
+
+
+def test_heads_and_maps_are_means_of_a_layer(rows):
+    subjects = heads.baselines(rows)
+    assert means(heads.held(rows, "pos", subjects=subjects)) == pytest.approx(
+        {f"{c}@1": BEFORE[c] + 0.0025 for c in "qkv"}
+    )
+    assert means(heads.held_by_maps(rows, "pos", subjects=subjects)) == pytest.approx(
+        {"q+k+v@1": BEFORE["maps"] + 0.0025}
+    )
+
+
+def test_what_an_attack_takes_is_paired_by_seed_and_kept_apart_by_whose_heads(rows):
+    found = heads.lost(rows, "pos")
+    single = {"q@1", "k@1", "v@1"}
+    assert single <= {p.site for p in found.own}
+    for points, whose in ((found.own, "own"), (found.others, "others"), (found.maps, "maps")):
+        assert {p.seed for p in points} == set(SEEDS)
+        taken = [p.value for p in points if p.site in single]
+        assert taken == pytest.approx([TAKEN[whose]] * len(taken))
+    assert "q+k+v@1" not in {p.site for p in found.others}  # there are no others
+
+
+def test_the_page_compares_heads_with_random_maps(rows):
+    drawn = {one.name: one for one in figures.collect(rows)}
+    assert [name for name in drawn if name in NAMES] == list(NAMES)
+    before, after = (drawn[name] for name in NAMES)
+    assert [panel.title for panel in before.panels] == ["Heads", "Random maps"]
+    assert "Random maps of what enters the layer" in before.caption
+    assert [panel.title for panel in after.panels][:3] == [heads.OWN, heads.OTHERS, heads.MAPS]
+    assert "Attacked there: heads of the attacked site lose more than heads of the other two by +0.18" in after.caption
+    assert "than random maps by +0.25" in after.caption
+
+
+def test_heads_without_random_maps_say_what_is_missing(study):
+    drawn = {one.name: one for one in figures.collect(with_heads(study, maps=False))}
+    before, after = (drawn[name] for name in NAMES)
+    assert [panel.title for panel in before.panels] == ["Heads"]
+    assert "nothing says how much of it is a head's own choice" in before.caption
+    assert "random maps by" not in after.caption
+
+
+def test_no_heads_no_figures(study):
+    assert not set(NAMES) & {one.name for one in figures.collect(StudyRows.of(*study))}
