@@ -16,6 +16,8 @@ from tests import tinyhf, zoo
 from tests.unit.test_erase import OWN
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.smollm3.configuration_smollm3 import SmolLM3Config
+from transformers.models.smollm3.modeling_smollm3 import SmolLM3ForCausalLM
 
 import trisect
 from trisect.cli import main
@@ -272,6 +274,21 @@ def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
     x = whole(trace)
     assert [is_plain(trace, c, x) for c in COMPONENTS] == [False, False, True]
     assert [is_rotated(trace, c, x) for c in COMPONENTS] == [True, True, False]
+
+
+def test_layers_without_rotary_positions_are_not_said_to_be_rotated(bank, tmp_path):
+    config = SmolLM3Config(
+        vocab_size=len(tinyhf.VOCABULARY), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=32, max_position_embeddings=tinyhf.LONGEST, bos_token_id=2, eos_token_id=3, pad_token_id=0,
+        no_rope_layers=[1, 0, 1],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    subject = load(tinyhf.save(SmolLM3ForCausalLM(config).eval(), tmp_path / "model"))
+    got = read(subject, bank, labels=("pos",), limit=60, words=500)
+    (said,) = (note for note in got.notes if "rotary" in note)
+    assert said.startswith(
+        "q, k of layer 1, layer 3 are read as their weights make them of the layer's input, before rotary"
+    )
 
 
 def test_grouped_queries_are_paired_with_their_own_key_head(bank, tmp_path):

@@ -196,7 +196,7 @@ class LayerCollector:
 
     weights: Mapping[Address, Callable[[], Projections]]
     layers: dict[Address, LayerWords] = field(default_factory=dict)
-    rotated: set[str] = field(default_factory=set)
+    rotated: dict[Address, set[str]] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
 
@@ -237,7 +237,8 @@ class LayerCollector:
             rotated = {c for c in side.components if is_rotated(trace, c, x)}
             for component in (c for c in side.components if c not in rotated and not is_plain(trace, c, x)):
                 own[component] = StoredWords.like(_used_at(trace, component, side))
-            self.rotated |= rotated
+            if rotated:
+                self.rotated.setdefault(trace.address, set()).update(rotated)
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
         self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
 
@@ -254,25 +255,27 @@ class LayerCollector:
             yield f"Left out, {', '.join(where)}: {why}."
         if self.rotated:
             yield (
-                f"{_listed(self.rotated)} are read as their weights make them of the layer's input, before rotary position "
+                f"{self._listed(self.rotated)} are read as their weights make them of the layer's input, before rotary position "
                 "embeddings (RoPE) rotate them: a rotated vector has its word's position in it by construction. Erasures "
                 "(--causal) are of what attention uses."
             )
-        if used_own := as_used(self.layers):
+        if used_own := {address: layer.own.keys() for address, layer in self.layers.items() if layer.own}:
             yield (
-                f"{_listed(used_own)} are read as attention used them, which is no plain map of the layer's input (such as behind "
+                f"{self._listed(used_own)} are read as attention used them, which is no plain map of the layer's input (such as behind "
                 "a norm, with or without rotary position embeddings): what they have beyond random maps of the input may come from "
                 "there and not from the weights, and no verdict is read from it."
             )
+
+    def _listed(self, by_layer: Mapping[Address, Collection[str]]) -> str:
+        """The components named, with their layers where these are not all that were kept."""
+        some = {c for components in by_layer.values() for c in components}
+        named = ", ".join(c for c in COMPONENTS if c in some)
+        return named if len(by_layer) == len(self.layers) else f"{named} of {', '.join(map(str, by_layer))}"
 
 
 def as_used(layers: Mapping[Address, LayerWords]) -> frozenset[str]:
     """The components that are read as attention used them, in any layer."""
     return frozenset(c for layer in layers.values() for c in layer.own)
-
-
-def _listed(components: Collection[str]) -> str:
-    return ", ".join(c for c in COMPONENTS if c in components)
 
 
 def _used_at(trace: Trace, component: str, side: SidePlaces) -> Float[Tensor, "W E"]:
