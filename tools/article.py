@@ -2,7 +2,8 @@
 
 In the template `{{page#section: row | column | form}}` stands for one cell of a table in results/PAGE/README.md, which is itself
 written from Parquet tables. The section (how a heading begins) may be left out; forms: none (the cell as it is), `value` (without
-its interval), `%` (a share as a percentage, with its interval), `value %`, `1`, `2`, … (value to so many decimals), `verdict` for a claim.
+its interval), `%` (a share as a percentage, with its interval), `value %`, `points` (a difference of shares
+in percentage points), `1`, `2`, … (value to so many decimals), `collapsed` (how many runs did), `verdict` for a claim.
 `{{claims}}` is the table of all claims.
 """
 
@@ -67,8 +68,13 @@ def cell(where: str, row: str, column: str) -> str:
 
 def shown(text: str, form: str) -> str:
     """A cell in a form."""
-    if "%" in form:
+    if form == "collapsed":
+        return text.rpartition("; ")[2].removesuffix(" collapsed")
+    if "%" in form or form == "points":
         text = NUMBER.sub(lambda m: f"{100 * float(m[0].replace('−', '-')):.1f}", SURE.sub("", text))
+    if form == "points":
+        return text
+    if "%" in form:
         value, _, rest = text.partition(" (")
         return f"{value}\u00a0%" + (f" (95\u00a0%: {rest}" if rest and "value" not in form else "")
     value = text.partition(" (")[0] if form else text

@@ -128,7 +128,8 @@ def first_of_its_layer() -> str:
     heads = rows.filter(component="q-k").height
     return (
         f"Of {heads} heads those whose own two matrices overlap more than either does with any other head's of the layer: "
-        f"{counts}; more than in at least 95 % of those comparisons: {nearly}. Above Gaussian matrices far more do (the table above, under *Why three matrices?*)."
+        f"{counts}; more than in at least 95 % of those comparisons: {nearly}. Above Gaussian matrices "
+        f"far more do (the table above, under *Why three matrices?*)."
     )
 
 
