@@ -116,10 +116,11 @@ def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
 def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed():
     attack = [Point("q@1", 1, 0.5), Point("k@1", 1, 9.0), Point("q@1", 2, 0.7), Point("v@1", 2, 0.1)]
     control = [Point("q@1", 1, 0.2), Point("q@1", 2, 0.4), Point("k@1", 2, 5.0)]
-    said = controls._less({"Attack": attack, "Bounded attack": control})
+    none = StudyRows.of({}, {})
+    said = controls._less(none, {"Attack": attack, "Bounded attack": control})
     assert said.startswith("bounded attack +0.3")
-    assert controls._less({"Bounded attack": control}) == ""
-    assert controls._less({"Attack": attack[1:2], "Bounded attack": control[:1]}) == ""
+    assert controls._less(none, {"Bounded attack": control}) == ""
+    assert controls._less(none, {"Attack": attack[1:2], "Bounded attack": control[:1]}) == ""
 
 
 def test_captions_name_only_what_was_run(study, drawn):

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from tests.controlled import SEEDS, everywhere, made
 
-from trisect.experiments.study import dose
+from trisect.experiments.study import dose, findings
 from trisect.experiments.study.curves import attacks
 from trisect.experiments.study.dose import Dose, cost_at
 from trisect.experiments.study.rows import StudyRows
@@ -78,6 +78,18 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     assert not dose.against_control(rows, "pos").points
     drawn = {figure.name: figure for figure in attacks(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
+    assert "k@1" not in drawn.caption
+    assert "nothing is read from sites where one did" in drawn.caption
+    before, after = (
+        {(f.measure, *f.groups): f for f in findings.found(some) if f.measure in ("attack", "control", "information")}
+        for some in (StudyRows.of(tables, described), rows)
+    )
+    assert before.keys() == after.keys()
+    for key, one in after.items():
+        left = "sites where one did are not compared" if key[0] == "control" else "nothing is read from their site"
+        assert f"{len(lost)} runs collapsed, that is, never fell clearly below the unigram loss: {left}." in one.words
+        assert "k@1" not in one.words
+        assert one.values != before[key].values  # layer 1's keys were in their mean
     grey = {panel.title: greys(panel.chart) for panel in drawn.panels}
     assert grey == {title: 1 + (title == "k: keys") for title in grey}  # the baseline, and layer 1's keys
     assert "k: keys" in grey

@@ -37,7 +37,9 @@ def combinations(rows: StudyRows) -> Iterable[Figure]:
     """Sites of several parts against the sum of their single effects, for every method that has both."""
     found: dict[str, list[Point]] = {}
     for label in rows.labels:
-        found[f"Attack on {study_words.label_name(label)}"] = together(rows.effects("attack", "valid", label))
+        found[f"Attack on {study_words.label_name(label)}"] = together(
+            rows.readable(rows.effects("attack", "valid", label))
+        )
     found["Freezing"] = together(rows.effects("freeze", "valid"))
     found["Mean ablation"] = together(rows.measure("ablate_rise_nats", "valid"))
     found["Rewinding area"] = together(rows.measure("rewind_area", "train"))

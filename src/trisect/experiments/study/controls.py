@@ -36,22 +36,24 @@ WITH = {
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """What is left of attacks when each control is subtracted, by label; then which claims survive each control."""
     for label in rows.controlled:
-        for control, points in _differences(_beside(rows, label, "valid")).items():
-            yield _left(label, control, points)
+        found = _beside(rows, label, "valid")
+        for control, points in _differences(rows, found).items():
+            both = [*found["Attack"], *found[NAMES[control]]]
+            yield _left(label, control, points, study_words.from_collapsed(rows, both, paired=True))
     for control, sorts in tally(rows.controls).items():
         counts = tuple(Estimate(reading, len(found)) for reading, found in sorts.items())
         said = f"whether claims about attacks survive. {tallied(control, sorts)}"
         yield Finding("survival", said, "claims", counts, title="Controls", groups=(control,))
 
 
-def _left(label: str, control: str, points: Sequence[Point]) -> Finding:
+def _left(label: str, control: str, points: Sequence[Point], fell: str) -> Finding:
     """The attack on one label less one control, by component and over all sites that have both."""
     noun, over = study_words.label_name(label), _over_sites(points)
     layers = words.listed(sorted({place(p.site).layers for p in points}))
     less = f"{study_words.VALID}, minus that by {WITH[control]}"
     return Finding(
         "control",
-        f"{noun}, {less}, mean over the same sites: {words.spoken(over, 'nats')}.",
+        f"{noun}, {less}, mean over the same sites: {words.spoken(over, 'nats')}.{fell}",
         "nats",
         (*study_words.estimates(points), Estimate("all", *over)),
         "",
@@ -85,27 +87,28 @@ def _figure(rows: StudyRows, label: str, split: str, found: Mapping[str, Sequenc
     axis = around([p.value for p in with_means(every)], f"nats, {split}", zero=True, bend=True)
     noun = f"change of {SPLIT[split]} loss"
     panels = tuple(site_panel(n, ps, axis, (ZERO,), Measure(f"{n}: {noun}", "nats", True)) for n, ps in found.items())
-    less = _less(found)
-    less = f" Attack minus control, mean over these sites: {less}." if less else ""
+    less = _less(rows, found)
+    less = f" Attack minus control, mean over sites: {less}." if less else ""
     how = " ".join(HOW[c] for c in CONTROLS if NAMES[c] in found)
     caption = (
         f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {study_words.label_name(label)} "
         f"of the next word is attacked, and with each control. {how} {study_words.seeds(rows)}, "
         f"{words.several(len({p.site for p in every}), 'site')}.{less}{_distance(rows, label)}"
-        f"{study_words.from_diverged(every)}{cut((axis, ps) for ps in found.values())}"
+        f"{study_words.from_collapsed(rows, every, paired=True)}{study_words.from_diverged(every)}"
+        f"{cut((axis, ps) for ps in found.values())}"
     )
     title = f"Attack on {study_words.label_name(label)} and its controls: {SPLIT[split]} loss"
     name = f"controls-{words.slug(label)}-{split}"
     return Figure(name, "Beyond the paper", title, caption, panels, component_key(every, ZERO))
 
 
-def _differences(found: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """The attack less each control, paired by site and seed, where there are such pairs."""
-    plain = {(p.site, p.seed): p.value for p in found.get("Attack", ())}
+def _differences(rows: StudyRows, found: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    """The attack less each control, paired by site and seed, where there are such pairs and no run of either collapsed."""
+    plain = {(p.site, p.seed): p.value for p in rows.readable(found.get("Attack", ()))}
     less = {
         control: [p._replace(value=plain[p.site, p.seed] - p.value) for p in points if (p.site, p.seed) in plain]
         for control in CONTROLS
-        if (points := found.get(NAMES[control]))
+        if (points := rows.readable(found.get(NAMES[control], ())))
     }
     return {control: points for control, points in less.items() if points}
 
@@ -118,11 +121,11 @@ def _over_sites(points: Sequence[Point]) -> Mean:
     return interval([sum(values) / len(values) for values in seeds.values()])
 
 
-def _less(found: Mapping[str, Sequence[Point]]) -> str:
+def _less(rows: StudyRows, found: Mapping[str, Sequence[Point]]) -> str:
     """The attack less each control in words, mean over the sites that have both."""
     return "; ".join(
         f"{NAMES[control].lower()} {words.spoken(_over_sites(points), 'nats')}"
-        for control, points in _differences(found).items()
+        for control, points in _differences(rows, found).items()
     )
 
 

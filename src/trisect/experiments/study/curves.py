@@ -103,14 +103,16 @@ def _caption(rows: StudyRows, edit: str, split: str, label: str | None, points: 
     """The end of a caption: extremes, how many seeds and runs, what diverged and what is cut."""
     runs = {(p.site, p.seed) for p in points}
     gone = {(p.site, p.seed) for p in points if p.diverged}
-    effects = rows.effects(edit, split, label)
+    effects = rows.readable(rows.effects(edit, split, label))
     base = curves.baseline.series if curves.baseline else ()
     tail = f" Against the baseline, at the last epoch: {study_words.extremes(effects, 'nats')}" if effects else ""
     tail += f" {study_words.seeds(rows)}, {words.several(len(runs), 'run')} at {words.several(len({s for s, _ in runs}), 'site')}"
     tail += f"; {len(gone)} diverged{LOST}" if gone else "."
     if fell := len({p.run for p in points} & rows.collapsed):
         tail += f" {words.several(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
-        tail += "; sites where all did are grey." if curves.collapsed else "."
+        tail += "; nothing is read from sites where one did" + (
+            "; sites where all did are grey." if curves.collapsed else "."
+        )
     lost = {s.seed for s in base if s.diverged}
     tail += f" The baseline diverged in {words.several(len(lost), 'seed')}." if lost else ""
     return tail + (CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else "")

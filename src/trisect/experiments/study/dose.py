@@ -152,4 +152,4 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             noun = study_words.label_name(label)
             said = f"attack on {noun} minus its control labels at equal bits removed ({reached.words}), change of the validation loss,"
             what = "change of the validation loss, attack minus control labels at equal bits removed"
-            yield study_words.finding("dose", "Equal bits", said, points, "nats", what, label, ranks=False)
+            yield study_words.finding(rows, "dose", "Equal bits", said, points, "nats", what, label, ranks=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from trisect.core.methods import reads_head
 from trisect.core.site import Site
@@ -20,10 +20,9 @@ from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Point, interval
 
 OWN, OTHERS, MAPS = "Heads of the attacked site", "Heads of the other two", "Random maps"
-Found: TypeAlias = Mapping[tuple[str, str], float]  # (run, site) -> a mean over heads, or over random maps
 
 
-class Lost(NamedTuple):
+class BitsLost(NamedTuple):
     """Bits that attacks took, at the attacked sites: from their own heads, from their layer's others, and from random maps."""
 
     own: list[Point]
@@ -48,14 +47,14 @@ def held_by_maps(
     return _means(rows.measure(f"probe_{kind}_random_bits", "valid", label, subjects), lambda site: site)
 
 
-def lost(rows: StudyRows, label: str, kind: str = "linear", variant: str = "plain") -> Lost:
+def lost(rows: StudyRows, label: str, kind: str = "linear", variant: str = "plain") -> BitsLost:
     """What each attack takes: the bits of the same seed's baseline less those of the attacked model."""
     before = {(p.seed, p.site): p.value for p in _both(rows, label, kind, baselines(rows))}
     attacked = rows.runs.filter(rows.chosen("attack", label, variant=variant)).select("run", "site", "seed").rows()
     runs = [run for run, _, _ in attacked]
     after = _both(rows, label, kind, runs)
     taken = {(p.run, p.site): before[p.seed, p.site] - p.value for p in after if (p.seed, p.site) in before}
-    found = Lost([], [], [])
+    found = BitsLost([], [], [])
     for run, name, seed in attacked:
         site = Site.parse(name)
         for points, sites in zip(found, _compared(site), strict=True):
@@ -94,7 +93,7 @@ def _before(rows: StudyRows, label: str, kind: str, noun: str, heads: Sequence[P
     )
 
 
-def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str, Lost]) -> Figure:
+def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str, BitsLost]) -> Figure:
     shown = {
         name if variant == "plain" else f"{name}: {AFTER[variant].lower()}": points
         for variant, found in taken.items()
@@ -108,10 +107,11 @@ def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str
     )
     for variant, found in taken.items():
         beside = ((OTHERS.lower(), found.others), (MAPS.lower(), found.maps))
-        said = [f"than {name} by {_gap(found.own, points)}" for name, points in beside if points]
+        own = rows.readable(found.own)
+        said = [f"than {name} by {_gap(own, points)}" for name, points in beside if own and points]
         if said:
             caption += f" {AFTER[variant]}: heads of the attacked site lose more {', '.join(said)}."
-    caption += hidden
+    caption += study_words.from_collapsed(rows, every) + hidden
     title = f"What single heads lose of {study_words.label_name(label)}, by a {noun}"
     return Figure(
         _name(label, kind, "heads-lost"), "Beyond the paper", title, caption, panels, component_key(every, ZERO)

@@ -94,7 +94,9 @@ def _own(rows: StudyRows, label: str, kind: str, name: str) -> Iterable[Figure]:
         "input, so that a linear probe finds in each what it finds in the others."
     )
     if lost := removed(rows, label, measure):
-        caption += f" What the attack took from its own site: {study_words.extremes(lost, unit)}"
+        if read := rows.readable(lost):
+            caption += f" What the attack took from its own site: {study_words.extremes(read, unit)}"
+        caption += study_words.from_collapsed(rows, lost)
     caption += cut((axis, points) for points in found.values())
     title = f"What is left of {study_words.label_name(label)} at the attacked site, by a {PROBES[kind]}: {name}"
     figure = f"removed-{words.slug(label)}-{kind}-{name}"
@@ -237,7 +239,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         if lost:
             words_ = f"accuracy on {noun} that a linear probe loses at the attacked site,"
             what = "accuracy that a linear probe loses at the site itself"
-            yield study_words.finding("probe", "Removed", words_, lost, "of the tokens", what, label, ranks=False)
+            yield study_words.finding(rows, "probe", "Removed", words_, lost, "of the tokens", what, label, ranks=False)
         lost = removed(rows, label, "probe_linear_bits")
         if lost:
             before = rows.measure("probe_linear_bits", "valid", label, baselines(rows))
@@ -245,9 +247,9 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             share = words.number(interval([p.value for p in before if p.site in sites]).mean)
             words_ = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
             what = "bits that a linear probe no longer finds at the site itself"
-            yield study_words.finding("information", "Removed", words_, lost, "bits", what, label, ranks=False)
+            yield study_words.finding(rows, "information", "Removed", words_, lost, "bits", what, label, ranks=False)
         rise = beyond_chance(rows, label)
         if rise:
             words_ = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
             what = "rise of the validation loss by LEACE, minus that by random subspaces"
-            yield study_words.finding("erasure", "Erasure", words_, rise, "nats", what, label, ranks=True)
+            yield study_words.finding(rows, "erasure", "Erasure", words_, rise, "nats", what, label, ranks=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -113,6 +113,12 @@ class StudyRows:
         return frozenset(
             run for run, seed, value in least.iter_rows() if seed in words and value > words[seed] - LEARNED_NATS
         )
+
+    def readable(self, points: Iterable[Point]) -> list[Point]:
+        """The points of the sites where no run collapsed: collapsed runs are drawn and counted, and nothing is read from them."""
+        points = list(points)
+        fell = {p.site for p in points if p.run in self.collapsed}
+        return [p for p in points if p.site not in fell]
 
     @property
     def strength(self) -> float | None:

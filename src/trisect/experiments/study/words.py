@@ -161,15 +161,15 @@ SIGNED = ("attack", "freeze", "ablate")
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
     for method in methods(rows):
-        signed = method.kind in SIGNED
+        signed, points = method.kind in SIGNED, rows.readable(method.points)
         shown = "" if method.kind == "criticality" else method.unit
-        said = f"{LEADS[method.kind]} {extremes(method.points, shown, signed)} {ranking(method.points, method.unit, method.ranks)}".strip()
-        compared = comparison(method.points, method.unit) if method.ranks else None
+        said = f"{extremes(points, shown, signed)} {ranking(points, method.unit, method.ranks)}" if points else NOTHING
+        compared = comparison(points, method.unit) if method.ranks else None
         yield Finding(
             method.measure,
-            said,
+            f"{LEADS[method.kind]} {said.strip()}{from_collapsed(rows, method.points)}",
             method.unit,
-            estimates(method.points),
+            estimates(points),
             "" if compared is None else compared.words(),
             SOURCE.key,
             title=method.title,
@@ -181,17 +181,27 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def finding(
-    measure: str, title: str, start: str, points: Sequence[Point], unit: str, what: str, label: str, ranks: bool
+    rows: StudyRows,
+    measure: str,
+    title: str,
+    start: str,
+    every: Sequence[Point],
+    unit: str,
+    what: str,
+    label: str,
+    ranks: bool,
 ) -> Finding:
     """A finding on one label that no source asks for: extremes over sites and means of components, after `start`.
 
     Where it `ranks`, components are compared; how much of a label is there at whole width never does (science A4, r2).
+    Nothing is read of sites where a run collapsed.
     """
-    shown = "" if unit.startswith("of ") else unit
+    shown, points = "" if unit.startswith("of ") else unit, rows.readable(every)
     compared = comparison(points, unit) if ranks else None
+    said = f"{extremes(points, shown)} {ranking(points, unit, ranks)}" if points else NOTHING
     return Finding(
         measure,
-        f"{start} {extremes(points, shown)} {ranking(points, unit, ranks)}".strip(),
+        f"{start} {said.strip()}{from_collapsed(rows, every)}",
         unit,
         estimates(points),
         "" if compared is None else compared.words(),
@@ -265,6 +275,23 @@ def from_diverged(points: Sequence[Point]) -> str:
         if many
         else ""
     )
+
+
+NOTHING = "nothing that can be read."
+
+
+def from_collapsed(rows: StudyRows, points: Sequence[Point], paired: bool = False) -> str:
+    """How many of the values' runs collapsed, and what is not read for it; empty where none did.
+
+    Of `paired` values those are not compared of which either one's run collapsed, else nothing is read of the sites.
+    """
+    fell = [p for p in points if p.run in rows.collapsed]
+    if not fell:
+        return ""
+    many, sites = len({p.run for p in fell}), len({p.site for p in fell})
+    theirs = "its site" if many == 1 else "their site" if sites == 1 else f"their {sites} sites"
+    left = "sites where one did are not compared" if paired else f"nothing is read from {theirs}"
+    return f" {several(many, 'run')} collapsed, that is, never fell clearly below the unigram loss: {left}."
 
 
 def left_out(rows: StudyRows) -> list[str]:
