@@ -62,6 +62,13 @@ PASSES = (1, 2, 3)  # passes after which the models were kept, before the last
 SETTINGS = {"awi": "AWI, the word is the decoder's input", "awo": "AWO, the word is the decoder's output"}
 
 
+def folds_said(sites: pl.DataFrame) -> str:
+    """Of what the folds of held-out text were made that probes were fitted and scored on, by the rows of a study's `sites`."""
+    if (sites.filter(measure="probe_articles")["value"] > 0).all():
+        return "over whole articles"
+    return "(in stretches of rows that follow one another: its articles are too uneven in length to be dealt whole)"
+
+
 def mean_said(mean: Mean | None, places: int = 3) -> str:
     """A mean over seeds with its interval."""
     return "–" if mean is None else said({"value": mean.mean, "low": mean.low, "high": mean.high}, 1.0, places)

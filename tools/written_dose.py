@@ -20,12 +20,14 @@ ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
 table: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]] = shared["table"]
 mean_said: Callable[..., str] = shared["mean_said"]
+folds_said: Callable[..., str] = shared["folds_said"]
 
 TOP = """# Attacks by dose on WikiText-2
 
-How much an attack on part of speech costs is compared at equal bits removed, not at equal λ: weak attacks (λ = 0.03, 0.1, 0.3), attacks
-whose gain is bounded, and attacks bounded and confined to the attacked projection, beside an attack on labels that each word type drew
-by chance. q, k and v of {layers} of the model of [wikitext2-small](../wikitext2-small/README.md), on the same text and labels.
+How much an attack on the next word's part of speech costs is compared at equal bits removed, not at equal λ: weak attacks (λ = 0.03, 0.1,
+0.3), attacks whose gain is bounded, and attacks bounded and confined to the attacked projection, beside an attack on labels that each
+word type drew by chance. q, k and v of {layers} of the model of [wikitext2-small](../wikitext2-small/README.md), on the same text and
+labels.
 Written by `python tools/written.py` from the tables here.
 
 ```sh
@@ -37,9 +39,10 @@ trisect corpus annotate wikitext-2 --pipeline en_ud_ewt_sm --columns pos,dep --o
 trisect study experiment.json --corpus wikitext-2-labelled --out dose
 ```
 
-Bits are what a linear probe, fitted afresh and cross-fitted on held-out text over whole articles, finds at the attacked site of the
-baseline and no longer finds after the attack. At whole width q, k and v of a layer hold the same of a label: no order of the three is
-read from these numbers. After the cut to 100,000 words the text's fingerprint is 1f80759ec36e347f.{beside}
+Bits are what a linear probe, fitted afresh and cross-fitted on held-out text
+{folds},
+finds at the attacked site of the baseline and no longer finds after the attack. At whole width q, k and v of a layer hold the same of a
+label: no order of the three is read from these numbers. After the cut to 100,000 words the text's fingerprint is 1f80759ec36e347f.{beside}
 """
 PLACES = {  # folder: which layers, and what else is to be said
     "wikitext2-dose": (
@@ -153,7 +156,7 @@ def doses(name: str = "wikitext2-dose") -> str:
     runs = tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
     fell = f"{len(rows.collapsed)} of {len(runs)} runs collapsed (they ended within 0.05 nats of the unigram loss) and are not compared."
-    lines = [TOP.format(layers=layers, beside=beside), made, fell, ""]
+    lines = [TOP.format(layers=layers, beside=beside, folds=folds_said(rows.sites)), made, fell, ""]
     lines += ["## Mean over sites where no run collapsed", "", *together(rows)]
     lines += ["## Change of the validation loss, nats", "", *changes(rows, "valid")]
     lines += ["## Change of the train loss, nats", "", *changes(rows, "train"), "## Bits removed", "", *lost(rows)]

@@ -131,6 +131,16 @@ def test_results_of_controls_and_alignment_are_written_from_the_tables():
     assert f"One matrix for all three costs {costs[1]} nats" in shown
 
 
+def test_no_result_names_a_path_of_a_machine():
+    kept = [*(ROOT / "results").rglob("*.json"), *(ROOT / "results").rglob("README.md")]
+    assert len(kept) > 40
+    for path in kept:
+        found = re.findall(
+            r"(?<![\w.:/])/(?:tmp|home|root|work|mnt|opt|Users|var)/[\w./-]+", path.read_text(encoding="utf-8")
+        )
+        assert not found, f"{path}: {found[:3]}"
+
+
 def test_the_numbers_of_one_head_are_the_tools():
     page = (ROOT / "docs" / "one-head.md").read_text(encoding="utf-8")
     tool = runpy.run_path(str(ROOT / "tools" / "one_head.py"))
