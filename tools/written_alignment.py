@@ -64,7 +64,10 @@ SETTINGS = {"awi": "AWI, the word is the decoder's input", "awo": "AWO, the word
 
 def folds_said(sites: pl.DataFrame) -> str:
     """Of what the folds of held-out text were made that probes were fitted and scored on, by the rows of a study's `sites`."""
-    if (sites.filter(measure="probe_articles")["value"] > 0).all():
+    of = sites.filter(measure="probe_articles")["value"]
+    if of.is_empty():
+        return "(over whole articles where it has such)"
+    if (of > 0).all():
         return "over whole articles"
     return "(in stretches of rows that follow one another: its articles are too uneven in length to be dealt whole)"
 

@@ -98,11 +98,17 @@ def lost(rows: StudyRows) -> list[str]:
     before = rows.measure(bits, "valid", "pos", baselines(rows))
     known = {(p.site, p.seed): p.value for p in before}
     after = {(p.site, p.run): p.value for p in rows.measure(bits, "valid", "pos")}
-    base, means = by_site(before), {}
+    base, found = by_site(before), {}
     for kind in columns:
         points = [p for p in effects(rows, kind) if (p.site, p.run) in after and (p.site, p.seed) in known]
-        means[kind] = by_site([p._replace(value=known[p.site, p.seed] - after[p.site, p.run]) for p in points])
-    body = [[s, mean_said(base.get(s)), *(mean_said(means[k].get(s)) for k in columns)] for s in means[columns[0]]]
+        found[kind] = [p._replace(value=known[p.site, p.seed] - after[p.site, p.run]) for p in points]
+
+    def cell(site: str, kind: Kind) -> str:
+        here = [p for p in found[kind] if p.site == site]
+        fell = sum(p.run in rows.collapsed for p in here)
+        return mean_said(by_site(here).get(site)) + (f"; {fell} of {len(here)} collapsed" if fell else "")
+
+    body = [[s, mean_said(base.get(s)), *(cell(s, k) for k in columns)] for s in by_site(found[columns[0]])]
     return table(["site, bits", "the baseline has", *(kind.name for kind in columns)], body)
 
 
@@ -133,6 +139,16 @@ def together(rows: StudyRows) -> list[str]:
     return table(["attack", "sites", "train loss, nats", "validation loss, nats", "share of the bits removed"], body)
 
 
+def compared_at(rows: StudyRows) -> tuple[float, float]:
+    """The fewest and the most bits at which an attack and its control are compared, over sites and seeds."""
+    sites = {p.site for p in dose.against_control(rows, "pos").points}
+    attack, control = (dose.doses(rows, "pos", variant) for variant in ("plain", "control"))
+    both = [
+        min(attack[key][-1].bits, control[key][-1].bits) for key in attack.keys() & control.keys() if key[0] in sites
+    ]
+    return min(both), max(both)
+
+
 def equal(rows: StudyRows) -> list[str]:
     """What an attack costs more than its control where both remove as many bits, at the sites where every seed has both."""
     lines = list[str]()
@@ -142,6 +158,12 @@ def equal(rows: StudyRows) -> list[str]:
         ("at half of the baseline's bits removed", half),
     ):
         lines += [f"Change of the validation loss, {words}: every seed at {reached.words}.", ""]
+        if reached.points and reached is against:
+            least, most = (f"{end:.3f}" for end in compared_at(rows))
+            lines += [
+                f"Where they are compared each removes {least} to {most} bits: the most that both remove in a seed.",
+                "",
+            ]
         if reached.points:
             lines += table(["site", "nats (95 %)"], [[s, mean_said(m, 4)] for s, m in by_site(reached.points).items()])
     return lines
@@ -155,7 +177,10 @@ def doses(name: str = "wikitext2-dose") -> str:
     rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
     runs = tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
-    fell = f"{len(rows.collapsed)} of {len(runs)} runs collapsed (they ended within 0.05 nats of the unigram loss) and are not compared."
+    fell = (
+        f"{len(rows.collapsed)} of {len(runs)} runs collapsed (their validation loss never fell 0.05 nats below the unigram loss) "
+        "and are not compared."
+    )
     lines = [TOP.format(layers=layers, beside=beside, folds=folds_said(rows.sites)), made, fell, ""]
     lines += ["## Mean over sites where no run collapsed", "", *together(rows)]
     lines += ["## Change of the validation loss, nats", "", *changes(rows, "valid")]

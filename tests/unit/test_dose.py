@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from tests.controlled import SEEDS, everywhere, made
 
-from trisect.experiments.study import dose, findings
+from trisect.experiments.study import beyond, controls, dose, facts, findings, removal
 from trisect.experiments.study.curves import attacks
 from trisect.experiments.study.dose import Dose, cost_at
 from trisect.experiments.study.rows import StudyRows
@@ -80,19 +80,44 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     assert f"{len(lost)} runs collapsed" in drawn.caption
     assert "k@1" not in drawn.caption
     assert "nothing is read from sites where one did" in drawn.caption
+    first = pl.col("site").str.ends_with("@1") & (pl.col("edit") == "attack")
+    without = StudyRows.of({**tables, "runs": tables["runs"].filter(~first.fill_null(False))}, described)
+    asked = ("attack", "control", "information")
     before, after = (
-        {(f.measure, *f.groups): f for f in findings.found(some) if f.measure in ("attack", "control", "information")}
-        for some in (StudyRows.of(tables, described), rows)
+        {(f.measure, *f.groups): f for f in findings.found(some) if f.measure in asked} for some in (without, rows)
     )
     assert before.keys() == after.keys()
     for key, one in after.items():
         left = "sites where one did are not compared" if key[0] == "control" else "nothing is read from their site"
-        assert f"{len(lost)} runs collapsed, that is, never fell clearly below the unigram loss: {left}." in one.words
+        said = f"{len(lost)} runs collapsed, that is, never fell clearly below the unigram loss: {left}."
+        assert said in one.words
         assert "k@1" not in one.words
-        assert one.values != before[key].values  # layer 1's keys were in their mean
+        assert one.values == before[key].values  # of the layers where none did, for all components alike
+        assert key[0] != "attack" or "Mean over layers 2, 3, 4 and 5:" in one.words.replace("5. ", "5: ")
+    alive = beyond.together(rows.readable(rows.effects("attack", "valid", "pos")))
+    assert not {p.site for p in alive} & {"q+k@1", "q+k+v@1"}
+    bits = {figure.name: figure for figure in removal.figures(rows)}["removed-pos-linear-bits"]
+    assert "k@1" not in bits.caption
+    table = dict(facts.numbers(rows).rows)
+    assert table["k@1"][0] == ("–", "")
+    assert table["k@5"][0] != ("–", "")
     grey = {panel.title: greys(panel.chart) for panel in drawn.panels}
     assert grey == {title: 1 + (title == "k: keys") for title in grey}  # the baseline, and layer 1's keys
     assert "k: keys" in grey
+
+
+def test_a_control_without_a_site_that_can_be_read_is_named(study):
+    tables, described = study
+    runs = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("variant") == "control"))["run"].to_list()
+    losses = pl.col("run").is_in(runs) & (pl.col("name") == "loss_nats")
+    raised = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
+    rows = StudyRows.of({**tables, "metrics": raised}, described)
+    assert rows.collapsed == frozenset(runs)
+    said = {f.groups[1]: f for f in findings.found(rows) if f.measure == "control"}
+    assert said["control"].values == ()
+    assert f"minus that by control labels: not read. {len(runs)} runs collapsed" in said["control"].words
+    drawn = {figure.name: figure for figure in controls.figures(rows)}["controls-pos-valid"]
+    assert "control labels not read" in drawn.caption
 
 
 def greys(chart):

@@ -1,5 +1,7 @@
 """Single heads before and after attacks, beside random maps of the same input: whose bits are compared, and what the page says."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from tests.controlled import SEEDS, made
@@ -78,19 +80,58 @@ def test_the_page_compares_heads_with_random_maps(rows):
     assert [name for name in drawn if name in NAMES] == list(NAMES)
     before, after = (drawn[name] for name in NAMES)
     assert [panel.title for panel in before.panels] == ["Heads", "Random maps"]
-    assert "Random maps of what enters the layer" in before.caption
+    assert "show what any map of that width holds" in before.caption
     assert [panel.title for panel in after.panels][:3] == [heads.OWN, heads.OTHERS, heads.MAPS]
-    assert "Attacked there: heads of the attacked site lose more than heads of the other two by +0.18" in after.caption
-    assert "than random maps by +0.25" in after.caption
+    assert (
+        "Attacked there: bits lost by heads of the attacked site less those of other heads of the layer +0.18"
+        in after.caption
+    )
+    assert "less those of random maps +0.25" in after.caption
 
 
 def test_heads_without_random_maps_say_what_is_missing(study):
     drawn = {one.name: one for one in figures.collect(with_heads(study, maps=False))}
     before, after = (drawn[name] for name in NAMES)
     assert [panel.title for panel in before.panels] == ["Heads"]
-    assert "nothing says how much of it is a head's own choice" in before.caption
-    assert "random maps by" not in after.caption
+    assert "it is not known what any map of a head's width holds" in before.caption
+    assert "those of random maps" not in after.caption
 
 
 def test_no_heads_no_figures(study):
     assert not set(NAMES) & {one.name for one in figures.collect(StudyRows.of(*study))}
+
+
+def test_one_head_that_is_attacked_is_compared_with_every_other(study):
+    rows = with_heads(study)
+    site = pl.when(pl.col("site") == "q@1").then(pl.lit("q@1.h2")).otherwise("site").alias("site")
+    headed = replace(rows, runs=rows.runs.with_columns(site))._split()
+    assert headed.heads is not None
+    for kept in (headed, headed.heads):  # heads are probed, and so are random maps, wherever was edited
+        assert means(heads.held(kept, "pos", subjects=heads.baselines(kept))).keys() == {"q@1", "k@1", "v@1"}
+        assert heads.held_by_maps(kept, "pos", subjects=heads.baselines(kept))
+    found = heads.lost(headed.heads, "pos")
+    assert means(found.own) == pytest.approx({"q@1.h2": TAKEN["own"]})
+    # four heads of k and v, and one of q that its attack, made at all of q in these rows, took as much from
+    assert means(found.others) == pytest.approx({"q@1.h2": (4 * TAKEN["others"] + TAKEN["own"]) / 5})
+    assert means(found.maps) == pytest.approx({"q@1.h2": TAKEN["maps"]})
+
+
+def test_what_reads_no_layer_has_no_heads_to_lose(study):
+    rows = with_heads(study)
+    site = pl.when(pl.col("site") == "q@1").then(pl.lit("o@1")).otherwise("site").alias("site")
+    found = heads.lost(replace(rows, runs=rows.runs.with_columns(site)), "pos")
+    assert "o@1" not in {p.site for points in found for p in points}
+
+
+def test_heads_of_attacks_that_collapsed_are_not_compared(study):
+    tables, described = study
+    lost = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("site") == "q@1"))["run"].to_list()
+    raised = pl.when(pl.col("run").is_in(lost) & (pl.col("name") == "loss_nats")).then(99.0).otherwise("value")
+    moved = {**tables, "metrics": tables["metrics"].with_columns(raised.alias("value"))}
+    rows = with_heads((moved, described))
+    assert set(lost) <= rows.collapsed
+    one = {f.name: f for f in figures.collect(rows)}[NAMES[1]]
+    assert "runs collapsed" in one.caption
+    kept = [p for p in heads.lost(rows, "pos").own if p.site == "q@1"]
+    assert kept  # drawn all the same
+    assert not rows.readable(kept)

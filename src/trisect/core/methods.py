@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -185,6 +186,16 @@ class Tie:
 def reads_head(site: Site) -> bool:
     """Whether a site is a head, or several, of what is read from a layer's input."""
     return site.heads is not None and set(site.components) <= {"q", "k", "v"}
+
+
+def mapped_layers(sites: Iterable[Site]) -> list[int]:
+    """The layers of which a head of q, k or v is probed, at resolved sites."""
+    return sorted({layer for site in sites if reads_head(site) for layer in site.layers or ()})
+
+
+def input_site(layer: int) -> Site:
+    """The site of a layer's random maps: q, k and v, which all read what enters it."""
+    return Site(("q", "k", "v"), (layer,))
 
 
 @dataclass(frozen=True)

@@ -268,9 +268,14 @@ class LayerCollector:
 
     def _listed(self, by_layer: Mapping[Address, Collection[str]]) -> str:
         """The components named, with their layers where these are not all that were kept."""
-        some = {c for components in by_layer.values() for c in components}
-        named = ", ".join(c for c in COMPONENTS if c in some)
-        return named if len(by_layer) == len(self.layers) else f"{named} of {', '.join(map(str, by_layer))}"
+        of: dict[tuple[Address, ...], list[str]] = {}
+        for component in COMPONENTS:
+            if where := tuple(address for address, components in by_layer.items() if component in components):
+                of.setdefault(where, []).append(component)
+        return "; ".join(
+            ", ".join(named) + ("" if len(where) == len(self.layers) else f" of {', '.join(map(str, where))}")
+            for where, named in of.items()
+        )
 
 
 def as_used(layers: Mapping[Address, LayerWords]) -> frozenset[str]:

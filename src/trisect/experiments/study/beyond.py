@@ -95,6 +95,7 @@ def heads(rows: StudyRows) -> Iterable[Figure]:
 def _map(rows: StudyRows, name: str, title: str, points: Sequence[Point], noun: str) -> Iterable[Figure]:
     cells: dict[str, list[tuple[int, int, float]]] = {}
     clear: dict[str, set[tuple[int, int]]] = {}
+    read = by_site(rows.readable(points))
     for site, mean in sorted(by_site(points).items(), key=lambda item: order(item[0])):
         known = Site.parse(site)
         if len(known.layers or ()) != 1 or len(known.heads or ()) != 1:
@@ -102,14 +103,15 @@ def _map(rows: StudyRows, name: str, title: str, points: Sequence[Point], noun: 
         group = "+".join(known.components)
         where = (known.layers or (0,))[0], (known.heads or (0,))[0]
         cells.setdefault(words.GROUP.get(group, group), []).append((*where, mean.mean))
-        if mean.low is not None and mean.high is not None and (mean.low > 0 or mean.high < 0):
+        if site in read and mean.low is not None and mean.high is not None and (mean.low > 0 or mean.high < 0):
             clear.setdefault(words.GROUP.get(group, group), set()).add(where)
     if not cells:
         return
     most = max(abs(value) for of in cells.values() for *_, value in of) or 1.0
-    every = interval([value for of in cells.values() for *_, value in of]).mean
+    kept = [mean.mean for site, mean in read.items() if (known := Site.parse(site)).heads and len(known.heads) == 1]
+    said = f"Mean over these heads {words.number(interval(kept).mean, True)}. " if kept else ""
     caption = (
-        f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. Mean over all heads "
-        f"{words.number(every, True)}. The same colours in every panel, {study_words.seeds(rows)}."
+        f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {said}"
+        f"The same colours in every panel, {study_words.seeds(rows)}.{study_words.from_collapsed(rows, points)}"
     )
     yield grid(name, "Beyond the paper", title, caption, cells, "nats", True, (-most, most), clear)

@@ -38,8 +38,11 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
     for label in rows.controlled:
         found = _beside(rows, label, "valid")
         for control, points in _differences(rows, found).items():
-            both = [*found["Attack"], *found[NAMES[control]]]
-            yield _left(label, control, points, study_words.from_collapsed(rows, both, paired=True))
+            yield _left(label, control, points, study_words.from_collapsed(rows, _both(found, control), paired=True))
+        for control in _unread(rows, found):
+            noun, less = study_words.label_name(label), f"{study_words.VALID}, minus that by {WITH[control]}"
+            said = f"{noun}, {less}: {study_words.NOTHING}{study_words.from_collapsed(rows, _both(found, control), paired=True)}"
+            yield Finding("control", said, "nats", title="Controls", what=f"{noun}, {less}", groups=(label, control))
     for control, sorts in tally(rows.controls).items():
         counts = tuple(Estimate(reading, len(found)) for reading, found in sorts.items())
         said = f"whether claims about attacks survive. {tallied(control, sorts)}"
@@ -103,14 +106,29 @@ def _figure(rows: StudyRows, label: str, split: str, found: Mapping[str, Sequenc
 
 
 def _differences(rows: StudyRows, found: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """The attack less each control, paired by site and seed, where there are such pairs and no run of either collapsed."""
-    plain = {(p.site, p.seed): p.value for p in rows.readable(found.get("Attack", ()))}
+    """The attack less each control, paired by site and seed, of the layers where no run of either collapsed."""
+    plain = {(p.site, p.seed): p.value for p in rows.comparable(found.get("Attack", ()))}
     less = {
         control: [p._replace(value=plain[p.site, p.seed] - p.value) for p in points if (p.site, p.seed) in plain]
         for control in CONTROLS
-        if (points := rows.readable(found.get(NAMES[control], ())))
+        if (points := rows.comparable(found.get(NAMES[control], ())))
     }
     return {control: points for control, points in less.items() if points}
+
+
+def _both(found: Mapping[str, Sequence[Point]], control: str) -> list[Point]:
+    """The attack's points and a control's."""
+    return [*found.get("Attack", ()), *found.get(NAMES[control], ())]
+
+
+def _unread(rows: StudyRows, found: Mapping[str, Sequence[Point]]) -> list[str]:
+    """The controls that have sites with the attack, and none where no run of either collapsed."""
+    attacked, compared = {(p.site, p.seed) for p in found.get("Attack", ())}, _differences(rows, found)
+    return [
+        control
+        for control in CONTROLS
+        if control not in compared and any((p.site, p.seed) in attacked for p in found.get(NAMES[control], ()))
+    ]
 
 
 def _over_sites(points: Sequence[Point]) -> Mean:
@@ -123,10 +141,11 @@ def _over_sites(points: Sequence[Point]) -> Mean:
 
 def _less(rows: StudyRows, found: Mapping[str, Sequence[Point]]) -> str:
     """The attack less each control in words, mean over the sites that have both."""
-    return "; ".join(
+    said = [
         f"{NAMES[control].lower()} {words.spoken(_over_sites(points), 'nats')}"
         for control, points in _differences(rows, found).items()
-    )
+    ]
+    return "; ".join([*said, *(f"{NAMES[control].lower()} not read" for control in _unread(rows, found))])
 
 
 def _distance(rows: StudyRows, label: str) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trisect.core.methods import ON_TRAIN
+from trisect.core.methods import ON_TRAIN, mapped_layers
 from trisect.core.spec import Design, Run
-from trisect.experiments.study.probing import mapped_layers
 from trisect.lm.fleet import size
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products

@@ -46,7 +46,7 @@ def numbers(rows: StudyRows) -> NumbersTable:
     """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
     items: list[tuple[str, str, bool, list[Point]]] = []
     for one in study_words.methods(rows):
-        items.append((one.title, one.unit, one.kind in study_words.SIGNED, one.points))
+        items.append((one.title, one.unit, one.kind in study_words.SIGNED, rows.readable(one.points)))
     items += [(title, POINTS, True, points) for title, points in _accuracies(rows)]
     columns = [(title, unit, signed, by_site(points)) for title, unit, signed, points in items]
     places = [
@@ -74,7 +74,7 @@ def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
     found = [
         (
             f"Attack on {study_words.label_name(label)}: accuracy",
-            rows.effects("attack", "valid", label, name="accuracy"),
+            rows.readable(rows.effects("attack", "valid", label, name="accuracy")),
         )
         for label in rows.labels
     ]

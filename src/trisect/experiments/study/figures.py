@@ -71,7 +71,7 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
         "of the validation loss to the baseline of the same seed, at the last epoch; mean ablation: rise of the baseline's own. "
         "Criticality, areas: on the train split."
         f"{study_words.attacked(rows)} {study_words.seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
-        f"{study_words.from_diverged(points)}"
+        f"{study_words.from_collapsed(rows, points)}{study_words.from_diverged(points)}"
     )
     if bent:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
@@ -213,7 +213,8 @@ def _strengths(rows: StudyRows) -> Iterable[Figure]:
         )
         caption = (
             "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
-            f"by strength of the attack. {study_words.seeds(rows)}.{cut((axis, ps) for _, ps in found)}"
+            f"by strength of the attack. {study_words.seeds(rows)}.{study_words.from_collapsed(rows, points)}"
+            f"{cut((axis, ps) for _, ps in found)}"
         )
         title = f"Attack on {study_words.label_name(label)} by strength"
         yield Figure(

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from trisect.core.methods import reads_head
+from trisect.core.methods import input_site, reads_head
 from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.probing import input_site
 from trisect.experiments.study.removal import AFTER, PROBES, baselines, probed_labels
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
@@ -19,7 +18,7 @@ from trisect.report.panels import ZERO, Figure, Panel, site_panel
 from trisect.report.parts import component_key, cut, with_means
 from trisect.report.points import Point, interval
 
-OWN, OTHERS, MAPS = "Heads of the attacked site", "Heads of the other two", "Random maps"
+OWN, OTHERS, MAPS = "Heads of the attacked site", "Other heads of the layer", "Random maps"
 
 
 class BitsLost(NamedTuple):
@@ -49,23 +48,28 @@ def held_by_maps(
 
 def lost(rows: StudyRows, label: str, kind: str = "linear", variant: str = "plain") -> BitsLost:
     """What each attack takes: the bits of the same seed's baseline less those of the attacked model."""
-    before = {(p.seed, p.site): p.value for p in _both(rows, label, kind, baselines(rows))}
+    before = {(p.seed, p.site): p.value for p in _each(rows, label, kind, baselines(rows))}
     attacked = rows.runs.filter(rows.chosen("attack", label, variant=variant)).select("run", "site", "seed").rows()
     runs = [run for run, _, _ in attacked]
-    after = _both(rows, label, kind, runs)
-    taken = {(p.run, p.site): before[p.seed, p.site] - p.value for p in after if (p.seed, p.site) in before}
+    taken: dict[str, dict[str, float]] = {}
+    for p in _each(rows, label, kind, runs):
+        if (p.seed, p.site) in before:
+            taken.setdefault(p.run, {})[p.site] = before[p.seed, p.site] - p.value
     found = BitsLost([], [], [])
     for run, name, seed in attacked:
-        site = Site.parse(name)
-        for points, sites in zip(found, _compared(site), strict=True):
-            values = [taken[run, other] for other in sites if (run, other) in taken]
-            if values and len(values) == len(sites):
-                points.append(Point(name, seed, fmean(values), None, False, run))
+        site, of = Site.parse(name), taken.get(run, {})
+        if not set(site.components) <= set("qkv"):
+            continue
+        for points, those in zip(found, _compared(site, of), strict=True):
+            if those:
+                points.append(Point(name, seed, fmean(of[one] for one in those), None, False, run))
     return found
 
 
-def _both(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
-    return [*held(rows, label, kind, subjects), *held_by_maps(rows, label, kind, subjects)]
+def _each(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
+    """Bits of every single head, and of random maps their mean."""
+    heads = [p for p in rows.measure(f"probe_{kind}_bits", "valid", label, subjects) if _component(p.site)]
+    return [*heads, *held_by_maps(rows, label, kind, subjects)]
 
 
 def figures(rows: StudyRows) -> Iterable[Figure]:
@@ -102,15 +106,15 @@ def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str
     panels, hidden = _panels(shown, "bits removed", zero=True)
     every = [p for points in shown.values() for p in points]
     caption = (
-        f"{_bits(rows, label, noun)}, in one head: what an attack takes from the heads of its own site, from those of the other two "
-        f"components of the layer, which read the same, and from random maps of it. {study_words.seeds(rows)}."
+        f"{_bits(rows, label, noun)}, in one head: what an attack takes from the heads of its own site, from other heads of q, k and v of "
+        f"its layer, which read the same, and from random maps of it. {study_words.seeds(rows)}."
     )
     for variant, found in taken.items():
         beside = ((OTHERS.lower(), found.others), (MAPS.lower(), found.maps))
         own = rows.readable(found.own)
-        said = [f"than {name} by {_gap(own, points)}" for name, points in beside if own and points]
+        said = [f"less those of {name} {gap}" for name, points in beside if (gap := _gap(own, points))]
         if said:
-            caption += f" {AFTER[variant]}: heads of the attacked site lose more {', '.join(said)}."
+            caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(said)}."
     caption += study_words.from_collapsed(rows, every) + hidden
     title = f"What single heads lose of {study_words.label_name(label)}, by a {noun}"
     return Figure(
@@ -133,8 +137,8 @@ def _bits(rows: StudyRows, label: str, noun: str) -> str:
 
 def _beside(maps: Sequence[Point]) -> str:
     if not maps:
-        return "Without random maps of the same input nothing says how much of it is a head's own choice (random_maps of a probe). "
-    return "Random maps of what enters the layer to as many numbers say what a head holds that chose nothing. "
+        return "Without random maps of the same input (random_maps of a probe) it is not known what any map of a head's width holds. "
+    return "Random maps of the layer's input, as wide as a head, show what any map of that width holds. "
 
 
 def _gap(own: Sequence[Point], others: Sequence[Point]) -> str:
@@ -144,7 +148,7 @@ def _gap(own: Sequence[Point], others: Sequence[Point]) -> str:
     for p in own:
         if (p.run, p.site) in beside:
             gaps.setdefault(p.seed, []).append(p.value - beside[p.run, p.site])
-    return words.spoken(interval([fmean(values) for values in gaps.values()]), "bits")
+    return words.spoken(interval([fmean(values) for values in gaps.values()]), "bits") if gaps else ""
 
 
 def _name(label: str, kind: str, what: str) -> str:
@@ -158,12 +162,19 @@ def _component(name: str) -> str | None:
     return str(Site(site.components, site.layers)) if reads_head(site) and single else None
 
 
-def _compared(site: Site) -> tuple[list[str], list[str], list[str]]:
-    """The sites of an attacked site's own components, of the others of its layers, and of the layers' random maps."""
-    layers = site.layers or ()
-    own = [str(Site((c,), (n,))) for n in layers for c in site.components]
-    others = [str(Site((c,), (n,))) for n in layers for c in "qkv" if c not in site.components]
-    return own, others, [str(input_site(n)) for n in layers]
+def _compared(site: Site, known: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+    """Of the known sites the attacked heads, all other heads of the attacked layers, and the layers' random maps."""
+    maps = {str(input_site(n)) for n in site.layers or ()}
+    own, others = list[str](), list[str]()
+    for name in known:
+        one = Site.parse(name)
+        if name in maps or not set(one.layers or ()) <= set(site.layers or ()):
+            continue
+        mine = set(one.components) <= set(site.components) and set(one.heads or ()) <= set(
+            site.heads or one.heads or ()
+        )
+        (own if mine else others).append(name)
+    return own, others, [name for name in known if name in maps]
 
 
 def _means(points: Iterable[Point], whose: Callable[[str], str | None]) -> list[Point]:

@@ -6,7 +6,7 @@ by heart in part: what says the next word there says little of it elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, assert_never
 
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import HELD_OUT, Fitted, reads_head
+from trisect.core.methods import HELD_OUT, Fitted, input_site, mapped_layers
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.experiments.study.folds import Fold, deal
@@ -96,16 +96,6 @@ def probe(
     for fold in folds:
         rows += _of_fold(whole, model, fold, label, kinds, [*sites, *drawn], chance, classes, seed)
     return [*_joined(rows), *dealt_rows("probe", sites, folds)]
-
-
-def mapped_layers(sites: Iterable[Site]) -> list[int]:
-    """The layers of which a head of q, k or v is probed, at resolved sites."""
-    return sorted({layer for site in sites if reads_head(site) for layer in site.layers or ()})
-
-
-def input_site(layer: int) -> Site:
-    """The site of a layer's random maps: q, k and v, which all read what enters it."""
-    return Site(("q", "k", "v"), (layer,))
 
 
 def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[RandomMap]:

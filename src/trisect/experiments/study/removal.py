@@ -243,7 +243,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         lost = removed(rows, label, "probe_linear_bits")
         if lost:
             before = rows.measure("probe_linear_bits", "valid", label, baselines(rows))
-            sites = {p.site for p in lost}
+            sites = {p.site for p in rows.readable(lost) or lost}
             share = words.number(interval([p.value for p in before if p.site in sites]).mean)
             words_ = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
             what = "bits that a linear probe no longer finds at the site itself"

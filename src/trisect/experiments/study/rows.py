@@ -14,7 +14,7 @@ from trisect.claims.evidence import later
 from trisect.claims.floors import LEARNED_NATS
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
-from trisect.report.points import Point, order
+from trisect.report.points import Point, order, place
 
 if TYPE_CHECKING:
     from trisect.core.finding import About
@@ -66,9 +66,11 @@ class StudyRows:
         if not 0 < edited.str.contains(HEADED).sum() < len(edited):
             return self
         few = pl.col("site").is_null() | headed  # baselines, too, have no site
-        heads = replace(self, **{n: getattr(self, n).filter(few) for n in ("runs", "metrics", "sites")})
-        whole = {n: getattr(self, n).filter(~headed) for n in ("runs", "metrics", "sites")}
-        return replace(self, **whole, heads=heads)
+        probed = pl.col("measure").str.starts_with("probe_")  # heads are probed wherever was edited
+        heads = {n: getattr(self, n).filter(few) for n in ("runs", "metrics")}
+        whole = {n: getattr(self, n).filter(~headed) for n in ("runs", "metrics")}
+        apart = replace(self, **heads, sites=self.sites.filter(few | probed))
+        return replace(self, **whole, sites=self.sites.filter(~headed | probed), heads=apart)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -119,6 +121,12 @@ class StudyRows:
         points = list(points)
         fell = {p.site for p in points if p.run in self.collapsed}
         return [p for p in points if p.site not in fell]
+
+    def comparable(self, points: Iterable[Point]) -> list[Point]:
+        """Those of the layers where no run of any component collapsed: means over layers are then of the same layers."""
+        points = list(points)
+        fell = {place(p.site).layers for p in points if p.run in self.collapsed}
+        return [p for p in points if place(p.site).layers not in fell]
 
     @property
     def strength(self) -> float | None:

@@ -11,7 +11,7 @@ from trisect.core.study_data import EraseData, ProbeData
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.submodules import SOURCE
 from trisect.report.format import FEW, listed, number, several, spoken
-from trisect.report.points import Mean, Point, by_component, by_site, extreme, of_seeds, paired
+from trisect.report.points import Mean, Point, by_component, by_site, extreme, of_seeds, paired, place
 
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
@@ -92,12 +92,20 @@ MARGINS = {"α": 0.05}  # five steps of the grid; of everything else, 0.02 of it
 MARGIN = 0.02
 
 
-def ranking(points: Sequence[Point], unit: str, ranks: bool = True) -> str:
+def remaining(points: Sequence[Point], every: Sequence[Point]) -> str:
+    """Over which layers means are that are not over all of them, as in `layers 1 and 4`; else `layers`."""
+    left, whole = ({place(p.site).layers for p in some if place(p.site).single} for some in (points, every))
+    if left == whole:
+        return "layers"
+    return f"layer{'s' * (len(left) != 1)} {listed(sorted(left))}"
+
+
+def ranking(points: Sequence[Point], unit: str, ranks: bool = True, layers: str = "layers") -> str:
     """The components' means over layers, and what paired differences over seeds say of them; empty with fewer than two."""
     means = by_component(points)
     if len(means) < 2:
         return ""
-    said = f"Mean over layers: {listed([f'{g} {number(m.mean, True)}' for g, m in means.items()])}"
+    said = f"Mean over {layers}: {listed([f'{g} {number(m.mean, True)}' for g, m in means.items()])}"
     found = comparison(points, unit)
     return f"{said}: {found.words()}." if ranks and found is not None else f"{said}. {WIDE}"
 
@@ -163,13 +171,15 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
     for method in methods(rows):
         signed, points = method.kind in SIGNED, rows.readable(method.points)
         shown = "" if method.kind == "criticality" else method.unit
-        said = f"{extremes(points, shown, signed)} {ranking(points, method.unit, method.ranks)}" if points else NOTHING
-        compared = comparison(points, method.unit) if method.ranks else None
+        alike = rows.comparable(method.points)
+        ranked = ranking(alike, method.unit, method.ranks, remaining(alike, method.points))
+        said = f"{extremes(points, shown, signed)} {ranked}" if points else NOTHING
+        compared = comparison(alike, method.unit) if method.ranks else None
         yield Finding(
             method.measure,
             f"{LEADS[method.kind]} {said.strip()}{from_collapsed(rows, method.points)}",
             method.unit,
-            estimates(points),
+            estimates(alike),
             "" if compared is None else compared.words(),
             SOURCE.key,
             title=method.title,
@@ -197,13 +207,15 @@ def finding(
     Nothing is read of sites where a run collapsed.
     """
     shown, points = "" if unit.startswith("of ") else unit, rows.readable(every)
-    compared = comparison(points, unit) if ranks else None
-    said = f"{extremes(points, shown)} {ranking(points, unit, ranks)}" if points else NOTHING
+    alike = rows.comparable(every)
+    compared = comparison(alike, unit) if ranks else None
+    ranked = ranking(alike, unit, ranks, remaining(alike, every))
+    said = f"{extremes(points, shown)} {ranked}" if points else NOTHING
     return Finding(
         measure,
         f"{start} {said.strip()}{from_collapsed(rows, every)}",
         unit,
-        estimates(points),
+        estimates(alike),
         "" if compared is None else compared.words(),
         title=title,
         what=f"{label_name(label)}, {what}, {MEANT}",
@@ -277,7 +289,7 @@ def from_diverged(points: Sequence[Point]) -> str:
     )
 
 
-NOTHING = "nothing that can be read."
+NOTHING = "not read."
 
 
 def from_collapsed(rows: StudyRows, points: Sequence[Point], paired: bool = False) -> str:
