@@ -131,6 +131,17 @@ Losses are of the same samples. Written by `python tools/written.py` from the ta
 trisect study experiment.json --corpus wikitext-2 --fleet 1 --out freezing
 ```
 """
+LONGER = """# The larger model with q, k or v frozen in all layers, three epochs
+
+The same as [wikitext2-large-freezing](../wikitext2-large-freezing/README.md) for three epochs of training: q, k or v of all five layers
+kept at their initial weights from the first step on, beside the same models rewound and ablated. Seeds come one by one; one seed gives
+numbers and no verdict.
+Losses are of the same samples. Written by `python tools/written.py` from the tables here.
+
+```sh
+trisect study experiment.json --corpus wikitext-2 --fleet 1 --out freezing
+```
+"""
 
 
 def larger(name: str, about: str) -> str:
@@ -185,5 +196,6 @@ def _mean(metrics: pl.DataFrame, epoch: int, split: str, name: str) -> str:
 PAGES = {
     "wikitext2-large": functools.partial(larger, "wikitext2-large", LARGER),
     "wikitext2-large-freezing": functools.partial(larger, "wikitext2-large-freezing", FROZEN),
+    "wikitext2-large-freezing-three-epochs": functools.partial(larger, "wikitext2-large-freezing-three-epochs", LONGER),
     "wikitext2-all-layers": together,
 }
