@@ -124,3 +124,14 @@ def greys(chart):
     """How many curves of a panel are grey."""
     (main,) = (layer for layer in chart.layer if layer.name == "main")
     return len({row["line"] for row in json.loads(main.data.values) if row["colour"] == palette.BASELINE})
+
+
+def test_where_the_baseline_learns_nothing_no_attack_stopped_it(study):
+    tables, described = study
+    first = tables["runs"].filter(pl.col("seed") == SEEDS[0])["run"].to_list()
+    attacked = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("site") == "k@1"))["run"].to_list()
+    losses = pl.col("run").is_in([*first, *attacked]) & (pl.col("name") == "loss_nats")
+    raised = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
+    rows = StudyRows.of({**tables, "metrics": raised}, described)
+    assert rows.collapsed == frozenset(attacked) - frozenset(first)
+    assert rows.collapsed

@@ -108,13 +108,16 @@ class StudyRows:
 
     @cached_property
     def collapsed(self) -> frozenset[str]:
-        """Attacked runs whose validation loss never falls clearly below the unigram loss: the attack stopped all learning."""
+        """Attacked runs whose validation loss never falls clearly below the unigram loss: the attack stopped all learning.
+
+        None of a seed whose baseline does not fall below it either: there was no learning to stop.
+        """
         words = {p.seed: p.value for p in self.measure("unigram_loss_nats", "valid")}
-        test = (pl.col("edit") == "attack") & (pl.col("split") == "valid") & (pl.col("name") == "loss_nats")
-        least = self.metrics.filter(test).group_by("run", "seed").agg(pl.col("value").min())
-        return frozenset(
-            run for run, seed, value in least.iter_rows() if seed in words and value > words[seed] - LEARNED_NATS
-        )
+        test = (pl.col("split") == "valid") & (pl.col("name") == "loss_nats")
+        least = self.metrics.filter(test).group_by("run", "seed", "edit").agg(pl.col("value").min())
+        above = [row for row in least.iter_rows() if row[1] in words and row[3] > words[row[1]] - LEARNED_NATS]
+        unlearned = {seed for _, seed, edit, _ in above if edit == "none"}
+        return frozenset(run for run, seed, edit, _ in above if edit == "attack" and seed not in unlearned)
 
     def readable(self, points: Iterable[Point]) -> list[Point]:
         """The points of the sites where no run collapsed: collapsed runs are drawn and counted, and nothing is read from them."""
