@@ -30,8 +30,8 @@ def planted(seed=0):
     return x + torch.nn.functional.one_hot(y, CLASSES).double() @ normal(CLASSES, WIDTH, seed=seed + 2) * 3, y
 
 
-def moments(x, y, classes=CLASSES):
-    found = LabelMoments(x.shape[1], classes)
+def moments(x, y, classes=CLASSES, shrinkage=True):
+    found = LabelMoments(x.shape[1], classes, shrinkage=shrinkage)
     for rows in torch.arange(len(x)).split(300):
         found.add(x[rows], y[rows])
     return found
@@ -80,10 +80,15 @@ def test_a_random_subspace_takes_out_as_many_directions_of_the_whitened_space(se
     eraser = of.random(rank, torch.Generator().manual_seed(seed))
     erased = eraser(x)
     assert float((erased.mean(0) - x.mean(0)).abs().max()) < EXACT * float(x.abs().max())
-    # shrinkage makes the package's covariance differ from the sample's, by under 2 % here
+    # an eraser is a projection around the mean, and its trace the directions that it leaves
+    mean = x.mean(0)
+    kept = eraser(mean + torch.eye(WIDTH, dtype=torch.float64)) - mean
+    assert float(torch.trace(kept)) == pytest.approx(WIDTH - rank, abs=1e-6)
+    # without shrinkage whitening is by the sample's own covariance, in which as much variance is left
+    bare = moments(x, y, shrinkage=False).random(rank, torch.Generator().manual_seed(seed))(x)
     inner = torch.linalg.inv(torch.cov(x.T, correction=0))
-    left = float(torch.trace(inner @ torch.cov(erased.T, correction=0)))
-    assert left == pytest.approx(WIDTH - rank, abs=0.2)
+    left = float(torch.trace(inner @ torch.cov(bare.T, correction=0)))
+    assert left == pytest.approx(WIDTH - rank, abs=1e-6)
     assert float((eraser(erased) - erased).abs().max()) < EXACT * float(x.abs().max())
 
 

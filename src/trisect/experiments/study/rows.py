@@ -108,10 +108,7 @@ class StudyRows:
 
     @cached_property
     def collapsed(self) -> frozenset[str]:
-        """Attacked runs whose validation loss never falls clearly below the unigram loss: the attack stopped all learning.
-
-        None of a seed whose baseline does not fall below it either: there was no learning to stop.
-        """
+        """Attacked runs whose validation loss never falls clearly below the unigram loss, in seeds whose baseline's does."""
         words = {p.seed: p.value for p in self.measure("unigram_loss_nats", "valid")}
         test = (pl.col("split") == "valid") & (pl.col("name") == "loss_nats")
         least = self.metrics.filter(test).group_by("run", "seed", "edit").agg(pl.col("value").min())
