@@ -64,6 +64,11 @@ def test_a_site_that_some_seed_does_not_reach_is_left_out_and_counted(study):
     assert reached.words.startswith("0 of")
 
 
+def combined(points):
+    """The sites q+k of layers 1 and 5, with the numbers of q there."""
+    return [p._replace(site=p.site.replace("q", "q+k")) for p in points if p.site in ("q@1", "q@5")]
+
+
 def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     tables, described = study
     runs = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("variant") == "plain"))
@@ -93,9 +98,11 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
         assert said in one.words
         assert "k@1" not in one.words
         assert one.values == before[key].values  # of the layers where none did, for all components alike
-        assert key[0] != "attack" or "Mean over layers 2, 3, 4 and 5:" in one.words.replace("5. ", "5: ")
-    alive = beyond.together(rows.readable(rows.effects("attack", "valid", "pos")))
-    assert not {p.site for p in alive} & {"q+k@1", "q+k+v@1"}
+        assert key[0] != "attack" or "Mean over layers 2, 3, 4 and 5:" in one.words
+    effects = rows.effects("attack", "valid", "pos")
+    assert {p.site for p in beyond.together([*effects, *combined(effects)])} == {"q+k@1", "q+k@5"}
+    alive = beyond.together([*(kept := rows.readable(effects)), *combined(kept)])
+    assert {p.site for p in alive} == {"q+k@5"}  # its parts at layer 1 are not both there
     bits = {figure.name: figure for figure in removal.figures(rows)}["removed-pos-linear-bits"]
     assert "k@1" not in bits.caption
     table = dict(facts.numbers(rows).rows)
