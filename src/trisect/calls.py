@@ -98,7 +98,9 @@ def prove(
 ) -> Proof:
     """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
     from trisect.hf.load import load as load_pretrained
+    from trisect.lab.subject import check_folder
 
+    check_folder(model)
     with screen("trisect.prove"):
         return load_pretrained(
             model, None, inputs, None, revision, dtype, device, device_map, pickle, remote_code, proof=False

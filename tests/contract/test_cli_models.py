@@ -30,6 +30,29 @@ def call(*words):
     return CliRunner().invoke(main, [str(w) for w in words])
 
 
+def test_a_folder_with_models_in_it_names_them(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for command in ("explore", "check"):
+        done = call(command, place, *(["w1"] if command == "explore" else []))
+        assert done.exit_code == 2, done.output
+        lines = done.stderr.splitlines()
+        assert lines[-3:] == [
+            f"trisect: {place} is no model's folder.",
+            "  It has models in it: causal, masked, steps/step0, steps/step1, steps/step2.",
+            f"  Give one of them, such as {place / 'causal'}.",
+        ]
+    for n in range(8):
+        (tmp_path / "many" / f"m{n}").mkdir(parents=True)
+        (tmp_path / "many" / f"m{n}" / "config.json").touch()
+    (tmp_path / "many" / ".hidden").mkdir()
+    (tmp_path / "many" / ".hidden" / "config.json").touch()
+    assert "It has models in it: m0, m1, m2, m3, m4, m5 and 2 more." in call("check", tmp_path / "many").stderr
+    deep = tmp_path / "deep" / "a" / "b" / "c" / "d"  # four levels down nothing is looked for
+    deep.mkdir(parents=True)
+    (deep / "config.json").touch()
+    assert "A model's folder has a config.json; this one holds a." in call("check", tmp_path / "deep").stderr
+
+
 def test_check_prints_the_proof(place):
     done = call("check", place / "masked")
     assert done.exit_code == 0, done.output

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 MODEL = "MODEL"  # on a command line, for what only its owner can name
+CONFIGS = ("config.json", "adapter_config.json")  # one of them is in every folder of Hugging Face's
+DEPTH = 3  # levels of folders that are looked at for models
+SHOWN = 6  # of them are named
 
 
 class NamedRevision(NamedTuple):
@@ -62,6 +65,7 @@ def load(
     check_named("a model", model)
     if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
         return _own(*trained, window)
+    check_folder(model)
     from torch.nn import Module
 
     from trisect.hf.load import load as load_pretrained
@@ -91,6 +95,7 @@ def check_there(
     if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
         _finished(*trained)
         return
+    check_folder(model)
     from trisect.hf.checkpoints import locate
     from trisect.hf.fetch import Options
     from trisect.hf.fetch import check_there as check_files_there
@@ -213,6 +218,30 @@ def _trained(
     if study:
         return Folder(place), None
     return (Folder(place.parent.parent), place.name) if run else None
+
+
+def check_folder(model: Any) -> None:
+    """Raise ModelError for a folder that is no model's but has models in it, such as a dissection's: it names them."""
+    place = Path(model) if isinstance(model, (str, Path)) else None
+    if place is None or not place.is_dir() or any((place / name).exists() for name in CONFIGS):
+        return
+    if not (held := _held(place)):
+        return
+    listed = ", ".join(str(path.relative_to(place)) for path in held[:SHOWN])
+    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    known = f"It has models in it: {listed}{more}."
+    raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {held[0]}.")
+
+
+def _held(place: Path, depth: int = DEPTH) -> list[Path]:
+    """The folders of models and of studies below a folder, those nearest to it first; in what cannot be read there is none."""
+    try:
+        inner = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:
+        return []
+    here = [path for path in inner if is_study(path) or (path / CONFIGS[0]).exists()]
+    below = (_held(path, depth - 1) for path in inner if depth > 1 and path not in here)
+    return here + [path for paths in below for path in paths]
 
 
 def _revision_of(model: Any, revision: str | None) -> NamedRevision | None:
