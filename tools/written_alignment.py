@@ -72,6 +72,25 @@ def folds_said(sites: pl.DataFrame) -> str:
     return "(in stretches of rows that follow one another: its articles are too uneven in length to be dealt whole)"
 
 
+REFOLDED = """## The same with folds of whole articles
+
+The study's folds are stretches of rows, so that a probe read other parts of the articles that it was scored on. Below, the same probes of
+the same runs have folds of whole articles that may lie apart (`fitted` 'articles', as new studies have;
+[decision 141](../../docs/decisions/0141-whole-articles-though-uneven.md)). Of the six articles one has over half of the labelled words,
+so that probes that are scored on it were fitted to less text: they find fewer bits for that reason too.
+
+```sh
+python tools/refolded.py results/{name} {studies}
+```
+"""
+
+
+def refolded(place: Path, sites: pl.DataFrame) -> pl.DataFrame:
+    """A study's table `sites` with what its probes found with folds of whole articles (tools/refolded.py) in place of theirs."""
+    rest = sites.filter(~pl.col("measure").str.starts_with("probe_"))
+    return pl.concat([rest, read_table(place / "whole-articles" / "tables", "sites")])
+
+
 def mean_said(mean: Mean | None, places: int = 3) -> str:
     """A mean over seeds with its interval."""
     return "–" if mean is None else said({"value": mean.mean, "low": mean.low, "high": mean.high}, 1.0, places)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import polars as pl
+
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study import dose
@@ -21,6 +23,7 @@ shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
 table: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]] = shared["table"]
 mean_said: Callable[..., str] = shared["mean_said"]
 folds_said: Callable[..., str] = shared["folds_said"]
+refolded: Callable[..., pl.DataFrame] = shared["refolded"]
 
 TOP = """# Attacks by dose on WikiText-2
 
@@ -174,7 +177,8 @@ def doses(name: str = "wikitext2-dose") -> str:
     place, (layers, beside) = ROOT / name, PLACES[name]
     tables = {name: read_table(place / "tables", name) for name in STUDY_TABLES}
     experiment = json.loads((place / "experiment.json").read_text(encoding="utf-8"))
-    rows = StudyRows.of(tables, read_json(place / "about.json", "") | {"experiment": experiment})
+    about = read_json(place / "about.json", "") | {"experiment": experiment}
+    rows = StudyRows.of(tables, about)
     runs = tables["runs"]
     made = f"{len(runs)} runs, seeds {', '.join(map(str, rows.seeds))}; {runs['wall_seconds'].sum() / 60:.0f} core-minutes of training."
     fell = (
@@ -185,4 +189,8 @@ def doses(name: str = "wikitext2-dose") -> str:
     lines += ["## Mean over sites where no run collapsed", "", *together(rows)]
     lines += ["## Change of the validation loss, nats", "", *changes(rows, "valid")]
     lines += ["## Change of the train loss, nats", "", *changes(rows, "train"), "## Bits removed", "", *lost(rows)]
-    return "\n".join([*lines, "## At equal bits", "", *equal(rows)]).rstrip() + "\n"
+    lines += ["## At equal bits", "", *equal(rows)]
+    if (place / "whole-articles").exists():
+        dealt = StudyRows.of(tables | {"sites": refolded(place, tables["sites"])}, about)
+        lines += [shared["REFOLDED"].format(name=name, studies="dose"), *together(dealt), *lost(dealt), *equal(dealt)]
+    return "\n".join(lines).rstrip() + "\n"

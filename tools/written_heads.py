@@ -22,6 +22,7 @@ shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
 table: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]] = shared["table"]
 mean_said: Callable[..., str] = shared["mean_said"]
 folds_said: Callable[[pl.DataFrame], str] = shared["folds_said"]
+refolded: Callable[[Path, pl.DataFrame], pl.DataFrame] = shared["refolded"]
 
 TOP = """# Single heads before and after an attack on the next word's part of speech
 
@@ -205,4 +206,7 @@ def heads() -> str:
         "",
     ]
     lines += [*after(held, attacked, seeds), "## What the attacks cost", "", *costs(named, metrics, attacked, seeds)]
+    dealt = bits_found(named, refolded(place, sites))
+    lines += [shared["REFOLDED"].format(name=place.name, studies="heads"), *before(dealt, layers, seeds)]
+    lines += ["Bits that an attack removes:", "", *after(dealt, attacked, seeds)]
     return "\n".join(lines).rstrip() + "\n"

@@ -171,9 +171,9 @@ def test_a_text_without_headings_is_cut_into_stretches_of_equal_share():
     assert all(max(a.values()) <= min(b) for a, b in itertools.pairwise(ends))
 
 
-def dealt(lengths):
+def dealt(lengths, apart=True):
     corpus = articles_of(lengths)
-    return deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5)
+    return deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5, apart=apart)
 
 
 def share(folds):
@@ -188,6 +188,42 @@ def test_uneven_articles_are_dealt_as_evenly_as_they_can_be():
     best = dealt([1000, 200, 200, 800, 200])
     assert all(fold.whole for fold in best)
     assert share(best) < 0.5
+
+
+# more than half of the text lies in one article, and what follows it is less than a tenth, as in 20,000 words of WikiText-2
+UNEVEN = [160, 250, 90, 140, 1080, 150]
+
+
+def test_articles_of_a_fold_may_lie_apart_where_neighbours_are_uneven():
+    assert not any(
+        fold.whole for fold in dealt(UNEVEN, apart=False)
+    )  # the rule before: rows, of one article in two folds
+    folds = dealt(UNEVEN)
+    assert all(fold.whole for fold in folds)
+    touched = [set(fold.articles.tolist()) for fold in folds if fold.articles is not None]
+    assert {5} in touched  # the longest alone, and no article in two folds
+    assert sorted(a for own in touched for a in own) == [1, 2, 3, 4, 5, 6]
+    corpus = articles_of(UNEVEN)
+    begun = [*article_starts(corpus.splits["valid"].tokens, corpus.vocabulary), sum(UNEVEN) + 1]
+    for fold, own in zip(folds, touched, strict=True):  # not a token of any other article is scored
+        for start, stop in positions(fold.scored).items():
+            assert {int(np.searchsorted(begun, at, side="right")) for at in range(start, stop)} <= own
+    assert share(folds) == pytest.approx(1080 / sum(UNEVEN), abs=0.03)
+
+
+def test_neighbouring_articles_are_dealt_alike_by_both_rules():
+    even = [1000, 200, 200, 800, 200]
+    for first, second in zip(dealt(even, apart=False), dealt(even), strict=True):
+        assert positions(first.scored) == positions(second.scored)
+
+
+def test_what_is_fitted_on_says_which_rule_deals():
+    corpus, found = articles_of(UNEVEN), {}
+    rules: tuple[Fitted, ...] = ("held-out", "articles")
+    for fitted in rules:
+        folds = read_folds(corpus, TRAINING, "y", 1, (9_000, 9_000), torch.device("cpu"), fitted)
+        found[fitted] = all(fold.whole for fold in folds)
+    assert found == {"held-out": False, "articles": True}
 
 
 @pytest.mark.parametrize("lengths", [[2000, 200, 200, 200], [1200, 1200], [1200, 1200, 80]])
@@ -237,11 +273,11 @@ def test_rows_of_one_article_count_once_in_an_interval():
 STUDY = replace(tiny.EXPERIMENT, attack=None, probe=Probe(labels=("pos",)), erase=Erase((SITE,), ("pos",)))
 
 
-def test_a_new_study_says_that_held_out_text_is_fitted_to(tmp_path):
+def test_a_new_study_says_that_whole_articles_of_held_out_text_are_fitted_to(tmp_path):
     ledger: Any = join_ledger(Folder(tmp_path), [STUDY], "text")
-    assert ledger["base"]["probe"]["fitted"] == ledger["base"]["erase"]["fitted"] == "held-out"
+    assert ledger["base"]["probe"]["fitted"] == ledger["base"]["erase"]["fitted"] == "articles"
     assert ledger["base"]["erase"]["shrinkage"] is True
-    assert ledger["experiment"]["probe"]["fitted"] == "held-out"
+    assert ledger["experiment"]["probe"]["fitted"] == "articles"
 
 
 def old(folder):
@@ -271,6 +307,18 @@ def test_a_study_begun_under_the_old_rule_is_read_and_goes_on_under_it(tmp_path)
     assert again["probe"]["fitted"] == "train"
 
 
+def test_a_study_begun_with_neighbouring_articles_goes_on_so(tmp_path):
+    before = replace(
+        STUDY, probe=Probe(labels=("pos",), fitted="held-out"), erase=Erase((SITE,), ("pos",), fitted="held-out")
+    )
+    join_ledger(Folder(tmp_path), [before], "text")
+    more: Any = join_ledger(Folder(tmp_path), [replace(STUDY, seeds=(1, 2, 3))], "text")
+    assert more["base"]["probe"]["fitted"] == more["base"]["erase"]["fitted"] == "held-out"
+    asked = replace(STUDY, probe=Probe(labels=("pos",), fitted="articles"))
+    with pytest.raises(StudyError, match=r"probe.fitted \(there 'held-out', here 'articles'\)"):
+        join_ledger(Folder(tmp_path), [asked], "text")
+
+
 def test_random_maps_are_one_number_in_all_of_a_study(tmp_path):
     head = Site.parse("q@1.h1")
     first, other = (replace(STUDY, probe=Probe((head,), ("pos",), random_maps=n)) for n in (2, 3))
@@ -286,7 +334,7 @@ def test_each_design_of_a_new_study_is_settled_by_those_before_it(tmp_path):
     first = replace(STUDY, probe=Probe(labels=("pos",), fitted="train"), erase=None)
     ledger: Any = join_ledger(Folder(tmp_path), [first, replace(STUDY, seeds=(3,))], "text")
     assert ledger["base"]["probe"]["fitted"] == "train"
-    assert ledger["base"]["erase"]["fitted"] == "held-out"  # the first that erases says nothing
+    assert ledger["base"]["erase"]["fitted"] == "articles"  # the first that erases says nothing
     assert ledger == join_ledger(Folder(tmp_path), [replace(STUDY, seeds=(3,))], "text")
 
 
@@ -303,7 +351,9 @@ def test_another_rule_than_the_study_began_with_is_refused(tmp_path):
 def test_a_text_to_fit_on_that_is_none_is_refused():
     with pytest.raises(SpecError) as caught:
         Probe(fitted="test")
-    assert caught.value.known == "Probes and erasers are fitted on held-out or train text."
+    assert caught.value.known == (
+        "Probes and erasers are fitted on held-out text (articles, held-out) or on the text of training (train)."
+    )
     assert caught.value.todo == "Use one of them, or leave it out."
 
 

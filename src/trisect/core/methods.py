@@ -18,10 +18,11 @@ PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q",
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
 # On what probes and erasers are fitted: held-out text, cross-fitted, or the text that the model was trained on (revision 1).
-Fitted: TypeAlias = Literal["held-out", "train"]
+Fitted: TypeAlias = Literal["articles", "held-out", "train"]
+ARTICLES: Final = "articles"
 HELD_OUT: Final = "held-out"
 ON_TRAIN: Final = "train"
-FITTED: tuple[Fitted, ...] = (HELD_OUT, ON_TRAIN)
+FITTED: tuple[Fitted, ...] = (ARTICLES, HELD_OUT, ON_TRAIN)
 
 
 def spell_variant(text: str) -> str | None:
@@ -53,7 +54,9 @@ def _filled(statement: object, *names: str) -> None:
 def _known_fit(fitted: str | None) -> None:
     """Raise SpecError for a text to fit on that is none."""
     if fitted is not None:
-        known = f"Probes and erasers are fitted on {' or '.join(FITTED)} text."
+        known = (
+            "Probes and erasers are fitted on held-out text (articles, held-out) or on the text of training (train)."
+        )
         need(fitted in FITTED, unknown("text to fit on", fitted, FITTED), known, "Use one of them, or leave it out.")
 
 
@@ -202,10 +205,12 @@ def input_site(layer: int) -> Site:
 class Probe:
     """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
 
-    A probe learns a label of the next word from the representation at one site. `fitted` 'held-out': from validation, where
-    whole articles are dealt into folds and each is scored by the probes that did not read it; 'train': from the text that the
-    model was trained on, scored on validation, as studies did that were begun under revision 1. Null is what a study that is
-    there began with, and 'held-out' in a new one. `sites` of null are q, k and v of every layer.
+    A probe learns a label of the next word from the representation at one site. `fitted` 'articles': from validation, where
+    whole articles are dealt into folds and each is scored by the probes that did not read it, and rows are dealt only where no
+    folds of whole articles are even enough; 'held-out': the same, but articles of a fold follow one another, so that rows are
+    dealt more often; 'train': from the text that the model was trained on, scored on validation, as studies did that were begun
+    under revision 1. Null is what a study that is there began with, and 'articles' in a new one. `sites` of null are q, k and v
+    of every layer.
 
     `random_maps` are so many random linear maps of the input of each layer of which a head is probed, as wide as a head and probed
     alike: what a head holds, or loses to an attack, is compared with what any map of that input does.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trisect.core.methods import HELD_OUT, ON_TRAIN, Fitted
+from trisect.core.methods import ARTICLES, ON_TRAIN, Fitted
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.experiments.study.folds import Fold
@@ -43,7 +43,7 @@ def erase(
     draws: int,
     seed: int,
     tokens: tuple[int, int] = (TRAIN, VALID),
-    fitted: Fitted = HELD_OUT,
+    fitted: Fitted = ARTICLES,
     shrinkage: bool = True,
 ) -> list[SiteRow]:
     """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, and its controls.

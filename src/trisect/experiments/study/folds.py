@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from trisect.core.errors import CorpusError
 from trisect.lm.feed import Piece
@@ -31,11 +31,20 @@ class Fold(NamedTuple):
     whole: bool = False
 
 
-def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least: int, count: int = FOLDS) -> list[Fold]:
-    """Rows of a split as `count` folds that follow one another, as even in labelled tokens as whole articles allow.
+def deal(
+    corpus: Corpus,
+    split: str,
+    pieces: Sequence[Piece],
+    label: str,
+    least: int,
+    count: int = FOLDS,
+    apart: bool = True,
+) -> list[Fold]:
+    """Rows of a split as `count` folds, as even in labelled tokens as whole articles that follow one another allow.
 
-    Folds begin where articles do, and rows that lie across two are left out. Where a fold would have more than MOST of the
-    labelled tokens, or less than FEWEST, or the text marks no articles, rows are dealt, in equal shares, and are the units.
+    Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
+    FEWEST, articles of a fold may lie `apart`: the longest first, each to the smallest fold. Where that is not even either, or
+    the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
     Raises CorpusError where a fold would have fewer than `least` labelled tokens.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
@@ -44,24 +53,56 @@ def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least:
     many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
     part = corpus.splits[split]
     begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
-    for whole, units in ((True, np.searchsorted(begun, start, side="right")), (False, start)):
-        cuts = _cuts(units, start, many, count)
-        if whole and cuts is not None:
-            cuts = begun[np.searchsorted(begun, cuts, side="right") - 1]
-        if cuts is None:
-            continue
-        fold = np.searchsorted(cuts, start, side="right")
-        fold[np.searchsorted(cuts, stop, side="left") != fold] = -1
+    for whole, fold in _dealt(begun, start, stop, many, count, apart):
         sizes = np.array([many[fold == f].sum() for f in range(count)])
         even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
         if sizes.min() >= least and even:
-            article = units if whole else np.arange(len(rows))
+            article = np.searchsorted(begun, start, side="right") if whole else np.arange(len(rows))
             return [_fold(pieces, rows, fold, f, article, whole) for f in range(count)]
     raise CorpusError(
         f"The label column '{label}' of '{corpus.name}' cannot be probed.",
         f"Of the {split} tokens that are read {int(many.sum())} carry a label: too few for {count} folds of {least} or more.",
         "Use another column, or a longer text.",
     )
+
+
+def _dealt(
+    begun: Int[np.ndarray, " A"],
+    start: Int[np.ndarray, " R"],
+    stop: Int[np.ndarray, " R"],
+    many: Int[np.ndarray, " R"],
+    count: int,
+    apart: bool,
+) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
+    """Ways to deal rows, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
+    first, last = np.searchsorted(begun, start, side="right"), np.searchsorted(begun, stop, side="left")
+    cuts = _cuts(first, start, many, count)
+    if cuts is not None:
+        yield True, _between(begun[np.searchsorted(begun, cuts, side="right") - 1], start, stop)
+    if apart:
+        own = _longest_first(np.bincount(first, many, minlength=len(begun) + 1), count)
+        alike = [len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)]
+        yield True, np.where(alike, own[first], -1)
+    cuts = _cuts(start, start, many, count)
+    if cuts is not None:
+        yield False, _between(cuts, start, stop)
+
+
+def _between(
+    cuts: Int[np.ndarray, " C"], start: Int[np.ndarray, " R"], stop: Int[np.ndarray, " R"]
+) -> Int[np.ndarray, " R"]:
+    """Each row's fold where folds after the first begin at the cuts, -1 for rows that lie across one."""
+    fold = np.searchsorted(cuts, start, side="right")
+    return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
+
+
+def _longest_first(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray, " U"]:
+    """Each unit's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)."""
+    fold, held = np.zeros(len(sizes), dtype=int), np.zeros(count)
+    for unit in np.argsort(-sizes, kind="stable"):
+        fold[unit] = held.argmin()
+        held[fold[unit]] += sizes[unit]
+    return fold
 
 
 def _starts(piece: Piece) -> Int[np.ndarray, " B"]:

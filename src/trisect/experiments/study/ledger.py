@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
-from trisect.core.methods import HELD_OUT, METHODS, ON_TRAIN, Fitted
+from trisect.core.methods import ARTICLES, METHODS, ON_TRAIN, Fitted
 from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
 from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
@@ -83,13 +83,13 @@ def extended_ledger(
 
 
 def settled(experiment: Design, base: BaseData | None) -> Design:
-    """The experiment with what probes and erasers are fitted on: where it says nothing, as the study began, else held-out text."""
+    """The experiment with what probes and erasers are fitted on: where it says nothing, as the study began, else whole articles."""
     parts: dict[str, Any] = {}
     for name in ("probe", "erase"):
         part = getattr(experiment, name)
         if part is not None and part.fitted is None:
             there: Any = base.get(name) if base else None
-            parts[name] = replace(part, fitted=there.get("fitted", ON_TRAIN) if there else HELD_OUT)
+            parts[name] = replace(part, fitted=there.get("fitted", ON_TRAIN) if there else ARTICLES)
     return replace(experiment, **parts)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import HELD_OUT, Fitted, input_site, mapped_layers
+from trisect.core.methods import ARTICLES, Fitted, input_site, mapped_layers
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.experiments.study.folds import Fold, deal
@@ -74,7 +74,7 @@ def probe(
     sites: Sequence[Site],
     seed: int,
     tokens: tuple[int, int] = (TRAIN, VALID),
-    fitted: Fitted = HELD_OUT,
+    fitted: Fitted = ARTICLES,
     maps: int = 0,
 ) -> list[SiteRow]:
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
@@ -180,9 +180,11 @@ def read_folds(
     match fitted:
         case "train":
             return [Fold(*read_pieces(corpus, training, label, seed, tokens, device))]
-        case "held-out":
+        case "articles" | "held-out":
             valid = evaluation_pieces(corpus, training, "valid", (label,), device)
-            return deal(corpus, "valid", draw_rows(valid, tokens[0], "probe", seed), label, HELD)
+            return deal(
+                corpus, "valid", draw_rows(valid, tokens[0], "probe", seed), label, HELD, apart=fitted == ARTICLES
+            )
         case _:
             assert_never(fitted)
 
