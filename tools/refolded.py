@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from trisect.core.errors import StudyError, TrisectError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import digest, read_json, write_json
 from trisect.core.methods import ARTICLES, HELD_OUT
 from trisect.core.read_spec import read_run
 from trisect.core.site import Site
@@ -24,7 +24,7 @@ from trisect.core.spec import Run
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study.probing import probe
 from trisect.lab.folder import Folder
-from trisect.lab.runs import weights
+from trisect.lab.runs import read_finished, weights
 from trisect.text.corpus import Corpus
 
 PLACE = "whole-articles"
@@ -40,9 +40,11 @@ def sites_of(run: Run, how: dict[str, Any]) -> list[Site]:
 
 def refold(folder: Folder, how: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Rows of the table `sites` about each run of a study; a run that was done before is read."""
-    corpus = Corpus.load(folder.corpus)
+    corpus, of = Corpus.load(folder.corpus), digest(json.dumps(how, sort_keys=True))[:8]
     for name, spec in folder.read_ledger()["runs"].items():
-        kept = folder.path / PLACE / f"{name}.json"
+        if read_finished(folder, name)["status"] == "diverged":
+            continue  # as a study does
+        kept = folder.path / PLACE / f"{name}-{of}.json"
         if not kept.exists():
             run = read_run(spec)
             final, rows = weights(folder, name, "final.safetensors", "cpu"), list[dict[str, Any]]()
@@ -66,6 +68,23 @@ def refold(folder: Folder, how: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from stored["rows"]
 
 
+def check(place: Path, studies: Sequence[Path]) -> None:
+    """Raise StudyError where the studies' runs, by their names and their last losses, are not those of the result."""
+    table = read_table(place / "tables", "metrics")
+    committed = {(r["run"], r["epoch"], r["split"], r["name"]): r["value"] for r in table.iter_rows(named=True)}
+    folders, known = [Folder(study) for study in studies], ""
+    runs = {name: folder for folder in folders for name in folder.read_ledger()["runs"]}
+    if odd := set(read_table(place / "tables", "runs")["run"]) ^ runs.keys():
+        known = f"{len(odd)} runs are in one of them alone, such as {min(odd)}."
+    else:
+        for name, folder in runs.items():
+            epoch, split, what, value = read_finished(folder, name)["metrics"][-1]
+            if committed.get((name, epoch, split, what)) != value:
+                known = f"{what} of {name} after {epoch} epochs is {value} here: it was trained again, to other bits."
+    if known:
+        raise StudyError(f"{place} is of other runs than {', '.join(map(str, studies))}.", known, "Give all its seeds.")
+
+
 def main(given: list[str]) -> None:
     """Probe all runs and write the table; raises StudyError where the runs are not those of the result."""
     if len(given) < 2:
@@ -74,14 +93,11 @@ def main(given: list[str]) -> None:
     how = json.loads((place / "experiment.json").read_text(encoding="utf-8"))["probe"]
     if not how or how.get("fitted") != HELD_OUT:
         raise StudyError(f"{place} has no probes of the rule before.", f"Its statement says {how}.", "Take another.")
+    check(place, studies)
     rows = [row for study in studies for row in refold(Folder(study), how)]
-    runs, found = set(read_table(place / "tables", "runs")["run"]), {row["subject"] for row in rows}
-    if odd := runs ^ found:
-        known = f"{len(odd)} runs are in one of them alone, such as {min(odd)}."
-        raise StudyError(f"{place} is of other runs than {', '.join(map(str, studies))}.", known, "Give all its seeds.")
     (place / PLACE / "tables").mkdir(parents=True, exist_ok=True)
     write_table(place / PLACE / "tables", "sites", frame("sites", rows))
-    print(f"{place / PLACE}: {len(runs)} runs, {len(rows)} rows")
+    print(f"{place / PLACE}: {len({row['subject'] for row in rows})} runs, {len(rows)} rows")
 
 
 if __name__ == "__main__":

@@ -69,18 +69,19 @@ def folds_said(sites: pl.DataFrame) -> str:
         return "(over whole articles where it has such)"
     if (of > 0).all():
         return "over whole articles"
-    return "(in stretches of rows that follow one another: its articles are too uneven in length to be dealt whole)"
+    return "(in stretches of rows that follow one another: articles that are neighbours are too uneven in length to be dealt whole)"
 
 
 REFOLDED = """## The same with folds of whole articles
 
 The study's folds are stretches of rows, so that a probe read other parts of the articles that it was scored on. Below, the same probes of
 the same runs have folds of whole articles that may lie apart (`fitted` 'articles', as new studies have;
-[decision 141](../../docs/decisions/0141-whole-articles-though-uneven.md)). Of the six articles one has over half of the labelled words,
-so that probes that are scored on it were fitted to less text: they find fewer bits for that reason too.
+[decision 141](../../docs/decisions/0141-whole-articles-though-uneven.md)). Folds are as uneven as articles are, so that probes that are
+scored on the largest were fitted to less text. That too leaves fewer bits to be found, and is not separated here from what a probe knows
+of an article that it has read. From the root of a checkout, STUDY being the folder that the command above made:
 
 ```sh
-python tools/refolded.py results/{name} {studies}
+python tools/refolded.py results/{name} STUDY
 ```
 """
 

@@ -192,5 +192,6 @@ def doses(name: str = "wikitext2-dose") -> str:
     lines += ["## At equal bits", "", *equal(rows)]
     if (place / "whole-articles").exists():
         dealt = StudyRows.of(tables | {"sites": refolded(place, tables["sites"])}, about)
-        lines += [shared["REFOLDED"].format(name=name, studies="dose"), *together(dealt), *lost(dealt), *equal(dealt)]
+        lines += [shared["REFOLDED"].format(name=name), "Mean over sites where no run collapsed:", "", *together(dealt)]
+        lines += ["Bits removed:", "", *lost(dealt), "At equal bits:", "", *equal(dealt)]
     return "\n".join(lines).rstrip() + "\n"

@@ -207,6 +207,6 @@ def heads() -> str:
     ]
     lines += [*after(held, attacked, seeds), "## What the attacks cost", "", *costs(named, metrics, attacked, seeds)]
     dealt = bits_found(named, refolded(place, sites))
-    lines += [shared["REFOLDED"].format(name=place.name, studies="heads"), *before(dealt, layers, seeds)]
+    lines += [shared["REFOLDED"].format(name=place.name), *before(dealt, layers, seeds)]
     lines += ["Bits that an attack removes:", "", *after(dealt, attacked, seeds)]
     return "\n".join(lines).rstrip() + "\n"

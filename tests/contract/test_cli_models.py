@@ -8,6 +8,7 @@ from tests import tinyhf
 
 from trisect.cli import main
 from trisect.core.tables import read_table
+from trisect.lab import subject
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
 
@@ -30,6 +31,17 @@ def call(*words):
     return CliRunner().invoke(main, [str(w) for w in words])
 
 
+def refusing(place):
+    """Whether a folder is a study's, where the system refuses one of them."""
+
+    def refused(folder):
+        if folder == place:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return False
+
+    return refused
+
+
 def test_a_folder_with_models_in_it_names_them(place, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for command in ("explore", "check"):
@@ -43,13 +55,19 @@ def test_a_folder_with_models_in_it_names_them(place, tmp_path, monkeypatch):
         ]
     for n in range(8):
         (tmp_path / "many" / f"m{n}").mkdir(parents=True)
-        (tmp_path / "many" / f"m{n}" / "config.json").touch()
-    (tmp_path / "many" / ".hidden").mkdir()
-    (tmp_path / "many" / ".hidden" / "config.json").touch()
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / "many" / f"m{n}" / name).touch()
+    (tmp_path / "many" / ".hidden").symlink_to(tmp_path / "many" / "m0")
+    (tmp_path / "many" / "again").symlink_to(tmp_path / "many")  # a link is not followed
+    (tmp_path / "many" / "plain").mkdir()
+    (tmp_path / "many" / "plain" / "config.json").touch()  # no weights: no model
     assert "It has models in it: m0, m1, m2, m3, m4, m5 and 2 more." in call("check", tmp_path / "many").stderr
+    monkeypatch.setattr(subject, "is_study", refusing(tmp_path / "many" / "m0"))
+    assert "It has models in it: m1, m2, m3, m4, m5, m6 and 1 more." in call("check", tmp_path / "many").stderr
     deep = tmp_path / "deep" / "a" / "b" / "c" / "d"  # four levels down nothing is looked for
     deep.mkdir(parents=True)
-    (deep / "config.json").touch()
+    for name in ("config.json", "model.safetensors"):
+        (deep / name).touch()
     assert "A model's folder has a config.json; this one holds a." in call("check", tmp_path / "deep").stderr
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_series_equal
@@ -18,7 +19,9 @@ import trisect
 from trisect.core.errors import StudyError
 from trisect.core.methods import Attack, Probe
 from trisect.core.site import Site
+from trisect.core.spec import Text
 from trisect.core.tables import read_table, write_table
+from trisect.text.corpus import Corpus, Split
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -39,7 +42,7 @@ DESIGN = replace(
 def result_of(study: Path, place: Path) -> Path:
     """What is kept of a study under results/."""
     (place / "tables").mkdir(parents=True)
-    for name in ("runs", "sites"):
+    for name in ("runs", "metrics", "sites"):
         shutil.copy(study / "tables" / f"{name}.parquet", place / "tables")
     shutil.copy(study / "experiment.json", place)
     return place
@@ -69,6 +72,28 @@ def test_a_text_without_articles_gives_the_numbers_of_before(made: tuple[Path, P
     assert edited == {"none": {"q@1", "q@1.h1", "v@2", "q+k+v@1"}, "attack": {"q@1", "q@1.h1", "q+k+v@1"}}
 
 
+def headed() -> Corpus:
+    """A labelled text whose validation is six articles, one of more than half and a short one behind it."""
+    text = list[str]()
+    for n, length in enumerate((160, 250, 90, 140, 1080, 150)):
+        text += ["=", "title", "=", *(f"w{(n + i * i) % 7}" for i in range(length)), "."]
+    words = tuple(dict.fromkeys(text))
+    tokens = np.array([words.index(word) for word in text], np.int32)
+    part = Split(tokens, {"pos": (tokens % 2).astype(np.int16)})
+    return Corpus.make("headed", words, {"pos": ("n", "m")}, {"train": part, "valid": part})
+
+
+def test_articles_that_rows_were_dealt_of_are_whole(tmp_path: Path) -> None:
+    headed().save(tmp_path / "text")
+    text = Text(str(tmp_path / "text"), None, None, 1)
+    trisect.study(replace(DESIGN, text=text), out=tmp_path / "study", workers=0, quiet=True)
+    place = result_of(tmp_path / "study", tmp_path / "result")
+    TOOL.main([str(place), str(tmp_path / "study")])
+    first, again = (read_table(where / "tables", "sites") for where in (place, place / "whole-articles"))
+    articles = [set(of.filter(measure="probe_articles")["value"]) for of in (first, again)]
+    assert articles == [{0.0}, {6.0}]
+
+
 def test_what_was_done_is_read_and_other_runs_are_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
     place, study = made
     kept = sorted((study / "whole-articles").glob("*.json"))
@@ -81,6 +106,11 @@ def test_what_was_done_is_read_and_other_runs_are_refused(made: tuple[Path, Path
     with pytest.raises(StudyError, match="1 runs are in one of them alone"):
         TOOL.main([str(other), str(study)])
     assert not (other / "whole-articles").exists()
+    metrics = read_table(place / "tables", "metrics")
+    write_table(other / "tables", "runs", read_table(place / "tables", "runs"))
+    write_table(other / "tables", "metrics", metrics.with_columns(pl.col("value") * 1.001))
+    with pytest.raises(StudyError, match="it was trained again, to other bits"):
+        TOOL.main([str(other), str(study)])
     stated = json.loads((other / "experiment.json").read_text(encoding="utf-8"))
     stated["probe"]["fitted"] = "train"
     (other / "experiment.json").write_text(json.dumps(stated), encoding="utf-8")

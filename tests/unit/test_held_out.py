@@ -211,6 +211,19 @@ def test_articles_of_a_fold_may_lie_apart_where_neighbours_are_uneven():
     assert share(folds) == pytest.approx(1080 / sum(UNEVEN), abs=0.03)
 
 
+@pytest.mark.parametrize("length", [20, 40, 60, 100])
+def test_short_articles_stay_together_where_the_longest_is_alone(length):
+    short = [length] * (2_000 // length)
+    folds = dealt([*short, 3_000, *short[: len(short) // 4]])
+    assert all(fold.whole for fold in folds)
+    assert 0.5 < share(folds) < 0.6
+    kept = sum(int((p.labels["y"] >= 0).sum()) for fold in folds for p in fold.scored)
+    assert kept > 0.95 * (3_000 + 1.2 * 2_000)
+    (alone,) = [fold for fold in folds if len(np.unique(fold.articles)) == 1]
+    assert {int(a) for a in np.unique(alone.articles)} == {len(short) + 1}
+    assert not any(dealt_alone.whole for dealt_alone in dealt([*short, 3_000, *short[: len(short) // 4]], apart=False))
+
+
 def test_neighbouring_articles_are_dealt_alike_by_both_rules():
     even = [1000, 200, 200, 800, 200]
     for first, second in zip(dealt(even, apart=False), dealt(even), strict=True):

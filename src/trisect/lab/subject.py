@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 MODEL = "MODEL"  # on a command line, for what only its owner can name
-CONFIGS = ("config.json", "adapter_config.json")  # one of them is in every folder of Hugging Face's
+CONFIGS = ("config.json", "adapter_config.json")  # a model's folder has one of them
+WEIGHTS = (".safetensors", ".bin")  # and files that end so
 DEPTH = 3  # levels of folders that are looked at for models
-SHOWN = 6  # of them are named
+LOOKED = 2_000  # folders at most are looked into
+SHOWN = 6  # models are named
 
 
 class NamedRevision(NamedTuple):
@@ -233,15 +235,36 @@ def check_folder(model: Any) -> None:
     raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {held[0]}.")
 
 
-def _held(place: Path, depth: int = DEPTH) -> list[Path]:
-    """The folders of models and of studies below a folder, those nearest to it first; in what cannot be read there is none."""
+def _held(place: Path) -> list[Path]:
+    """The folders of models and of studies below a folder, those nearest to it first; links are not followed.
+
+    Of what cannot be read nothing is said, and where there are very many folders not all are looked into.
+    """
+    found, level, looked = list[Path](), [place], 0
+    for _ in range(DEPTH):
+        below = [inner for folder in level[: max(0, LOOKED - looked)] for inner in _folders(folder)]
+        looked += len(level)
+        models = [path for path in below if _is_model(path)]
+        found += models
+        level = [path for path in below if path not in set(models)]
+    return found
+
+
+def _folders(place: Path) -> list[Path]:
     try:
-        inner = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+        return sorted(p for p in place.iterdir() if not p.name.startswith(".") and p.is_dir() and not p.is_symlink())
     except OSError:
         return []
-    here = [path for path in inner if is_study(path) or (path / CONFIGS[0]).exists()]
-    below = (_held(path, depth - 1) for path in inner if depth > 1 and path not in here)
-    return here + [path for paths in below for path in paths]
+
+
+def _is_model(place: Path) -> bool:
+    try:
+        if is_study(place):
+            return True
+        names = [path.name for path in place.iterdir()]
+    except OSError:
+        return False
+    return any(name in names for name in CONFIGS) and any(name.endswith(WEIGHTS) for name in names)
 
 
 def _revision_of(model: Any, revision: str | None) -> NamedRevision | None:

@@ -15,6 +15,7 @@ from trisect.text.corpus import Corpus
 
 FOLDS = 3
 MOST, FEWEST = 0.6, 0.1  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
+KEPT = 0.95  # of the labelled tokens, at least, where articles of a fold lie apart: rows across two folds are left out
 
 
 class Fold(NamedTuple):
@@ -43,8 +44,9 @@ def deal(
     """Rows of a split as `count` folds, as even in labelled tokens as whole articles that follow one another allow.
 
     Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
-    FEWEST, articles of a fold may lie `apart`: the longest first, each to the smallest fold. Where that is not even either, or
-    the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
+    FEWEST, articles of a fold may lie `apart`: the longest first, each to the smallest fold; or, where that parts so many short
+    articles that less than KEPT of the tokens stays, the longest article alone and the others in their order. Where that is
+    not even either, or the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
     Raises CorpusError where a fold would have fewer than `least` labelled tokens.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
@@ -80,9 +82,11 @@ def _dealt(
     if cuts is not None:
         yield True, _between(begun[np.searchsorted(begun, cuts, side="right") - 1], start, stop)
     if apart:
-        own = _longest_first(np.bincount(first, many, minlength=len(begun) + 1), count)
-        alike = [len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)]
-        yield True, np.where(alike, own[first], -1)
+        sizes = np.bincount(first, many, minlength=len(begun) + 1)
+        for own in (_longest_first(sizes, count), _longest_alone(sizes, count)):
+            alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
+            if many[alike].sum() >= KEPT * many.sum():
+                yield True, np.where(alike, own[first], -1)
     cuts = _cuts(start, start, many, count)
     if cuts is not None:
         yield False, _between(cuts, start, stop)
@@ -102,6 +106,16 @@ def _longest_first(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray
     for unit in np.argsort(-sizes, kind="stable"):
         fold[unit] = held.argmin()
         held[fold[unit]] += sizes[unit]
+    return fold
+
+
+def _longest_alone(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray, " U"]:
+    """Each unit's fold: the first holds the longest alone, the others the rest in their order, as even as can be."""
+    fold, longest = np.zeros(len(sizes), dtype=int), int(sizes.argmax())
+    rest = np.delete(np.arange(len(sizes)), longest)
+    cuts = _cuts(rest, rest, sizes[rest], count - 1)
+    if cuts is not None:
+        fold[rest] = 1 + np.searchsorted(cuts, rest, side="right")
     return fold
 
 

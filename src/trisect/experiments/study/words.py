@@ -47,7 +47,7 @@ def _dealt(rows: StudyRows, kind: str, label: str) -> str:
     if min(found) > 0:
         return "by whole articles"
     units = ", which are the units of intervals too" if kind == "erase" else ""
-    return f"by rows of a window{units}: whole articles that could be dealt evenly are not marked"
+    return f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
 
 
 def _shrinks(stated: ProbeData | EraseData) -> bool:
