@@ -219,9 +219,9 @@ def test_short_articles_stay_together_where_the_longest_is_alone(length):
     assert 0.5 < share(folds) < 0.6
     kept = sum(int((p.labels["y"] >= 0).sum()) for fold in folds for p in fold.scored)
     assert kept > 0.95 * (3_000 + 1.2 * 2_000)
-    (alone,) = [fold for fold in folds if len(np.unique(fold.articles)) == 1]
-    assert {int(a) for a in np.unique(alone.articles)} == {len(short) + 1}
-    assert not any(dealt_alone.whole for dealt_alone in dealt([*short, 3_000, *short[: len(short) // 4]], apart=False))
+    touched = [set(fold.articles.tolist()) for fold in folds if fold.articles is not None]
+    assert {len(short) + 1} in touched
+    assert not any(fold.whole for fold in dealt([*short, 3_000, *short[: len(short) // 4]], apart=False))
 
 
 def test_neighbouring_articles_are_dealt_alike_by_both_rules():
