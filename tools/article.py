@@ -113,6 +113,8 @@ FAMILIES = (
     Judged(["A-15"], None, "wikitext2-all-layers/claims", "[all layers at once](../results/wikitext2-all-layers/README.md)"),
     Judged(["A-15"], None, "wikitext2-large-freezing/claims",
            "[the larger model, one epoch](../results/wikitext2-large-freezing/README.md)"),
+    Judged(["A-15"], None, "wikitext2-large-freezing-three-epochs/claims",
+           "[the larger model, three epochs](../results/wikitext2-large-freezing-three-epochs/README.md)"),
     Judged(ids("B", 4), "recall/birth-places/claims", ONE_SEED, "[birth places of the course, seed 1](../results/recall/README.md)"),
     Judged(ids("B", 4), None, "recall/birth-places-seeds/claims", "birth places of the course, three other seeds"),
     Judged(ids("B", 4), "recall/embedded/claims", "recall/embedded/claims_revised", "generated people, seeds 1 to 3"),

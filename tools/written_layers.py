@@ -134,7 +134,7 @@ trisect study experiment.json --corpus wikitext-2 --fleet 1 --out freezing
 LONGER = """# The larger model with q, k or v frozen in all layers, three epochs
 
 The same as [wikitext2-large-freezing](../wikitext2-large-freezing/README.md) for three epochs of training: q, k or v of all five layers
-kept at their initial weights from the first step on, beside the same models rewound and ablated. Seeds come one by one.
+kept at their initial weights from the first step on, beside the same models rewound and ablated.
 Losses are of the same samples. Written by `python tools/written.py` from the tables here.
 
 ```sh
