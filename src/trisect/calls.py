@@ -18,6 +18,7 @@ from trisect.lab.experiment import Result
 from trisect.lab.folder import is_study
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.live import screen
+from trisect.lab.subject import check_folder
 from trisect.lab.subject import load as load_subject
 from trisect.lab.unlisted import check_tables, has_tables
 from trisect.lab.whole_run import check_run, has_run
@@ -98,7 +99,6 @@ def prove(
 ) -> Proof:
     """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
     from trisect.hf.load import load as load_pretrained
-    from trisect.lab.subject import check_folder
 
     check_folder(model)
     with screen("trisect.prove"):
