@@ -50,10 +50,10 @@ def _made(kind: Callable[[Any], nn.Module], config: Any, seed: int) -> nn.Module
     return model
 
 
-def bert(seed: int = 1, head: bool = True, **settings: Any) -> nn.Module:
+def bert(seed: int = 1, head: bool = True, layers: int = LAYERS, **settings: Any) -> nn.Module:
     """A masked LM, or without its head a plain encoder."""
     config = BertConfig(
-        vocab_size=len(VOCABULARY), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        vocab_size=len(VOCABULARY), hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
         intermediate_size=INNER, max_position_embeddings=LONGEST, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         pad_token_id=0, **settings,
     )  # fmt: skip

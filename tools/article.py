@@ -3,20 +3,22 @@
 In the template `{{page#section: row | column | form}}` stands for one cell of a table in results/PAGE/README.md, which is itself
 written from Parquet tables. The section (how a heading begins) may be left out; forms: none (the cell as it is), `value` (without
 its interval), `%` (a share as a percentage, with its interval), `value %`, `points` (a difference of shares
-in percentage points), `1`, `2`, … (value to so many decimals), `collapsed` (how many runs did), `verdict` for a claim.
-`{{claims}}` is the table of all claims.
+in percentage points), `1`, `2`, … (value to so many decimals; a cell that lies half way keeps its own), `collapsed` (how many runs
+did), `verdict` for a claim. `{{claims}}` is the table of all claims.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
 from trisect.claims.sampled import ONE_SEED
+from trisect.core.finding import NOT_TESTED
 from trisect.core.tables import read_table
 
 ROOT = Path(__file__).parents[1]
@@ -71,14 +73,21 @@ def shown(text: str, form: str) -> str:
     if form == "collapsed":
         return text.rpartition("; ")[2].removesuffix(" collapsed")
     if "%" in form or form == "points":
-        text = NUMBER.sub(lambda m: f"{100 * float(m[0].replace('−', '-')):.1f}", SURE.sub("", text))
+        text = NUMBER.sub(lambda m: rounded(100 * Decimal(m[0].replace("−", "-")), 1), SURE.sub("", text))
     if form == "points":
         return text
     if "%" in form:
         value, _, rest = text.partition(" (")
         return f"{value}\u00a0%" + (f" (95\u00a0%: {rest}" if rest and "value" not in form else "")
     value = text.partition(" (")[0] if form else text
-    return f"{float(value):.{form}f}" if form.isdigit() else value
+    return rounded(Decimal(value), int(form)) if form.isdigit() else value
+
+
+def rounded(value: Decimal, decimals: int) -> str:
+    """A cell with fewer decimals; where it lies half way, with its own: it was rounded before, so that nobody knows which way it goes."""
+    step = Decimal(1).scaleb(-decimals)
+    tie = value % step in (step / 2, -step / 2)
+    return f"{value.normalize() if tie else value.quantize(step):f}"
 
 
 def slot(match: re.Match[str]) -> str:
@@ -104,12 +113,16 @@ def ids(letter: str, last: int, start: int = 1) -> list[str]:
     return [f"{letter}-{n}" for n in range(start, last + 1)]
 
 
+OVER_SEEDS = {*ids("A", 15), "D-2", "F-1", "F-4"}
 WIKITEXT = "[MiniLM, WikiText-2](../results/minilm/README.md)"
+OWN = "a language model of our own"
 SMALL = "[WikiText-2, one site at a time](../results/wikitext2-small/README.md)"
 FAMILIES = (
     Judged(ids("A", 14), "wikitext2-small/claims", "wikitext2-small/claims_revised", SMALL),
     Judged(ids("A", 12, 10), None, "wikitext2-large/claims",
            "[the larger model, one site at a time](../results/wikitext2-large/README.md)"),
+    Judged(["A-1"], "wikitext2-controls/claims", "wikitext2-controls/claims_revised",
+           "[with controls](../results/wikitext2-controls/README.md)"),
     Judged(["A-15"], None, "wikitext2-all-layers/claims", "[all layers at once](../results/wikitext2-all-layers/README.md)"),
     Judged(["A-15"], None, "wikitext2-large-freezing/claims",
            "[the larger model, one epoch](../results/wikitext2-large-freezing/README.md)"),
@@ -121,64 +134,87 @@ FAMILIES = (
     Judged(ids("B", 4), None, "recall/embedded-eight/claims", "generated people, seeds 4 to 11"),
     Judged(ids("C", 4), "minilm/norms-wikitext/claims", "minilm/norms-wikitext-revised/claims", WIKITEXT),
     Judged(ids("C", 4), "minilm/norms-ud/claims", "minilm/norms-ud-revised/claims", "MiniLM, UD English EWT"),
+    Judged(ids("C", 4), "minilm/own-norms/claims", None, OWN),
     Judged(["C-5"], "alignment/claims", "alignment/claims_revised", "[Hansards, 3 models](../results/alignment/README.md)"),
     Judged(["C-5"], None, "alignment/hansards/claims", "Hansards, 5 models"),
     Judged(["C-5"], None, "alignment/embedded/claims", "generated sentences, 5 models"),
     Judged(["D-1", "D-3"], "minilm/similarity-ud/claims", "minilm/similarity-ud-revised/claims", "MiniLM"),
+    Judged(["D-1", "D-3"], "minilm/own-similarity/claims", None, OWN),
     Judged(["D-2"], "wikitext2-controls/claims", "wikitext2-controls/claims_revised",
            "[ties, WikiText-2](../results/wikitext2-controls/README.md)"),
     Judged(["F-1", "F-4"], None, "roles/claims", "[planted roles](../results/roles/README.md)"),
     Judged(["F-1", "F-4"], None, "induction/claims", "[planted roles, induction](../results/induction/README.md)"),
     Judged(["F-2", "F-3"], None, "profile/ud/claims", "[MiniLM, UD English EWT](../results/profile/README.md)"),
     Judged(["F-2", "F-3"], None, "profile/wikitext/claims", "MiniLM, WikiText-2"),
+    Judged(["F-2", "F-3"], None, "profile/own/claims", OWN),
+    Judged(["F-2", "F-3"], None, "profile/larger/claims", "larger ones"),
+    Judged(["F-2", "F-3"], None, "profile/larger-epochs-3/claims", "a larger one, three epochs"),
+    Judged(["F-2", "F-3"], None, "profile/larger-epochs-4/claims", "another"),
+    Judged(["F-2", "F-3"], None, "profile/recall/claims", "models that recall"),
 )  # fmt: skip
 
 
-def verdicts(place: str | None) -> dict[str, tuple[str, str, str]]:
-    """Verdict, reason and sentence of every claim in a table that is there."""
+class Verdict(NamedTuple):
+    """What a table says of one claim: its verdict, the sentence, and why and over how many seeds."""
+
+    verdict: str
+    sentence: str
+    why: str
+
+
+def verdicts(place: str | None) -> dict[str, Verdict]:
+    """Every claim of a table that is there, those that it could not test left out."""
     folder, _, name = (place or "").rpartition("/")
     if place is None or not (RESULTS / folder / "tables" / f"{name}.parquet").exists():
         return {}
     found = read_table(RESULTS / folder / "tables", name).filter(pl.col("part").is_null())
     return {
-        row["claim"]: (row["verdict"], _why(row), row["sentence"].rstrip(".")) for row in found.iter_rows(named=True)
+        row["claim"]: Verdict(row["verdict"], row["sentence"].rstrip("."), _why(row))
+        for row in found.iter_rows(named=True)
+        if row["verdict"] != NOT_TESTED and not str(row["reason"]).startswith("not measured")
     }
 
 
 def _why(row: Mapping[str, object]) -> str:
-    """The reason of a verdict, and how many of its runs collapsed."""
+    """How many seeds a verdict is over, where these are its units, its reason, and how many of its runs collapsed."""
     fallen = row.get("collapsed")
-    return "; ".join(
-        filter(
-            None,
-            (
-                str(row["reason"] or "").replace("drawn anew", "resampled"),
-                f"{fallen} of its runs collapsed" if fallen else "",
-            ),
-        )
+    parts = (
+        f"{row['n']} seeds" if row["claim"] in OVER_SEEDS else "",
+        str(row["reason"] or "").replace("drawn anew", "resampled"),
+        f"{fallen} of its runs collapsed" if fallen else "",
     )
+    return "; ".join(filter(None, parts))
 
 
 def claims() -> list[str]:
-    """Every claim under both revisions: claim, both verdicts, on what, what is claimed, why."""
-    lines = ["| claim | revision 1 | revision 2 | what is claimed | judged on |", "| --- | --- | --- | --- | --- |"]
-    said = set()
+    """Every claim under both revisions, a row for each pair of verdicts: claim, both, what is claimed, on what and why."""
+    sentences: dict[str, str] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for family in FAMILIES:
         first, second = verdicts(family.first), verdicts(family.second)
         if family.second == ONE_SEED:
-            second = {claim: ("inconclusive", ONE_SEED, of[2]) for claim, of in first.items()}
+            second = {claim: of._replace(verdict="inconclusive", why=ONE_SEED) for claim, of in first.items()}
         for claim in family.claims:
             before, after = first.get(claim), second.get(claim)
             known = after or before
             if known is None:
                 continue
-            sentence = "the same" if claim in said else known[2]
-            said.add(claim)
-            on = family.on + (f": {known[1]}" if known[1] else "")
-            lines.append(
-                f"| {claim} | {before[0] if before else '–'} | {after[0] if after else '–'} | {sentence} | {on} |"
-            )
+            sentences.setdefault(claim, known.sentence)
+            key = (claim, before.verdict if before else "–", after.verdict if after else "–")
+            found.setdefault(key, []).append(family.on + (f": {known.why}" if known.why else ""))
+    lines = ["| claim | revision 1 | revision 2 | what is claimed | judged on |", "| --- | --- | --- | --- | --- |"]
+    said = set[str]()
+    for claim, before, after in sorted(found, key=lambda key: _order(key[0])):
+        sentence = "the same" if claim in said else sentences[claim]
+        said.add(claim)
+        lines.append(f"| {claim} | {before} | {after} | {sentence} | {'. '.join(found[claim, before, after])} |")
     return lines
+
+
+def _order(claim: str) -> tuple[str, int]:
+    """Sort key of claims: source, number."""
+    source, _, number = claim.partition("-")
+    return source, int(number)
 
 
 def page() -> str:

@@ -50,6 +50,8 @@ def adversaries(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
 def lines(tables: dict[str, pl.DataFrame]) -> list[str]:
     """Everything that the page states as a number."""
     said = [f"{claim}  {part}: {effect}" for claim, part, effect in parts(tables["claims"])]
+    again = parts(tables["claims_revised"].filter(pl.col("part").str.contains("above unigram")))
+    said += [f"{claim}  {part}, revision 2: {effect}" for claim, part, effect in again]
     for edit, label, split in (("attack", "pos", "train"), ("attack", "dep", "train"), ("attack", "pos", "valid"),
                                ("attack", "dep", "valid"), ("freeze", None, "train"), ("freeze", None, "valid")):  # fmt: skip
         own = changes(tables).filter(

@@ -5,7 +5,7 @@ python tools/gpu_campaign.py --out campaign --pieces            what there is to
 python tools/gpu_campaign.py --out trial --dry-run              every piece on a CPU at a tiny size
 
 A piece that does not end within --minutes is interrupted and goes on later: its checkpoints lie in its folder. What is small of every
-piece (tables, figures, pages, records) is copied to OUT/home, with the device and the seconds that it took.
+piece (tables, figures, pages, records, final weights of small models) is copied to OUT/home, with the device and the seconds that it took.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SMALL = 20_000_000  # bytes of a folder's file that comes home
 KINDS = {".json", ".parquet", ".svg", ".png", ".html", ".md", ".txt"}
+WEIGHTS = {"final.safetensors", "model.safetensors"}  # not those of every epoch
 PATIENCE = 60.0  # seconds that an interrupted piece has to end
 TINY = ("--seeds", "1", "--epochs", "1")
 
@@ -192,9 +193,10 @@ class Campaign:
 
 
 def bring(folder: Path, home: Path) -> None:
-    """Copy what is small of a folder."""
+    """Copy what is small of a folder: tables, figures, pages, records, and the final weights of its models."""
     for path in folder.rglob("*"):
-        if path.is_file() and path.suffix in KINDS and path.stat().st_size <= SMALL and "corpus" not in path.parts:
+        kept = path.suffix in KINDS or path.name in WEIGHTS
+        if kept and path.is_file() and path.stat().st_size <= SMALL and "corpus" not in path.parts:
             target = home / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)

@@ -8,10 +8,12 @@ from pathlib import Path
 import polars as pl
 from minilm import table
 
+from trisect.core.finding import ALIKE
 from trisect.core.tables import read_table
 from trisect.experiments.patch.sites import SiteNumbers, read_sites
 from trisect.experiments.patch.words import place_of
 from trisect.report.subject import spoken
+from trisect.stats.compare import compare
 
 ROOT = Path(__file__).parents[1] / "results" / "interchange"
 HEAD = """# Interchange: whose answer comes
@@ -19,7 +21,11 @@ HEAD = """# Interchange: whose answer comes
 q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here.
 Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON. Bindings and recall speak of one model of one seed, with
 intervals over pairs; translation of five seeds of one recipe, recall-eight of eight and recall-course of three, with Student t intervals
-over models.
+over models. Under their tables q, k and v are compared by paired differences over models: Student t, Holm over the three pairs of a row,
+and *alike* is within 0.02.
+
+Not here: MiniLM, which encodes sentences and answers nothing (`trisect patch --pairs` measures how far its output moves), and the
+translators of the [Hansards](../alignment/README.md), since no words of those sentences have known roles.
 """
 SAID = {
     "bindings": """## A language model that answers from its text
@@ -59,25 +65,24 @@ LANGUAGE = """## Language models that a study trained, three seeds
 
 `trisect study wikitext2-small --corpus wikitext-2 --only freeze --sites v@1 --seeds 3 --out lm` trains them: five layers of five heads,
 width 100; MODEL are its baselines `lm/runs/baseline-…`. Each pair is a passage of WikiText-2 with four pairs of words (A B) in it and
-one of the As again; B is to follow. Each model answers 0 of 200 base texts and 0 of 200 donor texts as stated (95 % over pairs: 0 to
-0.0125), and every interval of a logit change below holds 0, so that nothing here says what q, k and v do in looking up. Why they do not
-say B was not measured; the little training is a guess. The pairs are of a version that put words and passages in lower case, where a
-vocabulary with capitals does not know some of them; pairs are now in the text's own case
+one of the As again; B is to follow. None of them is answered as stated (0 of 200: 95 % over
+pairs, 0 to 0.0125), and every interval of a logit change below holds 0, so that nothing here says what q, k and v do in looking up. Why
+they do not say B was not measured; the little training is a guess. The pairs are of a version that put words and passages in lower case,
+where a vocabulary with capitals does not know some of them; pairs are now in the text's own case
 ([decision](../../docs/decisions/0118-induction-pairs-and-layers-at-once.md)).
 """
 
 LARGER = """## Larger language models, three seeds
 
 The baselines of [wikitext2-large-freezing](../wikitext2-large-freezing/README.md), with the same kind of pairs in the text's own case:
-five layers of width 200, one epoch of all of WikiText-2. On average they answer 0.7 of 200 base texts and 1.3 of 200 donor texts as
-stated, so that these models do not look up either, and nothing here says what q, k and v do in looking up.
+five layers of width 200, one epoch of all of WikiText-2. They answer hardly any as stated, so that these models do not look up either,
+and nothing here says what q, k and v do in looking up.
 """
 
 LONGER = """## The same after three epochs, two seeds
 
 The same kind of model after three epochs of all of WikiText-2: `experiment.json` of [wikitext2-large](../wikitext2-large/README.md) with
-seeds 3 and 4. On average they answer 0.5 of 200 base texts and 1.0 of 200
-donor texts as stated: three times the training brought no looking up.
+seeds 3 and 4. Three times the training brought no looking up.
 """
 
 EIGHT = """## Models that recall, eight seeds
@@ -112,8 +117,52 @@ def models_part(name: str, head: str) -> list[str]:
     order = sorted(found, key=_place)
     kinds = [m for m in COLUMNS if any(m in of for of in found.values())]
     rows = [[site, *(found[site].get(m, "–") for m in kinds)] for site in order]
-    notes = (f"{note}\n" for note in body["notes"])
+    notes = [f"{note}\n" for note in body["notes"]]
+    if name.startswith("language-models"):
+        notes += answered_part(name)
     return [head, f"`{body['command']}`", "", *notes, *table(["site", *(COLUMNS[m] for m in kinds)], rows)]
+
+
+def answered_part(name: str) -> list[str]:
+    """How many of a language model's texts are answered as stated: mean, least and most over models."""
+    rows = read_table(ROOT / name / "tables", "measures").filter(measure="answered")
+    lines = []
+    for (asked,), own in rows.group_by("n", maintain_order=True):
+        cells = []
+        for group in ("base", "donor"):
+            counts = own.filter(group=group)["value"] * asked
+            cells.append(f"{counts.mean():.1f} ({counts.min():.0f} to {counts.max():.0f})")
+        lines.append([f"answered as stated, of {asked}", *cells, str(own["model"].n_unique())])
+    return table(["mean over models (least to most)", "base texts", "donor texts", "models"], lines)
+
+
+ASKED = {
+    "translation": "own",
+    "translation-all": "own",
+    "recall-eight": "donor",
+    "recall-course": "donor",
+    "recall-course-all": "donor",
+}
+
+
+def compared_part(name: str) -> list[str]:
+    """q, k and v of each layer compared over the models of a folder: the share of answers that is asked for, and the logit change."""
+    rows = read_table(ROOT / name / "tables", "measures").filter(
+        pl.col("head").is_null(), pl.col("component").is_in(["q", "k", "v"])
+    )
+    lines = []
+    for measure in (ASKED[name], "logit_change"):
+        own = rows.filter(measure=measure).sort("stack", "layer", "group", "model", nulls_last=True)
+        for (stack, layer, group), at in own.group_by("stack", "layer", "group", maintain_order=True):
+            table_of = at.pivot(on="component", index="model", values="value").drop_nulls().sort("model")
+            found = compare({c: table_of[c].to_list() for c in "qkv"}, ALIKE)
+            layers = place_of("plain", layer, None, "q", group).partition("@")[2]
+            site = ("" if stack == "plain" else f"{stack}, ") + f"layer{'s' * (not layers.isdigit())} {layers}"
+            pairs = "; ".join(
+                f"{p.first} − {p.second} {spoken(p.effect, p.low, p.high, True)}, p {p.p_holm:.2g}" for p in found.pairs
+            )
+            lines.append([site, COLUMNS[measure], found.words("model"), pairs])
+    return ["", *table(["q, k, v compared", "measure", "", "differences (95 %), p after Holm"], lines)]
 
 
 def _place(site: str) -> tuple[int, str, int]:
@@ -174,7 +223,7 @@ def main() -> None:
         "language-models-three-epochs": LONGER,
     }
     for name, head in several.items():
-        lines += ["", *models_part(name, head)]
+        lines += ["", *models_part(name, head), *(compared_part(name) if name in ASKED else ())]
     (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -114,23 +114,22 @@ def revised_part() -> list[str]:
                 effect = said(row | {"value": row["effect"]})
                 lines.append([name, f"{row['claim']}: {row['part']}", effect, row["unit"] or "", ""])
     judged = table(["run", "claim", "effect (95 %)", "unit", ""], lines)
-    return [REVISED.format(articles=" and ".join(counted)), *judged, first_of_its_layer(), ""]
+    return [REVISED.format(articles=" and ".join(counted)), *judged, *first_of_its_layer()]
 
 
-def first_of_its_layer() -> str:
-    """How many heads overlap with themselves more than with every other head of their layer."""
+def first_of_its_layer() -> list[str]:
+    """How many heads overlap with themselves more than with every other head of their layer, or than with 95 % of them."""
     rows = read_table(ROOT / "similarity-ud-revised" / "tables", "measures").filter(measure="overlap_others_above")
-    pairs = ("q-k", "k-v", "q-v")
-    counts, nearly = (
-        ", ".join(f"{(rows.filter(component=pair)['value'] <= share).sum()} for {pair}" for pair in pairs)
-        for share in (0.0, 0.05)
-    )
-    heads = rows.filter(component="q-k").height
-    return (
-        f"Of {heads} heads those whose own two matrices overlap more than either does with any other head's of the layer: "
-        f"{counts}; more than in at least 95 % of those comparisons: {nearly}. Above Gaussian matrices "
-        f"far more do (the table above, under *Why three matrices?*)."
-    )
+    lines = []
+    for pair in ("q-k", "k-v", "q-v"):
+        own = rows.filter(component=pair)["value"]
+        lines.append([pair, *(f"{(own <= share).sum()} of {len(own)}" for share in (0.0, 0.05))])
+    return [
+        "Heads whose own two matrices overlap more than either does with any other head's of the layer, and more than in at least 95 % of",
+        "those comparisons. Above Gaussian matrices far more do (the table above, under *Why three matrices?*).",
+        "",
+        *table(["pair", "more than all", "more than 95 %"], lines),
+    ]
 
 
 def similarity_part(folders: list[str]) -> list[str]:

@@ -14,8 +14,10 @@ from trisect.core.files import read_json
 from trisect.core.finding import ALIKE, NOT_TESTED
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Mean, Point, by_site
+from trisect.report.points import Mean, Point, by_site, interval
 from trisect.stats.compare import compare
+from trisect.stats.correct import holm, two_sided
+from trisect.stats.paired import summary, t_test
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
@@ -40,6 +42,7 @@ FULL = (
     ("rewound to initialisation, validation loss", "rewind_loss_nats", "valid"),
     ("mean ablation, validation loss", "ablate_rise_nats", "valid"),
 )
+SPLITS = {"train": "train", "validation": "valid"}
 
 
 def changes(rows: StudyRows) -> dict[str, Mapping[str, Mean]]:
@@ -68,6 +71,43 @@ def paired(points: Sequence[Point], sites: Sequence[str]) -> list[str]:
     return [found.words(), "; ".join(said)]
 
 
+def which_component(rows: StudyRows, sites: Sequence[str]) -> list[str]:
+    """q, k and v of all layers by paired differences: a line of words and a table, a row for each change of the loss."""
+    lines = [[name, *paired(points, sites)] for name, points in changed(rows).items()]
+    return [
+        "Which of the three is largest, by paired differences over seeds (Student t, Holm over the three pairs):",
+        "",
+        *table(["change of the loss", "", "differences, nats (95 %)"], lines),
+    ]
+
+
+def which_layer(rows: StudyRows) -> list[str]:
+    """Layer 1 against each other layer, mean of q, k and v, by paired differences over seeds; empty without single layers."""
+    at_start = {name: points for name, points in changed(rows).items() if name.startswith("rewound")}
+    area = {
+        f"area of rewinding, {name} loss": list(rows.measure("rewind_area", split)) for name, split in SPLITS.items()
+    }
+    lines = []
+    for name, points in (at_start | area).items():
+        single = {
+            (p.site, p.seed): p.value for p in points if p.site[0] in "qkv" and p.site[1:2] == "@" and "-" not in p.site
+        }
+        layers = sorted({site[2:] for site, _ in single})
+        if len(layers) < 2:
+            continue
+        means = {n: [sum(single[f"{c}@{n}", seed] for c in "qkv") / 3 for seed in rows.seeds] for n in layers}
+        less = [[a - b for a, b in zip(means[layers[0]], means[n], strict=True)] for n in layers[1:]]
+        p = holm([float(two_sided(t_test(summary(d), "above", 0.0))) for d in less])
+        lines.append([name, *(f"{mean_said(interval(d), 4)}, p {q:.2g}" for d, q in zip(less, p, strict=True))])
+    if not lines:
+        return []
+    return [
+        "Layer 1 less each other layer, mean of q, k and v, paired over seeds (nats; Student t, p after Holm over the row):",
+        "",
+        *table(["change of the loss", *(f"layer 1 − layer {n}" for n in layers[1:])], lines),
+    ]
+
+
 def together() -> str:
     """results/wikitext2-all-layers/README.md, as it should be."""
     place = ROOT / "wikitext2-all-layers"
@@ -85,7 +125,8 @@ def together() -> str:
         "With keys at their mean every score of a query is the same, so that queries no longer matter: q+k is k. With values at their mean "
         "nothing depends on the scores: q+k+v is v."
     )
-    lines = [TOGETHER, made, "", *verdicts(asked), *table(head, body), note, ""]
+    three = [site for site in sites if "+" not in site]
+    lines = [TOGETHER, made, "", *verdicts(asked), *table(head, body), note, "", *which_component(rows, three)]
     return "\n".join([*lines, *parts_of(asked)]).rstrip() + "\n"
 
 
@@ -172,15 +213,11 @@ def larger(name: str, about: str) -> str:
     lines += table(["change of the loss, nats", *whole], every)
     three = [site for site in whole if "+" not in site]
     if len(rows.seeds) > 1:
-        lines += [
-            "Which of the three is largest, by paired differences over seeds (Student t, Holm over the three pairs):",
-            "",
-        ]
-        compared = [[name, *paired(points, three)] for name, points in changed(rows).items()]
-        lines += table(["change of the loss", "", "differences, nats (95 %)"], compared)
+        lines += which_component(rows, three)
     if each:
         lines += ["## One layer at its initial weights", ""]
         lines += table(["layer", *(f"{c}: change of the validation loss, nats" for c in "qkv")], each)
+        lines += which_layer(rows)
     tested = tables["claims"].filter(pl.col("part").is_null(), pl.col("verdict") != NOT_TESTED)["claim"]
     asked = tables["claims"].filter(pl.col("claim").is_in(tested.implode()))
     lines += ["## The source's claims that this study judges", "", *verdicts(asked), *parts_of(asked)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import scipy.stats
 import torch
 from tests import tinyhf, zoo
 from tests.property.test_own_model_laws import WORDS, own
@@ -334,6 +336,22 @@ def test_texts_of_one_article_are_resampled_together(bert, tmp_path):
     assert narrow < 0.6 * wide
     assert [row["n"] for row in rows] == [48, 48]
     assert "Texts of one article are resampled together: 12 articles." in found[0].report.read_text(encoding="utf-8")
+
+
+def test_the_fall_over_layers_is_tested_over_all_orders_of_the_layers(tmp_path):
+    """C-3's second part: p is the share of the 720 orders of six layers with as low a rank correlation, not one of resampled texts."""
+    six = load(tinyhf.save(tinyhf.bert(layers=6), tmp_path / "six"))
+    tables = trisect.norms(six, given(33), out=tmp_path / "out", quiet=True).tables
+    means = [
+        [value(tables["measures"], name, "sep", layer)["value"] for layer in range(1, 7)]
+        for name in ("mean_a", "mean_f")
+    ]
+    own = scipy.stats.spearmanr(*means).statistic
+    orders = [scipy.stats.spearmanr(means[0], order).statistic for order in itertools.permutations(means[1])]
+    below, above = np.mean(np.array(orders) <= own + 1e-9), np.mean(np.array(orders) >= own - 1e-9)
+    row = tables["claims"].filter(pl.col("part").str.contains("over layers of mean a")).row(0, named=True)
+    assert row["effect"] == pytest.approx(own)
+    assert (row["n"], row["p"]) == (6, pytest.approx(min(1.0, 2 * min(below, above))))
 
 
 def test_headings_of_wikitext_mark_articles(tmp_path):

@@ -410,6 +410,9 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
     erased = {e.name: e.mean for e in found["erasure"].values}
     assert erased["v"] == pytest.approx((0.08 + 0.5) / 2, abs=0.02)
     assert found["erasure"].comparison == "v most"
+    # what a probe finds at whole width ranks nothing; what erasing it costs may
+    assert [found[m].compared is None for m in ("probe", "information", "erasure")] == [True, True, False]
+    assert all(study_words.WIDE in found[m].words for m in ("probe", "information"))
 
 
 def test_a_finding_is_a_line_of_evidence_with_the_claims_that_speak_of_it(rows):

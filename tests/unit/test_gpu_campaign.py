@@ -70,6 +70,27 @@ def test_a_campaign_has_every_part_and_its_studies_share_one_folder(tool, tmp_pa
     }
 
 
+def test_small_files_and_final_weights_come_home(tool, tmp_path, monkeypatch):
+    """Weights of every epoch, large files and the corpus stay."""
+    sizes = {
+        "tables/runs.parquet": 5,
+        "runs/a/final.safetensors": 5,
+        "runs/b/final.safetensors": 50,
+        "runs/a/epochs/0001.safetensors": 5,
+        "models/p/model.safetensors": 5,
+        "corpus/corpus.json": 5,
+        "big.html": 50,
+    }
+    for name, size in sizes.items():
+        path = tmp_path / "out" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+    monkeypatch.setitem(tool["bring"].__globals__, "SMALL", 20)
+    tool["bring"](tmp_path / "out", tmp_path / "home")
+    found = {str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*") if p.is_file()}
+    assert found == {"tables/runs.parquet", "runs/a/final.safetensors", "models/p/model.safetensors"}
+
+
 def test_a_folder_counts_as_done_only_with_a_whole_run(tool, tmp_path):
     """An empty folder, a run that was interrupted, one with a file gone, and a list of files that cannot be read are all to do."""
 

@@ -8,8 +8,10 @@ from tests.controlled import SEEDS, everywhere, judged, made
 
 from trisect import claims
 from trisect.claims import evidence as room
+from trisect.claims import floors
 from trisect.claims.readings import read
 from trisect.core.claim import LossChange
+from trisect.core.tables import frame
 from trisect.papers import matrices, tying
 
 SITES = tuple(tying.TIES.values())
@@ -40,6 +42,30 @@ def test_planted_costs_support_it_and_no_cost_refutes_it(study):
     assert whole["p"] == whole["p_holm"]  # a family of one
     turned, _ = made({key: -value for key, value in COSTLY.items()})
     assert rows_of(turned["claims"])["verdict"].drop_nulls().to_list() == ["refuted"]
+
+
+@pytest.mark.parametrize(
+    ("rise", "verdict", "reason"),
+    [(None, "inconclusive", floors.FLOOR_UNKNOWN), (0.015, "inconclusive", floors.AT_FLOOR), (0.3, "supported", None)],
+)
+def test_by_revision_2_a_measure_at_its_floor_decides_nothing(study, rise, verdict, reason):
+    """Rewound in all layers, the tied components have to move the train loss; revision 1 did not ask."""
+    tables, about = study
+    base = tables["metrics"].filter(pl.col("name") == "loss_nats", pl.col("split") == "train").sort("epoch")
+    ends = dict(base.group_by("run", maintain_order=True).last().select("run", "value").iter_rows())
+    runs = tables["runs"].with_columns(pl.lit(2, pl.Int64).alias("revision"))
+    spot = {"site": "q+k+v@1-5", "measure": "rewind_loss_nats", "at": 0.0, "split": "train", "n": 9}
+    added = [
+        spot | {"subject": run, "value": ends[run] + rise}
+        for run in runs.filter(pl.col("edit") == "none")["run"]
+        if rise is not None
+    ]
+    sites = frame("sites", [*tables["sites"].to_dicts(), *added])
+    found = rows_of(judged({**tables, "runs": runs, "sites": sites}, about)["claims"])
+    whole = found.filter(pl.col("part").is_null()).row(0, named=True)
+    assert (whole["verdict"], whole["reason"]) == (verdict, reason)
+    first = rows_of(study[0]["claims"]).filter(pl.col("part").is_null())
+    assert first["verdict"].to_list() == ["supported"]
 
 
 def test_one_tie_that_costs_nothing_refutes_the_whole(study):
