@@ -73,7 +73,7 @@ def shown(text: str, form: str) -> str:
     if form == "collapsed":
         return text.rpartition("; ")[2].removesuffix(" collapsed")
     if "%" in form or form == "points":
-        text = NUMBER.sub(lambda m: rounded(100 * Decimal(m[0].replace("−", "-")), 1), SURE.sub("", text))
+        text = hundredfold(SURE.sub("", text))
     if form == "points":
         return text
     if "%" in form:
@@ -83,11 +83,25 @@ def shown(text: str, form: str) -> str:
     return rounded(Decimal(value), int(form)) if form.isdigit() else value
 
 
-def rounded(value: Decimal, decimals: int) -> str:
-    """A cell with fewer decimals; where it lies half way, with its own: it was rounded before, so that nobody knows which way it goes."""
+def hundredfold(text: str) -> str:
+    """The shares of a cell as percentages with one decimal, or two where one of them lies half way."""
+    shares = [100 * Decimal(number.replace("−", "-")) for number in NUMBER.findall(text)]
+    decimals = 2 if any(half_way(share, 1) for share in shares) else 1
+    found = iter(shares)
+    return NUMBER.sub(lambda _: rounded(next(found), decimals), text)
+
+
+def half_way(value: Decimal, decimals: int) -> bool:
+    """Whether a number that was rounded before lies half way between two of fewer decimals, so that nobody knows which way it goes."""
     step = Decimal(1).scaleb(-decimals)
-    tie = value % step in (step / 2, -step / 2)
-    return f"{value.normalize() if tie else value.quantize(step):f}"
+    return abs(value % step) == step / 2
+
+
+def rounded(value: Decimal, decimals: int) -> str:
+    """A cell with fewer decimals; where it lies half way, with its own."""
+    if half_way(value, decimals):
+        return f"{value.normalize():f}"
+    return f"{value.quantize(Decimal(1).scaleb(-decimals)) + 0:f}"
 
 
 def slot(match: re.Match[str]) -> str:
@@ -147,10 +161,10 @@ FAMILIES = (
     Judged(["F-2", "F-3"], None, "profile/ud/claims", "[MiniLM, UD English EWT](../results/profile/README.md)"),
     Judged(["F-2", "F-3"], None, "profile/wikitext/claims", "MiniLM, WikiText-2"),
     Judged(["F-2", "F-3"], None, "profile/own/claims", OWN),
-    Judged(["F-2", "F-3"], None, "profile/larger/claims", "larger ones"),
-    Judged(["F-2", "F-3"], None, "profile/larger-epochs-3/claims", "a larger one, three epochs"),
-    Judged(["F-2", "F-3"], None, "profile/larger-epochs-4/claims", "another"),
-    Judged(["F-2", "F-3"], None, "profile/recall/claims", "models that recall"),
+    Judged(["F-2", "F-3"], None, "profile/larger/claims", "three larger models of our own"),
+    Judged(["F-2", "F-3"], None, "profile/larger-epochs-3/claims", "a larger model after three epochs"),
+    Judged(["F-2", "F-3"], None, "profile/larger-epochs-4/claims", "another larger model after three epochs"),
+    Judged(["F-2", "F-3"], None, "profile/recall/claims", "five models that recall"),
 )  # fmt: skip
 
 
@@ -181,6 +195,7 @@ def _why(row: Mapping[str, object]) -> str:
     parts = (
         f"{row['n']} seeds" if row["claim"] in OVER_SEEDS else "",
         str(row["reason"] or "").replace("drawn anew", "resampled"),
+        f"about {row['seeds_needed']} seeds needed" if row["claim"] in OVER_SEEDS and row["seeds_needed"] else "",
         f"{fallen} of its runs collapsed" if fallen else "",
     )
     return "; ".join(filter(None, parts))
@@ -189,7 +204,7 @@ def _why(row: Mapping[str, object]) -> str:
 def claims() -> list[str]:
     """Every claim under both revisions, a row for each pair of verdicts: claim, both, what is claimed, on what and why."""
     sentences: dict[str, str] = {}
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for family in FAMILIES:
         first, second = verdicts(family.first), verdicts(family.second)
         if family.second == ONE_SEED:
@@ -201,13 +216,14 @@ def claims() -> list[str]:
                 continue
             sentences.setdefault(claim, known.sentence)
             key = (claim, before.verdict if before else "–", after.verdict if after else "–")
-            found.setdefault(key, []).append(family.on + (f": {known.why}" if known.why else ""))
+            found.setdefault(key, {}).setdefault(known.why, []).append(family.on)
     lines = ["| claim | revision 1 | revision 2 | what is claimed | judged on |", "| --- | --- | --- | --- | --- |"]
     said = set[str]()
     for claim, before, after in sorted(found, key=lambda key: _order(key[0])):
         sentence = "the same" if claim in said else sentences[claim]
         said.add(claim)
-        lines.append(f"| {claim} | {before} | {after} | {sentence} | {'. '.join(found[claim, before, after])} |")
+        rests = [", ".join(on) + (f": {why}" if why else "") for why, on in found[claim, before, after].items()]
+        lines.append(f"| {claim} | {before} | {after} | {sentence} | {' · '.join(rests)} |")
     return lines
 
 

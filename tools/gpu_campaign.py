@@ -5,7 +5,7 @@ python tools/gpu_campaign.py --out campaign --pieces            what there is to
 python tools/gpu_campaign.py --out trial --dry-run              every piece on a CPU at a tiny size
 
 A piece that does not end within --minutes is interrupted and goes on later: its checkpoints lie in its folder. What is small of every
-piece (tables, figures, pages, records, final weights of small models) is copied to OUT/home, with the device and the seconds that it took.
+piece (tables, figures, pages, records, final weights of at most 20 MB) is copied to OUT/home, with the device and the seconds that it took.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ HEAD = """# Interchange: whose answer comes
 q, k or v of one layer from a donor text in a base text, all positions. Written by `python tools/interchange.py` from the tables here.
 Every folder holds `tables/` (Parquet), `figures/` and what was run, as JSON. Bindings and recall speak of one model of one seed, with
 intervals over pairs; translation of five seeds of one recipe, recall-eight of eight and recall-course of three, with Student t intervals
-over models. Under their tables q, k and v are compared by paired differences over models: Student t, Holm over the three pairs of a row,
-and *alike* is within 0.02.
+over models. Under the tables of translation, recall-eight and recall-course q, k and v are compared by paired differences over models:
+Student t, Holm over the three pairs of a row; *alike* is within 0.02.
 
 Not here: MiniLM, which encodes sentences and answers nothing (`trisect patch --pairs` measures how far its output moves), and the
 translators of the [Hansards](../alignment/README.md), since no words of those sentences have known roles.
@@ -65,10 +65,10 @@ LANGUAGE = """## Language models that a study trained, three seeds
 
 `trisect study wikitext2-small --corpus wikitext-2 --only freeze --sites v@1 --seeds 3 --out lm` trains them: five layers of five heads,
 width 100; MODEL are its baselines `lm/runs/baseline-…`. Each pair is a passage of WikiText-2 with four pairs of words (A B) in it and
-one of the As again; B is to follow. None of them is answered as stated (0 of 200: 95 % over
-pairs, 0 to 0.0125), and every interval of a logit change below holds 0, so that nothing here says what q, k and v do in looking up. Why
-they do not say B was not measured; the little training is a guess. The pairs are of a version that put words and passages in lower case,
-where a vocabulary with capitals does not know some of them; pairs are now in the text's own case
+one of the As again; B is to follow. The models answer none as stated, and every interval
+of a logit change below holds 0, so that nothing here says what q, k and v do in looking up. Why they do not say B was not measured; the
+little training is a guess. The pairs are of a version that put words and passages in lower case, where a vocabulary with capitals does
+not know some of them; pairs are now in the text's own case
 ([decision](../../docs/decisions/0118-induction-pairs-and-layers-at-once.md)).
 """
 
@@ -119,15 +119,14 @@ def models_part(name: str, head: str) -> list[str]:
     rows = [[site, *(found[site].get(m, "–") for m in kinds)] for site in order]
     notes = [f"{note}\n" for note in body["notes"]]
     if name.startswith("language-models"):
-        notes += answered_part(name)
+        notes += answered_part(read_table(folder / "tables", "measures"))
     return [head, f"`{body['command']}`", "", *notes, *table(["site", *(COLUMNS[m] for m in kinds)], rows)]
 
 
-def answered_part(name: str) -> list[str]:
+def answered_part(measures: pl.DataFrame) -> list[str]:
     """How many of a language model's texts are answered as stated: mean, least and most over models."""
-    rows = read_table(ROOT / name / "tables", "measures").filter(measure="answered")
     lines = []
-    for (asked,), own in rows.group_by("n", maintain_order=True):
+    for (asked,), own in measures.filter(measure="answered").group_by("n", maintain_order=True):
         cells = []
         for group in ("base", "donor"):
             counts = own.filter(group=group)["value"] * asked
@@ -145,17 +144,15 @@ ASKED = {
 }
 
 
-def compared_part(name: str) -> list[str]:
-    """q, k and v of each layer compared over the models of a folder: the share of answers that is asked for, and the logit change."""
-    rows = read_table(ROOT / name / "tables", "measures").filter(
-        pl.col("head").is_null(), pl.col("component").is_in(["q", "k", "v"])
-    )
+def compared_part(measures: pl.DataFrame, asked: str) -> list[str]:
+    """q, k and v of each layer compared over models: the share of answers that is asked for, and the change of the logit difference."""
+    rows = measures.filter(pl.col("head").is_null(), pl.col("component").is_in(["q", "k", "v"]))
     lines = []
-    for measure in (ASKED[name], "logit_change"):
+    for measure in (asked, "logit_change"):
         own = rows.filter(measure=measure).sort("stack", "layer", "group", "model", nulls_last=True)
         for (stack, layer, group), at in own.group_by("stack", "layer", "group", maintain_order=True):
-            table_of = at.pivot(on="component", index="model", values="value").drop_nulls().sort("model")
-            found = compare({c: table_of[c].to_list() for c in "qkv"}, ALIKE)
+            values = at.pivot(on="component", index="model", values="value").drop_nulls().sort("model")
+            found = compare({c: values[c].to_list() for c in "qkv"}, ALIKE)
             layers = place_of("plain", layer, None, "q", group).partition("@")[2]
             site = ("" if stack == "plain" else f"{stack}, ") + f"layer{'s' * (not layers.isdigit())} {layers}"
             pairs = "; ".join(
@@ -209,8 +206,8 @@ def section(name: str) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Write the page for every folder that is there."""
+def page() -> str:
+    """The page, of every folder that is there."""
     lines = [HEAD, *(line for name in SAID if (ROOT / name).is_dir() for line in section(name))]
     several = {
         "recall-eight": EIGHT,
@@ -223,9 +220,11 @@ def main() -> None:
         "language-models-three-epochs": LONGER,
     }
     for name, head in several.items():
-        lines += ["", *models_part(name, head), *(compared_part(name) if name in ASKED else ())]
-    (ROOT / "README.md").write_text("\n".join(lines), encoding="utf-8")
+        lines += ["", *models_part(name, head)]
+        if name in ASKED:
+            lines += compared_part(read_table(ROOT / name / "tables", "measures"), ASKED[name])
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    (ROOT / "README.md").write_text(page(), encoding="utf-8")

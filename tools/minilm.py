@@ -125,10 +125,11 @@ def first_of_its_layer() -> list[str]:
         own = rows.filter(component=pair)["value"]
         lines.append([pair, *(f"{(own <= share).sum()} of {len(own)}" for share in (0.0, 0.05))])
     return [
-        "Heads whose own two matrices overlap more than either does with any other head's of the layer, and more than in at least 95 % of",
-        "those comparisons. Above Gaussian matrices far more do (the table above, under *Why three matrices?*).",
+        "In how many heads the two matrices overlap more with each other than either does with those of the other heads of its layer:",
+        "with all of them, and with at least 95 %. Far more overlap more than Gaussian",
+        "matrices do (the table above, under *Why three matrices?*).",
         "",
-        *table(["pair", "more than all", "more than 95 %"], lines),
+        *table(["pair", "all", "at least 95 %"], lines),
     ]
 
 

@@ -228,14 +228,14 @@ def layers_of(tables: Path) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Write the page."""
+def page() -> str:
+    """The page."""
     names = [n for n in ("ud", "wikitext", "own", "ud-small", *EPOCHS) if (ROOT / n / "profile.json").exists()]
     parts = [part for name in names for part in (gains(name), said(name))]
     parts += [over_models(name) for name in ("larger", *CROSS, RECALL)]
-    (ROOT / "README.md").write_text("\n".join([HEAD, *parts, TAIL]), encoding="utf-8")
-    print(json.dumps({"written": str(ROOT / "README.md")}))
+    return "\n".join([HEAD, *parts, TAIL])
 
 
 if __name__ == "__main__":
-    main()
+    (ROOT / "README.md").write_text(page(), encoding="utf-8")
+    print(json.dumps({"written": str(ROOT / "README.md")}))

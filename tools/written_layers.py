@@ -14,7 +14,7 @@ from trisect.core.files import read_json
 from trisect.core.finding import ALIKE, NOT_TESTED
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Mean, Point, by_site, interval
+from trisect.report.points import Mean, Point, by_site, interval, place
 from trisect.stats.compare import compare
 from trisect.stats.correct import holm, two_sided
 from trisect.stats.paired import summary, t_test
@@ -82,30 +82,40 @@ def which_component(rows: StudyRows, sites: Sequence[str]) -> list[str]:
 
 
 def which_layer(rows: StudyRows) -> list[str]:
-    """Layer 1 against each other layer, mean of q, k and v, by paired differences over seeds; empty without single layers."""
-    at_start = {name: points for name, points in changed(rows).items() if name.startswith("rewound")}
-    area = {
-        f"area of rewinding, {name} loss": list(rows.measure("rewind_area", split)) for name, split in SPLITS.items()
+    """The first layer against each other one, mean of q, k and v, by paired differences over seeds; empty without single layers."""
+    measured = {name: points for name, points in changed(rows).items() if name.startswith("rewound")}
+    measured |= {
+        f"area of rewinding, {name} loss": rows.measure("rewind_area", split) for name, split in SPLITS.items()
     }
+    found = {name: _by_layer(points) for name, points in measured.items()}
+    layers = sorted({layer for means in found.values() for layer in means})
     lines = []
-    for name, points in (at_start | area).items():
-        single = {
-            (p.site, p.seed): p.value for p in points if p.site[0] in "qkv" and p.site[1:2] == "@" and "-" not in p.site
-        }
-        layers = sorted({site[2:] for site, _ in single})
-        if len(layers) < 2:
+    for name, means in found.items():
+        if list(means) != layers or len(layers) < 2:
             continue
-        means = {n: [sum(single[f"{c}@{n}", seed] for c in "qkv") / 3 for seed in rows.seeds] for n in layers}
-        less = [[a - b for a, b in zip(means[layers[0]], means[n], strict=True)] for n in layers[1:]]
+        less = [[means[layers[0]][seed] - means[n][seed] for seed in means[n]] for n in layers[1:]]
         p = holm([float(two_sided(t_test(summary(d), "above", 0.0))) for d in less])
         lines.append([name, *(f"{mean_said(interval(d), 4)}, p {q:.2g}" for d, q in zip(less, p, strict=True))])
     if not lines:
         return []
     return [
-        "Layer 1 less each other layer, mean of q, k and v, paired over seeds (nats; Student t, p after Holm over the row):",
+        f"Layer {layers[0]} less each other layer, mean of q, k and v, paired over seeds (nats; Student t, p after Holm over the row):",
         "",
-        *table(["change of the loss", *(f"layer 1 − layer {n}" for n in layers[1:])], lines),
+        *table(["change of the loss", *(f"layer {layers[0]} − layer {n}" for n in layers[1:])], lines),
     ]
+
+
+def _by_layer(points: Sequence[Point]) -> dict[int, dict[int, float]]:
+    """Mean of q, k and v of every single layer, by seed, layers upwards; seeds that have all of them."""
+    places = {point.site: place(point.site) for point in points}
+    single = {
+        (int(places[p.site].layers), places[p.site].group, p.seed): p.value
+        for p in points
+        if places[p.site].single and places[p.site].group in ("q", "k", "v")
+    }
+    layers, seeds = sorted({n for n, _, _ in single}), sorted({seed for _, _, seed in single})
+    whole = [seed for seed in seeds if all((n, c, seed) in single for n in layers for c in "qkv")]
+    return {n: {seed: sum(single[n, c, seed] for c in "qkv") / 3 for seed in whole} for n in layers}
 
 
 def together() -> str:
