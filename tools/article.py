@@ -72,15 +72,16 @@ def shown(text: str, form: str) -> str:
     """A cell in a form."""
     if form == "collapsed":
         return text.rpartition("; ")[2].removesuffix(" collapsed")
-    if "%" in form or form == "points":
-        text = hundredfold(SURE.sub("", text))
+    text = SURE.sub("", text) if "%" in form or form == "points" else text
+    value, _, rest = text.partition(" (")
     if form == "points":
-        return text
+        return hundredfold(text)
+    if "%" in form and "value" not in form and rest:
+        value, _, rest = hundredfold(text).partition(" (")
+        return f"{value}\u00a0% (95\u00a0%: {rest}"
     if "%" in form:
-        value, _, rest = text.partition(" (")
-        return f"{value}\u00a0%" + (f" (95\u00a0%: {rest}" if rest and "value" not in form else "")
-    value = text.partition(" (")[0] if form else text
-    return rounded(Decimal(value), int(form)) if form.isdigit() else value
+        return f"{hundredfold(value)}\u00a0%"
+    return rounded(Decimal(value), int(form)) if form.isdigit() else value if form else text
 
 
 def hundredfold(text: str) -> str:
