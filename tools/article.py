@@ -163,8 +163,8 @@ FAMILIES = (
     Judged(["F-2", "F-3"], None, "profile/wikitext/claims", "MiniLM, WikiText-2"),
     Judged(["F-2", "F-3"], None, "profile/own/claims", OWN),
     Judged(["F-2", "F-3"], None, "profile/larger/claims", "three larger models of our own"),
-    Judged(["F-2", "F-3"], None, "profile/larger-epochs-3/claims", "a larger model after three epochs"),
-    Judged(["F-2", "F-3"], None, "profile/larger-epochs-4/claims", "another larger model after three epochs"),
+    *(Judged(["F-2", "F-3"], None, f"profile/larger-epochs-{seed}/claims", f"the larger model after three epochs, seed {seed}")
+      for seed in range(1, 6)),
     Judged(["F-2", "F-3"], None, "profile/recall/claims", "five models that recall"),
 )  # fmt: skip
 

@@ -79,10 +79,11 @@ five layers of width 200, one epoch of all of WikiText-2. They answer hardly any
 and nothing here says what q, k and v do in looking up.
 """
 
-LONGER = """## The same after three epochs, two seeds
+LONGER = """## The same after three epochs, five seeds
 
-The same kind of model after three epochs of all of WikiText-2: `experiment.json` of [wikitext2-large](../wikitext2-large/README.md) with
-seeds 3 and 4. Three times the training brought no looking up.
+The same kind of model after three epochs of all of WikiText-2: the baselines of
+[wikitext2-large-freezing-three-epochs](../wikitext2-large-freezing-three-epochs/README.md), which are those of
+[wikitext2-large](../wikitext2-large/README.md). Three times the training brought no looking up.
 """
 
 EIGHT = """## Models that recall, eight seeds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,12 @@ def test_texts_of_one_article_are_resampled_together(bert, tmp_path):
     assert "Texts of one article are resampled together: 12 articles." in found[0].report.read_text(encoding="utf-8")
 
 
+def rho(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation, by scipy."""
+    found: Any = scipy.stats.spearmanr(x, y)
+    return float(found.statistic)
+
+
 def test_the_fall_over_layers_is_tested_over_all_orders_of_the_layers(tmp_path):
     """C-3's second part: p is the share of the 720 orders of six layers with as low a rank correlation, not one of resampled texts."""
     six = load(tinyhf.save(tinyhf.bert(layers=6), tmp_path / "six"))
@@ -346,8 +353,8 @@ def test_the_fall_over_layers_is_tested_over_all_orders_of_the_layers(tmp_path):
         [value(tables["measures"], name, "sep", layer)["value"] for layer in range(1, 7)]
         for name in ("mean_a", "mean_f")
     ]
-    own = scipy.stats.spearmanr(*means).statistic
-    orders = [scipy.stats.spearmanr(means[0], order).statistic for order in itertools.permutations(means[1])]
+    weights, lengths = means
+    own, *orders = (rho(weights, order) for order in (lengths, *itertools.permutations(lengths)))
     below, above = np.mean(np.array(orders) <= own + 1e-9), np.mean(np.array(orders) >= own - 1e-9)
     row = tables["claims"].filter(pl.col("part").str.contains("over layers of mean a")).row(0, named=True)
     assert row["effect"] == pytest.approx(own)

@@ -6,9 +6,11 @@ import re
 import runpy
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from trisect.core.tables import read_table
+from trisect.stats.orders import permuted_spearman
 
 ROOT = Path(__file__).parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "docs.py"))
@@ -155,6 +157,20 @@ def test_what_was_found_in_minilm_is_written_from_the_tables():
     assert page == tool["page"](), "run 'python tools/minilm.py'"
     for target in re.findall(r"\]\(([^)]+)\)", page):
         assert (ROOT / "results" / "minilm" / target).exists()
+
+
+@pytest.mark.parametrize("name", ["norms-ud-revised"])
+def test_committed_verdicts_on_cancelling_are_of_the_orders_of_layers(name):
+    """C-3 of MiniLM again from its committed means: p over all 720 orders of six layers, which no number of texts would change."""
+    tables = {t: read_table(ROOT / "results" / "minilm" / name / "tables", t) for t in ("measures", "claims")}
+    own = tables["measures"].filter(pl.col("layer").is_not_null(), pl.col("head").is_null(), group="sep").sort("layer")
+    weights, lengths = (own.filter(measure=measure)["value"].to_numpy() for measure in ("mean_a", "mean_f"))
+    p = permuted_spearman(weights, lengths)
+    claim = tables["claims"].filter(claim="C-3")
+    part = claim.filter(pl.col("part").str.contains("over layers of mean a")).row(0, named=True)
+    assert (part["n"], part["p"]) == (6, pytest.approx(min(1.0, 2 * min(p.p_for, p.p_against))))
+    whole = claim.filter(pl.col("part").is_null()).row(0, named=True)
+    assert (whole["reason"], whole["seeds_needed"]) == ("not decided by a test over 6 layers", None)
 
 
 def test_what_profiles_found_is_written_from_the_tables():

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from tests.synthetic import about, study_tables
 
+from trisect.core.tables import frame, write_table
 from trisect.experiments.study.rows import StudyRows
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -76,6 +77,26 @@ def test_answers_are_counted_over_models(interchange):
 def test_the_page_is_written_from_its_tables(interchange):
     page = (interchange["ROOT"] / "README.md").read_text(encoding="utf-8")
     assert page == interchange["page"](), "run 'python tools/interchange.py'"
+
+
+def test_gains_by_epoch_are_means_over_models(tmp_path, monkeypatch):
+    tool = runpy.run_path(str(TOOLS / "profiled.py"))
+    for m, shift in enumerate((-0.01, 0.0, 0.01)):
+        rows = [
+            {"subject": f"m{m}", "stack": "plain", "layer": layer, "component": c, "measure": "profile_stage_gain",
+             "group": "position", "at": float(at), "value": 0.1 * at + 0.01 * "qkv".index(c) + shift if layer is None else 9.0}
+            for layer in (None, 1)
+            for at in (0, 1)
+            for c in "qkv"
+        ]  # fmt: skip
+        (tmp_path / f"larger-epochs-{m}" / "tables").mkdir(parents=True)
+        write_table(tmp_path / f"larger-epochs-{m}" / "tables", "measures", frame("measures", rows))
+    monkeypatch.setitem(tool["over_epochs"].__globals__, "ROOT", tmp_path)
+    lines = tool["over_epochs"]([f"larger-epochs-{m}" for m in range(3)]).splitlines()
+    found = {row[0]: row[1:] for row in cells(lines)}
+    assert set(found) == {"position, 0", "position, 1"}
+    assert found["position, 1"][0] == "+0.100 (+0.075 to +0.125)"  # 4.303 · 0.01 / √3 to each side
+    assert found["position, 0"][2].startswith("+0.020 (")
 
 
 def planted(rises, without=()):
