@@ -195,7 +195,7 @@ def _why(row: Mapping[str, object]) -> str:
     fallen = row.get("collapsed")
     parts = (
         f"{row['n']} seeds" if row["claim"] in OVER_SEEDS else "",
-        str(row["reason"] or "").replace("drawn anew", "resampled"),
+        str(row["reason"] or ""),
         f"about {row['seeds_needed']} seeds needed" if row["claim"] in OVER_SEEDS and row["seeds_needed"] else "",
         f"{fallen} of its runs collapsed" if fallen else "",
     )

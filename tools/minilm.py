@@ -125,9 +125,9 @@ def first_of_its_layer() -> list[str]:
         own = rows.filter(component=pair)["value"]
         lines.append([pair, *(f"{(own <= share).sum()} of {len(own)}" for share in (0.0, 0.05))])
     return [
-        "In how many heads the two matrices overlap more with each other than either does with those of the other heads of its layer:",
-        "with all of them, and with at least 95 %. Far more overlap more than Gaussian",
-        "matrices do (the table above, under *Why three matrices?*).",
+        "The table counts heads whose two matrices overlap more with each other than either does with those of the layer's other heads:",
+        "with all of them, and with at least 95 % of them. Beside Gaussian matrices far more heads do (the table above, under",
+        "*Why three matrices?*).",
         "",
         *table(["pair", "all", "at least 95 %"], lines),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.markdown import cells
 
 from trisect.core.tables import read_table
 from trisect.stats.orders import permuted_spearman
@@ -91,7 +92,7 @@ def test_a_number_that_no_table_has_is_refused():
 
 def test_the_table_of_claims_has_every_verdict_once_and_what_it_rests_on():
     tool = runpy.run_path(str(ROOT / "tools" / "article.py"))
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tool["claims"]()[2:]]
+    rows = cells(tool["claims"]())
     found = {tuple(row[:3]): row[4] for row in rows}
     assert len(found) == len(rows)
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=tool["_order"])
@@ -134,9 +135,7 @@ def test_every_signed_number_of_the_first_source_is_printed_from_the_tables():
 def test_each_fraction_above_word_frequencies_stands_at_its_own_claim_and_site():
     page = (ROOT / "docs" / "explanation" / "first-source.md").read_text(encoding="utf-8")
     section = page.partition("## Close to initialisation")[2].partition("## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"][
-        2:
-    ]
+    rows = cells(section.splitlines())
     tool = runpy.run_path(str(ROOT / "tools" / "findings.py"))
     tables = ROOT / "results" / "wikitext2-small" / "tables"
     printed = tool["lines"]({name: tool["read_table"](tables, name) for name in tool["STUDY_TABLES"]})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.markdown import cells
 from tests.synthetic import about, study_tables
 
 from trisect.core.tables import frame, write_table
@@ -33,10 +34,6 @@ def interchange():
 @pytest.fixture(scope="module")
 def layers():
     return runpy.run_path(str(TOOLS / "written_layers.py"))
-
-
-def cells(lines):
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
 
 
 def patched(sizes, measure="donor"):
