@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,8 +73,8 @@ class WordTexts:
     def _owners(self, one: Labelled) -> list[int]:
         """The word that each piece of a text belongs to; -1 where it belongs to none."""
         if isinstance(self.subject, OwnModel):
-            words = (one.text[a:b] for a, b in one.spans)
-            return [i for i, word in enumerate(words) for w in basic_english(word) if self._read(w.lower())]
+            words = ((i, one.text[slice(*one.spans[i])]) for i in one.leading_words())
+            return [i for i, word in words for w in basic_english(word) if self._read(w.lower())]
         from trisect.hf.offsets import piece_spans
 
         subject: Any = self.subject
@@ -123,7 +123,9 @@ def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) 
     starts, found = [start for start, _ in words], []
     for a, b in pieces:
         best, most = -1, 0
-        for i in range(max(0, bisect_right(starts, a) - 1), bisect_right(starts, max(a, b - 1))):
+        before = bisect_right(starts, a) - 1
+        first = bisect_left(starts, starts[before]) if before >= 0 else 0  # words may share one place
+        for i in range(first, bisect_right(starts, max(a, b - 1))):
             shared = min(b, words[i][1]) - max(a, words[i][0])
             if shared > most:
                 best, most = i, shared

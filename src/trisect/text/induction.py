@@ -156,7 +156,7 @@ def _of_text(texts: Iterable[Labelled]) -> tuple[tuple[str, ...], tuple[tuple[st
     counts: Counter[str] = Counter()
     passages: list[tuple[str, ...]] = []
     for one in islice(texts, READ):
-        words = [one.text[a:b] for a, b in one.spans]
+        words = [one.text[slice(*one.spans[i])] for i in one.leading_words()]
         counts.update(word for word in words if word.isalpha() and len(word) > 1)
         if len(words) >= PASSAGE and len(passages) < KEPT:
             passages.append(tuple(words[:PASSAGE]))

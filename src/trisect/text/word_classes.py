@@ -30,24 +30,29 @@ class WordLabeller:
 
     def __call__(self, one: Labelled) -> dict[str, Names]:
         """The class of each word by label; null where a word carries none."""
-        words = [one.text[a:b].lower() for a, b in one.spans]
-        return {label: self._named(label, one, words) for label in self.labels}
+        leading = one.leading_words()
+        ends = (*leading[1:], len(one.spans))
+        places = [n for n, (i, end) in enumerate(zip(leading, ends, strict=True)) for _ in range(i, end)]
+        return {label: self._named(label, one, leading, places) for label in self.labels}
 
-    def _named(self, label: str, one: Labelled, words: Sequence[str]) -> Names:
+    def _named(self, label: str, one: Labelled, leading: Sequence[int], places: Sequence[int]) -> Names:
+        """One label; `places` numbers what is written at each word, `leading` is its first word."""
+        words = [one.text[a:b].lower() for a, b in one.spans]
         if label == "word":
             return tuple(words)
         if label == "position":
-            return tuple(position_bin(i) for i in range(len(words)))
+            return tuple(position_bin(n) for n in places)
         if label == "frequency":
             return tuple(frequency_bin(self.counts[word]) for word in words)
         which, _, column = label.partition(".")
         if which not in OTHERS:
             return one.labels[label]
         names = one.labels[column or PART]
+        beside = ("start", *(names[i] for i in leading), "end")
         if which == "previous":
-            return ("start", *names[:-1]) if names else ()
+            return tuple(beside[n] for n in places)
         if which == "next":
-            return (*names[1:], "end") if names else ()
+            return tuple(beside[n + 2] for n in places)
         return tuple("root" if h == 0 else names[h - 1] for h in one.heads) or (None,) * len(names)
 
 
@@ -71,7 +76,7 @@ def labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int | No
     counts: Counter[str] = Counter()
     headed = False
     for one in islice(texts.texts(), limit):
-        counts.update(one.text[a:b].lower() for a, b in one.spans)
+        counts.update(one.text[slice(*one.spans[i])].lower() for i in one.leading_words())
         headed = headed or bool(one.heads)
     known = _known(texts, headed)
     chosen = tuple(dict.fromkeys(labels if labels is not None else (label for label in USUAL if label in known)))

@@ -363,7 +363,7 @@ def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Lab
     for one in islice((one for one in texts.texts() if one.spans), limit):
         if read >= words:
             return
-        read += len(one.spans)
+        read += len(one.leading_words())
         yield one
 
 

@@ -33,16 +33,26 @@ class Paragraph:
     labels: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
 
 
+class Token(NamedTuple):
+    """A token as it is written, how many words it stands for (zum: zu dem), and whether a space follows it."""
+
+    form: str
+    words: int = 1
+    spaced: bool = True
+
+
 class RawText(NamedTuple):
     """A text as it is written, for models with a tokenizer of their own.
 
     `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
     `article` counts the articles (documents) that texts follow one another in; null where they are not marked.
+    `tokens` are what the words are written as; empty where each is a token of its own.
     """
 
     text: str
     heads: tuple[int, ...] = ()
     article: int | None = None
+    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,11 @@ def need_folder(folder: Path) -> None:
     if not folder.is_dir():
         known = "A corpus is a folder with a text file for each of train and valid."
         raise CorpusError(f"There is no folder {folder}.", known, "Check the path.")
+
+
+def join_tokens(tokens: Sequence[Token]) -> str:
+    """The text that tokens make up."""
+    return "".join(token.form + " " * token.spaced for token in tokens).removesuffix(" ")
 
 
 def basic_english(line: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.text.names import UNSHOWN
-from trisect.text.readers.base import Paragraph, RawText, Reader, SplitText, lines
+from trisect.text.readers.base import Paragraph, RawText, Reader, SplitText, Token, join_tokens, lines
 
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used
 MORPH = "morph"  # the column of whole bundles of features, and how those of single features begin
@@ -73,9 +73,9 @@ def _sentence(rows: list[list[str]]) -> Paragraph:
 
 
 def texts(part: SplitText) -> Iterator[RawText]:
-    """Sentences with words, as their `# text` lines have them or their words joined; articles begin at `# newdoc` lines."""
+    """Sentences with words, as their `# text` lines have them or their tokens joined; articles begin at `# newdoc` lines."""
     text, article = "", None
-    words: list[list[str]] = []
+    rows: list[list[str]] = []
     for line in chain(lines(part), ("",)):
         line = line.rstrip("\r\n")
         if line.startswith(TEXT):
@@ -83,13 +83,28 @@ def texts(part: SplitText) -> Iterator[RawText]:
         elif line.startswith(ARTICLE):
             article = 0 if article is None else article + 1
         elif not line.strip():
-            if words:
-                yield RawText(text or " ".join(word[READ["FORM"]] for word in words), _heads(words), article)
-            text, words = "", []
+            if words := [row for row in rows if row[0].isdigit()]:
+                tokens = _tokens(rows)
+                yield RawText(text or join_tokens(tokens), _heads(words), article, tokens)
+            text, rows = "", []
         elif not line.startswith("#"):
             cells = line.split("\t")
-            if len(cells) == 10 and cells[0].isdigit():
-                words.append(cells)
+            if len(cells) == 10 and re.fullmatch(r"[0-9]+(-[0-9]+)?", cells[0]):
+                rows.append(cells)
+
+
+def _tokens(rows: list[list[str]]) -> tuple[Token, ...]:
+    """Words, and ranges such as `4-5 zum` in the place of theirs."""
+    tokens: list[Token] = []
+    end = 0  # of the range that is open
+    for row in rows:
+        number, _, last = row[0].partition("-")
+        if not last and int(number) <= end:
+            tokens[-1] = tokens[-1]._replace(words=tokens[-1].words + 1)
+        else:
+            end = int(last or 0)
+            tokens.append(Token(row[READ["FORM"]], 0 if last else 1, "SpaceAfter=No" not in row[9].split("|")))
+    return tuple(tokens)
 
 
 def _heads(words: list[list[str]]) -> tuple[int, ...]:
