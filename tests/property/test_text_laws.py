@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trisect.core.spec import Text
 from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
 from trisect.text.lexicon import stem
-from trisect.text.readers.base import basic_english
+from trisect.text.readers.base import basic_english, basic_english_spans
 
 ids = st.lists(st.integers(0, 7), min_size=2, max_size=60)
 words = ("a", "b", "c", "d", "<unk>", "e", "f", "g")
@@ -112,6 +112,7 @@ letters = st.one_of(st.sampled_from([*string.punctuation, *"aB İß\u00a0\u2003\
 @given(st.lists(letters).map("".join).filter(lambda line: "Σ" not in line))
 def test_basic_english_agrees_with_its_rules_one_substitution_after_the_other(line):
     assert [word.lower() for word in basic_english(line)] == reference(line)
+    assert [line[a:b].replace('"', "") for a, b in basic_english_spans(line)] == basic_english(line)
 
 
 @pytest.mark.parametrize("syllables", [2, 3])

@@ -6,7 +6,7 @@ import pytest
 from tests import tiny
 
 from trisect.core.trace import Address
-from trisect.lab.word_labels import WordLabels, WordTexts, owners
+from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.text.induction import PASSAGE, _of_text
@@ -102,24 +102,32 @@ def test_pieces_of_a_multiword_token_belong_to_its_first_word():
     assert owners([(0, 2), (2, 8), (8, 11), (9, 10), (10, 11), (11, 15), (15, 18)], words) == [0, 1, 2, 2, 2, 4, 4]
 
 
-def test_labels_after_a_multiword_token_stay_with_their_words_in_a_model_of_our_own(tmp_path):
-    model = OwnModel(
-        "own",
-        tiny.MODEL,
-        dict(views(initial(tiny.MODEL, len(WORDS), 1)[None], layout(tiny.MODEL, len(WORDS)))),
-        WORDS,
-        12,
-    )
+@pytest.fixture(scope="module")
+def own():
+    parameters = dict(views(initial(tiny.MODEL, len(WORDS), 1)[None], layout(tiny.MODEL, len(WORDS))))
+    return OwnModel("own", tiny.MODEL, parameters, WORDS, 12)
+
+
+def read_by(model, texts):
+    """The class at each position of a text's words in a model of our own, and the word that is read at each."""
+    marker = WordLabels(model, {"pos": {name: i for i, name in enumerate("ABCD")}}, ahead=False)
+    (batch,) = marker.batches(texts.texts(), 4)
+    labels = marker.at(batch, Address("plain", 1), "v", "pos")[0].tolist()
+    return batch.source.tokens[0], labels, [(place.position, place.word) for place in marker.words(batch, last=True)]
+
+
+def test_labels_after_a_multiword_token_stay_with_their_words_in_a_model_of_our_own(own, tmp_path):
     a, b, c, d = [word for word in WORDS[5:] if word.isalpha()][:4]
     rows = [("1", a, "A", 0), ("2-3", b), ("2", c, "B", 1), ("3", d, "C", 1), ("4", c, "D", 1)]
     texts = open_labelled(bank(tmp_path, sentence(rows, f"{a} {b} {c}")), "test")
-    marker = WordLabels(model, {"pos": {name: i for i, name in enumerate("ABCD")}}, ahead=False)
-    (batch,) = marker.batches(texts.texts(), 4)
-    assert batch.source.tokens == ((a, b, c),)
-    assert marker.at(batch, Address("plain", 1), "v", "pos").tolist() == [[0, 1, 3]]
-    marked = WordTexts(model)
-    (batch,) = marked.batches(texts.texts(), 4)
-    assert [(place.position, place.word) for place in marked.words(batch, last=True)] == [(0, 0), (1, 1), (2, 3)]
+    assert read_by(own, texts) == ((a, b, c), [0, 1, 3], [(0, 0), (1, 1), (2, 3)])
+
+
+def test_labels_after_words_that_a_model_of_our_own_reads_as_one_stay_with_their_words(own, tmp_path):
+    a, b = [word for word in WORDS[5:] if word.isalpha()][:2]
+    rows = [("1", "well", "A", 3), ("2", "-", "B", 1), ("3", a, "C", 0), ("4", b, "D", 3)]
+    texts = open_labelled(bank(tmp_path, sentence(rows, f"well-{a} {b}")), "test")
+    assert read_by(own, texts) == (("<unk>", b), [0, 3], [(0, 0), (1, 3)])
 
 
 def test_labels_of_neighbours_positions_and_frequencies_are_of_what_is_written(tmp_path):

@@ -18,7 +18,7 @@ from trisect.core.trace import Address, Side
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import UNKNOWN
 from trisect.text.labelled import Labelled
-from trisect.text.readers.base import basic_english
+from trisect.text.readers.base import basic_english, basic_english_spans
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
@@ -73,8 +73,8 @@ class WordTexts:
     def _owners(self, one: Labelled) -> list[int]:
         """The word that each piece of a text belongs to; -1 where it belongs to none."""
         if isinstance(self.subject, OwnModel):
-            words = ((i, one.text[slice(*one.spans[i])]) for i in one.leading_words())
-            return [i for i, word in words for w in basic_english(word) if self._read(w.lower())]
+            pieces = zip(basic_english(one.text), basic_english_spans(one.text), strict=True)
+            return owners([span for word, span in pieces if self._read(word.lower())], one.spans)
         from trisect.hf.offsets import piece_spans
 
         subject: Any = self.subject

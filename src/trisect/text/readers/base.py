@@ -18,6 +18,7 @@ from trisect.text.names import SPLITS
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 _APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
 _BREAK = re.compile("<br />", re.IGNORECASE)
+_WORD = re.compile(r"['.,()!?]|[^\s'.,()!?;:]+")
 BASIC_ENGLISH = (
     "Words are split by the basic_english rules and lower-cased; empty lines are dropped and there is no "
     "end-of-line token."
@@ -132,6 +133,13 @@ def basic_english(line: str) -> list[str]:
     """
     bare = line.replace('"', "")
     return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
+
+
+def basic_english_spans(line: str) -> list[tuple[int, int]]:
+    """Where in a line each of its `basic_english` words stands: its first character, and the one after its last."""
+    kept = [i for i, character in enumerate(line) if character != '"']
+    bare = _BREAK.sub(" " * len("<br />"), line.replace('"', ""))
+    return [(kept[found.start()], kept[found.end() - 1] + 1) for found in _WORD.finditer(bare)]
 
 
 def lines(part: SplitText) -> Iterator[str]:
