@@ -88,6 +88,13 @@ def test_a_sentence_whose_text_line_is_another_is_its_tokens_joined_and_counted(
     assert "In 1 of 2 sentences" in notes
 
 
+@pytest.mark.parametrize("spelling", ["#text = ", "# text=", "#text=", "#  text  =  "])
+def test_the_text_line_may_be_spelt_with_other_spaces(tmp_path, spelling):
+    body = sentence(MARKET, SAID).replace("# text = ", f"# text_en = I come.\n{spelling}")
+    ((one,), _) = found(tmp_path, body)
+    assert one.text == SAID
+
+
 def test_without_a_text_line_tokens_stand_apart_where_a_space_follows(tmp_path):
     """Inside a multiword token the words' own marks say nothing."""
     ((one,), notes) = found(tmp_path, sentence(MARKET, glued=("5", "3")))

@@ -13,7 +13,8 @@ from trisect.text.readers.base import Paragraph, RawText, Reader, SplitText, Tok
 
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used
 MORPH = "morph"  # the column of whole bundles of features, and how those of single features begin
-TEXT, ARTICLE = "# text = ", "# newdoc"
+TEXT = re.compile(r"#\s*text\s*=(.*)")
+ARTICLE = "# newdoc"
 
 
 def suits(where: SplitText) -> bool:
@@ -78,8 +79,8 @@ def texts(part: SplitText) -> Iterator[RawText]:
     rows: list[list[str]] = []
     for line in chain(lines(part), ("",)):
         line = line.rstrip("\r\n")
-        if line.startswith(TEXT):
-            text = line.removeprefix(TEXT).strip()
+        if said := TEXT.fullmatch(line):
+            text = said[1].strip()
         elif line.startswith(ARTICLE):
             article = 0 if article is None else article + 1
         elif not line.strip():
