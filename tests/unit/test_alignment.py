@@ -21,6 +21,7 @@ from trisect.experiments.align.links import link
 from trisect.experiments.align.rows import alignment_rows, buckets, judge_alignment
 from trisect.hf.load import Pretrained, load
 from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
+from trisect.hf.small.translator import learn_tokenizer
 from trisect.measure.alignment import aer, error_rates, gold_of
 from trisect.papers.norms_revised import ALIGNMENT
 from trisect.report.cards import cards
@@ -116,7 +117,7 @@ class Slow:
         said = text_target if text is None else text
         assert said is not None
         pieces = [p for word in said.split() for p in ([*("▁" * self.marked), *word])]
-        if self.joins and len(said.split()) > 1:
+        if self.joins and " " in said:
             at = next(i for i in range(len(pieces)) if pieces[i] + pieces[i + 1] == self.joins)
             pieces[at : at + 2] = [self.joins]
         ids = [self.vocabulary.index(p) for p in pieces] + [0] * add_special_tokens
@@ -138,6 +139,19 @@ def test_without_offsets_words_are_cut_alone_and_else_by_their_marks(bart):
     with pytest.raises(ModelError, match="cuts 'ab c' into are not of single words") as error:
         cut(unmarked, ("ab", "c"), False)
     assert "keeps words apart at white space" in error.value.todo
+
+
+@pytest.mark.parametrize("joins", ["", "ab"])
+def test_a_word_with_a_no_break_space_begins_twice_and_one_that_is_a_space_never(bart, joins):
+    found = cut(replace(bart, tokenizer=Slow(joins)), ("ab\u00a0b", "\u3000", "c"), False)
+    assert found.words == [0, 0, 0, 0, 0, 2, 2, SPECIAL][bool(joins) :]
+
+
+def test_pieces_of_words_with_spaces_of_their_own_are_of_these_words(bart):
+    words = ("we", "pay", "10\u00a0000", "\u3000", "euros")
+    found = cut(replace(bart, tokenizer=learn_tokenizer([words] * 9, 60)), words, True)
+    assert found.words == [*sorted(found.words[:-1]), SPECIAL]
+    assert set(found.words[:-1]) == {0, 1, 2, 4}
 
 
 def test_every_command_cuts_a_target_as_a_target(bart):

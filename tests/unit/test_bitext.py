@@ -70,8 +70,29 @@ def test_lines_may_end_as_windows_ends_them_and_hold_what_is_no_line_end(tmp_pat
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone two\r\nthree\xe2\x80\xa8four\r\n")
     (tmp_path / "b").write_bytes(b"eins zwei\r\ndrei\r\n")
     read = read_pairs(tmp_path / "a", tmp_path / "b")
-    assert [pair.source for pair in read.pairs] == [("one", "two"), ("three", "four")]
+    assert [pair.source for pair in read.pairs] == [("one", "two"), ("three\u2028four",)]
     assert read.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("10\u00a0000 euros", ("10\u00a0000", "euros")),
+        ("27 \u3000 temple", ("27", "\u3000", "temple")),
+        ("a\u2009b\u202f! \x85", ("a\u2009b\u202f!", "\x85")),
+        (" a\tb  c\t", ("a", "b", "c")),
+    ],
+)
+def test_words_stand_apart_by_spaces_and_tabs_alone_so_that_links_count_the_words_that_were_linked(
+    tmp_path, line, words
+):
+    (tmp_path / "a").write_text(f"{line}\nx\n", encoding="utf-8")
+    (tmp_path / "b").write_text("x\nx\n")
+    last = len(words)
+    (tmp_path / "g.pharaoh").write_text(f"{last}-1\n1-1\n")
+    pair, _ = read_pairs(tmp_path / "a", tmp_path / "b", tmp_path / "g.pharaoh").pairs
+    assert pair.source == words
+    assert pair.sure == {(last - 1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -170,9 +191,10 @@ def test_sides_that_differ_in_length(folder):
 
 def test_an_empty_sentence_and_an_empty_file(folder):
     path = folder / "train.fr"
-    path.write_text("une maison\n \n")
-    error = refused(open_bitext, folder)
-    assert error.given == f"{path}, line 2, is empty."
+    for blank in (" ", " \u3000\u00a0"):
+        path.write_text(f"une maison\n{blank}\n", encoding="utf-8")
+        error = refused(open_bitext, folder)
+        assert error.given == f"{path}, line 2, is empty."
     assert error.known == "A sentence has at least one word."
     assert error.todo == "Leave that line out of both files, and out of the links."
     for name in ("train.en", "train.fr"):

@@ -123,20 +123,24 @@ def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Se
 def _by_marks(
     tokenizer: Any, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
 ) -> list[int] | None:
-    """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else null."""
+    """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else null.
+
+    A word may begin several times, at a no-break space, or never, where it is nothing to the tokenizer.
+    """
     inner = [i for i, added in zip(ids, special, strict=True) if not added]
-    numbers, alone = list[int](), list[int]()
+    numbers, alone, begun = list[int](), list[int](), list[int]()
     for number, word in enumerate(words):
         named = {"text_target": word} if target else {"text": word}
         pieces = tokenizer(**named, add_special_tokens=False)["input_ids"]
         alone += pieces
         numbers += [number] * len(pieces)
+        begun += [number for piece in tokenizer.convert_ids_to_tokens(pieces) if str(piece).startswith(MARK)]
     if alone != inner:
         # pieces of equal score may be chosen otherwise in a sentence; its marks then say where words begin
         begins = [str(piece).startswith(MARK) for piece in tokenizer.convert_ids_to_tokens(inner)]
-        if sum(begins) != len(words) or not begins[0]:
+        if sum(begins) != len(begun) or not begins[0]:
             return None
-        numbers = [sum(begins[: i + 1]) - 1 for i in range(len(begins))]
+        numbers = [begun[sum(begins[: i + 1]) - 1] for i in range(len(begins))]
     left = iter(numbers)
     return [SPECIAL if added else next(left) for added in special]
 

@@ -80,7 +80,7 @@ def read_pairs(
 ) -> Pairs:
     """Read two files, line n of one the translation of line n of the other, and a file of links from source to target.
 
-    Words stand apart by spaces. `base` says what the first word counts as in the links (0 or 1), where that does not
+    Words stand apart by spaces or tabs. `base` says what the first word counts as in the links (0 or 1), where that does not
     show (text.alignment_files.read_links). Raises CorpusError for sides with different numbers of lines, an empty sentence, and
     links that do not fit.
     """
@@ -88,7 +88,7 @@ def read_pairs(
         known = "It says from what the links of a gold file count."
         raise CorpusError(f"A base of {base} was given, and no gold links.", known, "Leave --base out, or give --gold.")
     paths = (Path(source), Path(target))
-    sides = [[tuple(line.split()) for line in read_lines(path)] for path in paths]
+    sides = [[split_words(line) for line in read_lines(path)] for path in paths]
     if len(sides[0]) != len(sides[1]):
         given = " and ".join(f"{path} has {plural(len(side), 'line')}" for path, side in zip(paths, sides, strict=True))
         longer = 0 if len(sides[0]) > len(sides[1]) else 1
@@ -99,7 +99,7 @@ def read_pairs(
         raise CorpusError(f"{paths[0]} is empty.", "It has no sentence.", "Give at least one sentence pair.")
     for path, side in zip(paths, sides, strict=True):
         for number, words in enumerate(side, start=1):
-            if not words:
+            if not any(map(str.strip, words)):
                 known = "A sentence has at least one word."
                 todo = "Leave that line out of both files, and out of the links."
                 raise CorpusError(f"{path}, line {number}, is empty.", known, todo)
@@ -110,6 +110,11 @@ def read_pairs(
         todo = "Give the links that somebody made, or leave them out."
         raise CorpusError(f"{gold} holds no link, so that it is no gold.", FORM, todo)
     return Pairs(tuple(_with(found, *sides)), (found.note,))
+
+
+def split_words(line: str) -> tuple[str, ...]:
+    """The words of a line: what is between spaces and tabs; other white space, such as the no-break space, is part of a word."""
+    return tuple(word for word in line.replace("\t", " ").split(" ") if word)
 
 
 def open_bitext(
