@@ -132,4 +132,4 @@ def test_a_text_of_unknown_words_alone_is_refused_where_there_is_no_unknown_word
     with pytest.raises(ModelError) as error:
         list(subject.batches(["a b", "c d"]))
     assert error.value.given == "Text 2 is 'c d'."
-    assert error.value.known == "None of its words is among the 2 that own knows."
+    assert error.value.known == "2 of its 2 words are not among the 2 that own knows: 'c', 'd'."

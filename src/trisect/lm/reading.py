@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -25,6 +25,9 @@ STACK = "plain"
 AROUND = tuple(f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for kind in ("weight", "bias"))
 NORM_EPSILON = 1e-5  # of the fleet's layer norms
 COMPONENTS = ("q", "k", "v")
+LEFT_OUT = 1 / 4  # of a text's words, at most: with fewer than three in four of them it is another text
+SHOWN, NAMED = 8, 24  # words that a message names, and that all notes on some texts name together
+BRIEF = 60  # characters of a text in a message
 
 
 class Attended(NamedTuple):
@@ -41,7 +44,8 @@ class OwnModel:
     """A trained member of a fleet, ready to be read, scored and edited; `parameters` have a member axis of 1.
 
     Texts are split by the `basic_english` rules and lower-cased; a word that the vocabulary lacks becomes its unknown
-    word, or is left out where there is none. `window` is the longest run of words that is read at once.
+    word. Where there is none it is left out, and a text with more than a quarter of such words is refused. Notes of the
+    batches name them. `window` is the longest run of words that is read at once.
     """
 
     name: str
@@ -87,29 +91,47 @@ class OwnModel:
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` makes no difference, since nothing has to be hidden."""
         held: list[tuple[int, int, list[int]]] = []
+        lacking: list[str] = []
+        named: set[str] = set()
         for number, text in enumerate(texts):
-            for start, ids in self._windows(number, text):
-                held.append((number, start, ids))
+            words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
+            own = [word for word in words if word not in self._ids]
+            ids = self._known(number, text, words, own)
+            lacking += own
+            for start in range(0, len(ids), self.window):
+                held.append((number, start, ids[start : start + self.window]))
                 if len(held) == size:
-                    yield self._batch(held)
-                    held = []
+                    yield self._batch(held, self._unknown(lacking, named))
+                    held, lacking = [], []
         if held:
-            yield self._batch(held)
+            yield self._batch(held, self._unknown(lacking, named))
 
-    def _windows(self, number: int, text: TextOrPair) -> Iterator[tuple[int, list[int]]]:
-        words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
-        unknown = self._ids.get(UNKNOWN)
-        found = [self._ids.get(word, unknown) for word in words]
-        ids = [i for i in found if i is not None]
-        if not ids:
-            known = f"None of its words is among the {len(self.vocabulary):,} that {self.name} knows."
-            raise ModelError(
-                f"Text {number + 1} is {text!r}.", known, "Give words of the corpus that it was trained on."
-            )
-        for start in range(0, len(ids), self.window):
-            yield start, ids[start : start + self.window]
+    def _known(self, number: int, text: TextOrPair, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
+        """The ids of a text's words; raises ModelError where too few of them are in the vocabulary."""
+        if words and (UNKNOWN in self._ids or len(lacking) <= LEFT_OUT * len(words)):
+            unknown = self._ids.get(UNKNOWN)
+            return [i for word in words if (i := self._ids.get(word, unknown)) is not None]
+        given = f"{text[:BRIEF]}…" if len(text) > BRIEF else text
+        known = "It has no word."
+        if words:
+            those = _listed(list(dict.fromkeys(lacking)), SHOWN)
+            known = f"{len(lacking)} of its {len(words)} words are not among the {len(self.vocabulary):,} that {self.name} knows: {those}."
+        todo = "Give words of the corpus that it was trained on; trisect.load('STUDY').vocabulary lists them in Python."
+        raise ModelError(f"Text {number + 1} is {given!r}.", known, todo)
 
-    def _batch(self, rows: list[tuple[int, int, list[int]]]) -> Batch:
+    def _unknown(self, lacking: Sequence[str], named: set[str]) -> Iterator[str]:
+        """Notes on words that the vocabulary lacks, less those that are named already; `named` grows by the others."""
+        if not (new := [word for word in dict.fromkeys(lacking) if word not in named]):
+            return
+        how = f"read as {UNKNOWN}" if UNKNOWN in self._ids else "left out"
+        if shown := new[: NAMED - len(named)]:
+            named.update(shown)
+            known = f"the {len(self.vocabulary):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
+            yield f"Not among {known}, and {how}: {_listed(shown, NAMED)}."
+        if len(shown) < len(new):
+            yield f"Other words that the vocabulary lacks are {how} as well."
+
+    def _batch(self, rows: list[tuple[int, int, list[int]]], notes: Iterable[str]) -> Batch:
         longest = max(len(ids) for _, _, ids in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
         real = torch.zeros(len(rows), longest, dtype=torch.bool)
@@ -118,7 +140,7 @@ class OwnModel:
             real[i, : len(own)] = True
         tokens = tuple(tuple(self.vocabulary[n] for n in own) + ("",) * (longest - len(own)) for _, _, own in rows)
         cut = f"Texts longer than {self.window} words were cut into windows that do not see each other."
-        notes = (cut,) if any(start for _, start, _ in rows) else ()
+        notes = (*([cut] if any(start for _, start, _ in rows) else []), *notes)
         return Batch({"ids": ids}, Side(tokens, real, ~real, ids), None, tuple((t, s) for t, s, _ in rows), notes)
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
@@ -236,6 +258,12 @@ class OwnModel:
             mixed = output.transpose(1, 2).reshape(1, *x.shape[1:])
             x = finish(p, n, x, mixed, None, idle=self.model.idle)
         return x[0]
+
+
+def _listed(words: Sequence[str], most: int) -> str:
+    """The first of some words, each in quotes, and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(repr(word[:BRIEF]) for word in words[:most]) + more
 
 
 def _projections(model: Model, parameters: Mapping[str, Tensor], n: int) -> Projections:

@@ -111,7 +111,8 @@ class PreparedText:
         batch, more = _first(subject, text)
         other, rest = (None, False) if second is None else _first(subject, second)
         long = [which for which, cut in (("text", more), ("second text", rest)) if cut]
-        notes = tuple(f"Of a {which} longer than the model's window the first window is read." for which in long)
+        read = dict.fromkeys((*batch.notes, *(() if other is None else other.notes)))
+        notes = (*read, *(f"Of a {which} longer than the model's window the first window is read." for which in long))
         if other is not None and (sizes := (_length(batch.source), _length(other.source)))[0] != sizes[1]:
             few = min(sizes)
             notes = (

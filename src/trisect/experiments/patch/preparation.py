@@ -58,19 +58,30 @@ def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: S
     name, pairs, notes = _open(settings, subject)
     _check_kinds(subject, pairs)
     texts = [text for pair in pairs for text in (pair.base, pair.donor)]
-    read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)])
+    noted: dict[str, None] = {}
+    read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)], noted)
     needed = _needed(targets)
     for number, pair in enumerate(pairs):
         _check_lengths(pair, read[2 * number], read[2 * number + 1], needed)
     answers = _answer_ids(subject, pairs, {texts[i]: one for i, one in enumerate(read)})
     body = [[pair.base, pair.donor, dict(pair.answers)] for pair in pairs]
-    return PreparedPairs(name, digest(json.dumps(body).encode(), 8), pairs, answers, notes)
+    return PreparedPairs(name, digest(json.dumps(body).encode(), 8), pairs, answers, (*notes, *noted))
 
 
-def tokenize(subject: Subject, texts: Sequence[TextOrPair], places: Sequence[str] | None = None) -> list[TokenizedText]:
-    """The tokens of every text; with `places`, which name them, raises CorpusError for one that is longer than a window."""
+def tokenize(
+    subject: Subject,
+    texts: Sequence[TextOrPair],
+    places: Sequence[str] | None = None,
+    noted: dict[str, None] | None = None,
+) -> list[TokenizedText]:
+    """The tokens of every text; with `places`, which name them, raises CorpusError for one that is longer than a window.
+
+    What is to be said of how they are read is added to `noted`.
+    """
     found: list[TokenizedText] = []
     for batch in subject.batches(texts, TOGETHER):
+        if noted is not None:
+            noted.update(dict.fromkeys(batch.notes))
         sides = [side for side in (batch.source, batch.target) if side is not None]
         if any(side.ids is None for side in sides):
             known = "Pairs are aligned by them."
@@ -147,11 +158,16 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
 
 
 def _ids(subject: Subject, texts: Sequence[str]) -> list[tuple[int, ...]]:
-    """The ids of every text; none for a text of which the model knows no word."""
+    return [one.source for one in _tried(subject, texts)]
+
+
+def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[TokenizedText]:
+    """The tokens of every text; none for a text of whose words the model knows too few."""
     try:
-        return [one.source for one in tokenize(subject, texts)]
+        return tokenize(subject, texts)
     except ModelError:
-        return [tokenize(subject, [text])[0].source if _readable(subject, text) else () for text in texts]
+        none = TokenizedText((), (), (0, 0))
+        return [tokenize(subject, [text])[0] if _readable(subject, text) else none for text in texts]
 
 
 def _fitting(subject: Subject, words: InductionWords, settings: PatchSettings) -> tuple[TextPair, ...]:
@@ -168,7 +184,7 @@ def _fit(subject: Subject, pairs: Sequence[TextPair]) -> bool:
     )
 
 
-def _readable(subject: Subject, text: str) -> bool:
+def _readable(subject: Subject, text: TextOrPair) -> bool:
     try:
         return any(True for _ in subject.batches([text], 1))
     except ModelError:
@@ -227,7 +243,7 @@ def _answer_ids(
         for candidate in _candidates(pair.base, answer, subject.mask)
     ]
     texts = list(dict.fromkeys(_answered(pairs[n].base, candidate, subject.mask) for n, _, candidate in asked))
-    made = dict(zip(texts, tokenize(subject, texts), strict=True)) if texts else {}
+    made = dict(zip(texts, _tried(subject, texts), strict=True)) if texts else {}
     found: dict[str, Int[np.ndarray, " N"]] = {}
     for number, name, candidate in asked:
         column = found.setdefault(name, np.full(len(pairs), UNKNOWN))
