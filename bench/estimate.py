@@ -210,7 +210,7 @@ def table() -> list[str]:
     own, every = shares(), {size: jobs(size) for size in SIZES}
     lines = [
         f"Hours of training for all runs of `paper` (five seeds; {TRAIN:,} tokens, {VOCABULARY:,} types) on an {DEVICE}. "
-        "No device has measured them.",
+        "An H200 gave 803 (float32) and 1,149 (bfloat16) member-steps a second with 21 members ([measured](gpu.md)).",
         "",
         f"| `--fleet` | training jobs | precision | {' | '.join(f'GPUs: {n}' for n in GPUS)} | longest job "
         "| member-steps a second, freezing | under attack |",
