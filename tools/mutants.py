@@ -35,7 +35,7 @@ TRANSLATION, TRANSLATED = "text/translations.py", "tests/unit/test_translations.
 KEPT, STORED = "lab/units/kept.py", "tests/unit/test_kept_units.py"
 SHARED, ATTACKERS = "hf/shared_passes.py", "tests/property/test_accelerated_laws.py -k mask"
 IMAGES, RESTARTED = "tests/contract/test_images.py", "tests/unit/test_shared_passes.py tests/contract/test_restart.py"
-HALFWAY, BOUNDS = "tests/contract/test_halfway.py", "tests/unit/test_bounds.py"
+BOUNDS = "tests/unit/test_bounds.py"
 ANNOTATED = "tests/contract/test_annotate.py -k 'finished_corpus_is_not or anything_else'"
 
 
@@ -49,7 +49,6 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant("lab/subject.py", "for name in dict.fromkeys(names)]", "for name in names[-1:]]", f"{HALFWAY} -k first_changed"),
     Mutant("lab/ledger_laws.py", "if _parts(run) <= there}", "if False}", f"{BOUNDS} -k noted"),
     Mutant("lab/ledger_laws.py", "if _parts(run) <= there}", "}", f"{BOUNDS} -k noted"),
     Mutant("lab/ledger_laws.py", 'ledger.get("step", 1) == 1', "True", f"{BOUNDS} -k 'noted or forged'"),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import digest, inside, read_json, write_json
+from trisect.core.files import inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject
@@ -23,15 +22,11 @@ from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.folder import Folder, check_place
-from trisect.lab.halfway import Halfway
 from trisect.lab.home import links_of
-from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, ReadsRevisions, TextSource, Workers
+from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record
 from trisect.lab.single_page import check_page, signed
-from trisect.lab.subject import revisions_mark
-from trisect.lab.units.jobs import made_on
 from trisect.lab.units.kept import begun_units, check_begun, remove_units
-from trisect.lab.units.marks import AskedInputs, asked_inputs, asked_revisions, texts_mark, weights_mark, with_weights
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.unlisted import tables_of
@@ -80,9 +75,7 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
     experiment.check(settings)
-    asked = _asked(experiment, settings)  # before the files are read
     texts = next((group.open() for group in groups_of(settings) if isinstance(group, TextSource)), None)
-    before = None if asked is None else with_weights(asked.inputs, asked.weights)
     subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
@@ -95,7 +88,6 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
     if work is None:
         with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
             bench = Bench(stage, machine, subjects, texts, experiment.of, place)
-            bench = replace(bench, halfway=_halfway(before, experiment.name, bench))
             measured = experiment.measures().measure(settings, bench)
             words = command(experiment, settings, subjects, texts)
             done = conclude(experiment, measured, place, words, time.monotonic() - began, stage)
@@ -106,42 +98,6 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
         measured = work.measure(Bench(place, machine, subjects, texts))
         words = measured.command or command(experiment, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began)
-
-
-class _Asked(NamedTuple):
-    """Marks of settings of a command that keeps what it has summed up over one model, and what marks the model's files."""
-
-    inputs: AskedInputs
-    weights: Callable[[], str]
-
-
-def _asked(experiment: Experiment[Any, Any], settings: Any) -> _Asked | None:
-    """What such a command is asked, before any file is read; null of any other command."""
-    if isinstance(settings, ReadsRevisions):
-        given = settings.revisions()
-        inputs = asked_revisions(experiment.name, settings, given)
-        return _Asked(inputs, lambda: revisions_mark(given.model, given.names, given.remote_code))
-    own = [f.name for f in fields(settings) if isinstance(getattr(settings, f.name), ModelSource)]
-    if isinstance(experiment, OverModels) or experiment.single or experiment.resumable or len(own) != 1:
-        return None
-    inputs = asked_inputs(experiment.name, settings, own[0])
-    return _Asked(inputs, lambda: weights_mark(settings, getattr(settings, own[0])))
-
-
-def _halfway(before: AskedInputs | None, experiment: str, bench: Bench) -> Halfway | None:
-    """Where what is summed up over one model is kept meanwhile; null where several are measured, or none is opened from the settings."""
-    if before is None or bench.home is None:
-        return None
-
-    def mark() -> str:
-        read = texts_mark(bench.given_texts)
-        numerics = made_on(before.gpu)
-        body = json.dumps(
-            [before.asked, before.weights, read, [s.fingerprint for s in bench.subjects], numerics], default=list
-        )
-        return before.asked and before.weights and digest(body)
-
-    return Halfway(bench.home, experiment, mark)
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     import polars as pl
 
     from trisect.core.subject import Subject, Texts
-    from trisect.lab.halfway import Halfway
     from trisect.report.sheet import Document, Sheet
     from trisect.stats.tested import Reals
 
 S_in = TypeVar("S_in", contravariant=True)
 S = TypeVar("S")
-T = TypeVar("T")
 F = TypeVar("F")
 
 
@@ -110,8 +108,7 @@ class Bench:
 
     The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `of` the
     experiments that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
-    another; `show` gets the progress in the place of the terminal: the share that is done, and of what. `halfway` is where what is
-    summed up is kept meanwhile; null keeps nothing.
+    another; `show` gets the progress in the place of the terminal: the share that is done, and of what.
     """
 
     folder: Path
@@ -121,13 +118,6 @@ class Bench:
     of: tuple[Experiment[Any, Any], ...] = ()
     home: Path | None = None
     show: Callable[[float, str], None] | None = None
-    halfway: Halfway | None = None
-
-    def going_on(
-        self, name: str, items: Iterable[T], state: Mapping[str, object], kinds: Sequence[type] = ()
-    ) -> Iterable[T]:
-        """The items that a call before, which was stopped, has not done, whose `state` is put in place; see Halfway."""
-        return items if self.halfway is None else self.halfway.going_on(name, items, state, kinds)
 
     @property
     def subject(self) -> Subject:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from trisect.core.bounds import FLEET, TRAINING
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
@@ -95,23 +94,6 @@ class ModelSource:
             "pickle": self.pickle,
             "remote_code": self.remote_code,
         }
-
-
-class NamedRevisions(NamedTuple):
-    """Revisions of one model, and how they are fetched."""
-
-    model: str | Path
-    names: tuple[str, ...]
-    device: str
-    remote_code: bool
-
-
-class ReadsRevisions(ABC):
-    """Settings of an experiment that opens several revisions of one model by itself."""
-
-    @abstractmethod
-    def revisions(self) -> NamedRevisions:
-        """All that it opens."""
 
 
 Models = Annotated[

@@ -12,7 +12,6 @@ from trisect.core.errors import ModelError, check_named
 from trisect.core.files import digest, digest_file
 from trisect.core.read_spec import read_run
 from trisect.core.spec import Run
-from trisect.core.steps import began
 from trisect.lab.folder import Folder, is_study
 from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.reading import OwnModel
@@ -170,24 +169,7 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
         folder, run = trained[0], _finished(*trained)
         files = epoch_weights(folder, run.id, run.training.epochs)
         return digest("".join(digest_file(folder.run(run.id).parent / file) for file in files))
-    return _marks([beside(model, name) for name in names], remote_code)
-
-
-def revisions_mark(model: str | Path, names: Sequence[str], remote_code: bool = False) -> str:
-    """Hex digits of all that revisions of a model are loaded from, as `files_mark`: a folder's subfolders, else a hub's.
-
-    Empty where that is not known; raises ModelError for one that is not there.
-    """
-    from trisect.hf.checkpoints import locate
-
-    places = [locate(model, name) for name in dict.fromkeys(names)]
-    if Path(model).is_dir():  # all their bytes are read; a hub says a commit
-        began(f"Hashing the files of {len(places):,} revisions …")
-    return _marks(places, remote_code)
-
-
-def _marks(places: Sequence[tuple[str | Path, str | None]], remote_code: bool) -> str:
-    marks = [files_mark(*place, remote_code) for place in places]
+    marks = [files_mark(*beside(model, name), remote_code) for name in names]
     return digest("\n".join(marks)) if all(marks) else ""
 
 

@@ -49,8 +49,7 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
         rounds = read.count * (2 if how == "mean" else 1)
         replace = make_replacement(subject, read, addresses, how, batch, settings.seed, lambda n: step(n, rounds))
         tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)
-        batches, state = subject.batches(read.stream(), batch, scored=True), {"texts": tally.texts, "notes": notes}
-        for one in bench.going_on("batches", batches, state):
+        for one in subject.batches(read.stream(), batch, scored=True):
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *_passes(subject, passes, one, edits, replace(one), settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)

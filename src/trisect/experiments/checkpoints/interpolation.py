@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -106,32 +106,23 @@ def rewind(
     earlier: Earlier,
     how: How,
     step: Callable[[int, int], object],
-    going_on: Callable[[str, Iterable[tuple[int, int]], Mapping[str, object]], Iterable[tuple[int, int]]],
 ) -> tuple[list[InterpolationRow], list[str]]:
-    """The rows of every site, without their subject, and notes.
-
-    A site at a revision is done at a time: `going_on` leaves out those that a call before has done.
-    """
+    """The rows of every site, without their subject, and notes; one revision's weights are held at a time."""
     from trisect.hf.checkpoints import take
 
     final = [take(trials.module.state_dict(), spot.cuts) for spot in spots]
     stages = len(earlier.names) > 1
-    everything = [(number, i) for number in range(len(earlier.names)) for i in range(len(spots))]
     rows: list[InterpolationRow] = []
     middle: list[list[Losses]] = [[] for _ in spots]
     same: list[str] = []
-    state = {"rows": rows, "middle": middle, "same": same, "passes": trials.passes}
-    held: dict[int, list[SliceValues]] = {}  # of one revision at a time
-    for number, i in going_on("curves", everything, state):
-        if number not in held:
-            held = {number: earlier.read(earlier.names[number])}
-        spot, values = spots[i], held[number][i]
-        if stages:
-            middle[i].append(trials.losses(spot.cuts, values))
-        if not number:
-            same += [str(spot.site)] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
-            rows += _convex(trials, spot, values, final[i], how)
-        step(number * len(spots) + i + 1, len(everything))
+    for number, name in enumerate(earlier.names):
+        for i, (spot, values) in enumerate(zip(spots, earlier.read(name), strict=True)):
+            if stages:
+                middle[i].append(trials.losses(spot.cuts, values))
+            if not number:
+                same += [str(spot.site)] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
+                rows += _convex(trials, spot, values, final[i], how)
+            step(number * len(spots) + i + 1, len(earlier.names) * len(spots))
     for spot, losses in zip(spots, middle, strict=True):
         rows += _midstage(trials, spot, [*losses, trials.final], how) if losses else []
     notes = [f"At {', '.join(same)} the initial weights are the final ones."] if same else []

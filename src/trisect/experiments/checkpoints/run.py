@@ -28,9 +28,7 @@ def check(settings: RewindSettings) -> None:
     """Raise SpecError where a revision in between is one of the ends: means over all would count it twice."""
     ends = {settings.initial, settings.final}
     if (name := next((name for name in settings.stages if name in ends), None)) is not None:
-        known = (
-            f"The revisions are {', '.join(settings.revisions().names)}, the initial one first and the final one last."
-        )
+        known = f"The revisions are {', '.join(settings.revisions)}, the initial one first and the final one last."
         raise SpecError(f"The revision {name!r} was given twice.", known, "Name every revision once.")
 
 
@@ -64,7 +62,7 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
 
     with bench.progress(f"rewinding {len(spots)} sites") as step:
         earlier = Earlier(read, (settings.initial, *settings.stages))
-        rows, said = rewind(trials, spots, earlier, how, step, bench.going_on)
+        rows, said = rewind(trials, spots, earlier, how, step)
     facts = _facts(settings, trials, texts)
     table = frame("sites", [row | {"subject": facts.subject} for row in rows])
     cut = [note for batch in trials.batches for note in batch.notes]
@@ -96,7 +94,7 @@ def _load(settings: RewindSettings) -> Pretrained:
     from trisect.hf.checkpoints import locate
     from trisect.hf.load import load
 
-    place, name = {one: locate(settings.model, one) for one in settings.revisions().names}[settings.final]
+    place, name = {one: locate(settings.model, one) for one in settings.revisions}[settings.final]
     rest = settings.dtype, settings.device, None, settings.pickle, settings.remote_code
     return load(place, None, None, settings.window, name, *rest)
 

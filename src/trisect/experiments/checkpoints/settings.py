@@ -14,9 +14,7 @@ from trisect.lab.inputs import (
     BatchSize,
     Device,
     Dtype,
-    NamedRevisions,
     Pickle,
-    ReadsRevisions,
     RemoteCode,
     Seed,
     Sites,
@@ -26,7 +24,7 @@ from trisect.lab.inputs import (
 
 
 @dataclass(frozen=True)
-class RewindSettings(ReadsRevisions):
+class RewindSettings:
     """Which parts of a model are set back to which of its earlier revisions, over texts."""
 
     model: Annotated[
@@ -60,9 +58,10 @@ class RewindSettings(ReadsRevisions):
     batch: BatchSize = 8
     seed: Seed = 0
 
-    def revisions(self) -> NamedRevisions:
+    @property
+    def revisions(self) -> tuple[str, ...]:
         """The initial one, those in between, and the final one."""
-        return NamedRevisions(self.model, (self.initial, *self.stages, self.final), self.device, self.remote_code)
+        return (self.initial, *self.stages, self.final)
 
 
 @dataclass(frozen=True)

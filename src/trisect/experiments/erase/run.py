@@ -62,7 +62,7 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         )
         texts = list(islice(read.texts(), settings.limit))
         sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, *_said(whose)))
-        for one in bench.going_on("batches", marker.batches(texts, batch), {"texts": tally.texts, "notes": notes}):
+        for one in marker.batches(texts, batch):
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(sharing, one, places))
             step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)

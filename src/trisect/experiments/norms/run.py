@@ -24,14 +24,12 @@ from trisect.measure.norms import output_projection
 from trisect.measure.running_sums import (
     FEWER,
     GROUPS,
-    Cancel,
     LayerTally,
-    PooledTally,
     TokenNorms,
     Whose,
     frequency_ranks,
 )
-from trisect.measure.sums import Ranks, Sums, group_of
+from trisect.measure.sums import group_of
 from trisect.measure.token_categories import CATEGORIES, find_categories, find_words
 from trisect.papers.norms_revised import SOURCE
 
@@ -43,7 +41,6 @@ LOST = "What is added to the residual stream was not found at {where}: norms the
 OTHER_INPUT = (
     "Values at {where} are not known to be W_V times the block's input x, so that no dispersion of ‖x‖ is given there."
 )
-TALLIES = (StackTally, LayerTally, PooledTally, Cancel, Sums, Ranks)
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
     "sep": "No special token stands inside or after a text here: there is no category [SEP].",
@@ -88,8 +85,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     }
     around: dict[Address, str] = {}
     with bench.progress("Reading texts") as step:
-        batches, state = subject.batches(texts.texts(), settings.batch), {"tallies": tallies, "around": around}
-        for one in bench.going_on("batches", batches, state, TALLIES):
+        for one in subject.batches(texts.texts(), settings.batch):
             _read(subject, one, tallies, counted, around)
             step(one.rows[-1][0] + 1, counted.texts)
     drawn, statistics = DrawnTexts(counted.texts, settings.seed, units=counted.units), {}

@@ -98,8 +98,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
         wanted_parts = {"base": tuple(order), "donor": tuple(order)}
     room = None if settings.path == "direct" or settings.per == "site" else ROOM
     with bench.progress(f"patching {len(edits)} sites") as step:
-        starts = range(0, len(prepared.pairs), settings.batch)
-        for start in bench.going_on("pairs", starts, {"found": found}, (_Found, PairReading)):
+        for start in range(0, len(prepared.pairs), settings.batch):
             stop = min(start + settings.batch, len(prepared.pairs))
             texts = _read(subject, prepared.pairs[start:stop], wanted_parts, room)
             _note(found, prepared, texts, edits, wanted, start)

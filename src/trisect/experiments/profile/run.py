@@ -127,8 +127,8 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     if settings.causal is not None and corpus.label is not None:
         twin = erase_labels(settings, corpus.label, read.labels, read.layers, bench)
     stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
-    for number, one in enumerate(revisions, start=1):
-        there = _profile(one.source.open(), corpus, settings, bench, part=f"layers-{number}")
+    for one in revisions:
+        there = _profile(one.source.open(), corpus, settings, bench)
         stages.append(Stage(one.name, there[1]))
     moved = None
     if subject.objective != "seq2seq" and corpus.texts is not None:
@@ -167,7 +167,6 @@ def _profile(
     bench: Bench,
     epochs: Sequence[EpochWeights] = (),
     mlp: bool = False,
-    part: str = "layers",
 ) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with bench.progress(f"Words, {subject.name}") as step:
@@ -176,8 +175,7 @@ def _profile(
     scores: list[LayerScores] = []
     checked: list[NewRow] = []
     with bench.progress(f"{', '.join(corpus.labels)} in {len(read.layers)} layers") as step:
-        layers, state = enumerate(read.layers.items()), {"scores": scores, "checked": checked}
-        for number, (address, layer) in bench.going_on(part, layers, state, (LayerScores, MapScores)):
+        for number, (address, layer) in enumerate(read.layers.items()):
 
             def advance(share: float, before: int = number) -> None:
                 step(int(100 * (before + share)), 100 * len(read.layers))

@@ -115,8 +115,7 @@ def _read(
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
     with torch.no_grad():
-        state = {"read": read, "notes": notes}
-        for one in bench.going_on("batches", subject.batches(texts.texts(), batch), state, (LayerReading, PartMoments)):
+        for one in subject.batches(texts.texts(), batch):
             notes |= dict.fromkeys(one.notes)
             subject.each(one, partial(_add, read, one))
             step(_last(one) + 1, count)

@@ -153,8 +153,7 @@ def begun_words(folder: Path, called: str = "It") -> str:
     """What a folder, `called` so, holds of a command over several models that has not ended."""
     count = sum(1 for path in (folder / KEPT).iterdir() if path.is_dir() and not path.name.startswith("."))
     held = f"{count:,} measured model{'' if count == 1 else 's'}" if count else "the beginning"
-    over = "" if any((folder / KEPT).glob("*.pt")) and not count else " over several"
-    return f"{called} holds {held} of 'trisect {begun_units(folder)}'{over}, which was stopped before its end or still runs."
+    return f"{called} holds {held} of 'trisect {begun_units(folder)}' over several, which was stopped before its end or still runs."
 
 
 def check_units(folder: Path) -> list[StudyError]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from trisect.core.errors import SpecError, StudyError, TrisectError
 from trisect.core.fields import Declared, declared
@@ -16,53 +16,12 @@ from trisect.core.files import digest
 from trisect.core.subject import Texts
 from trisect.engine.node import code_mark
 from trisect.engine.parcels import fingerprint
-from trisect.lab.inputs import ModelSource, NamedRevisions
+from trisect.lab.inputs import ModelSource
 from trisect.lab.subject import checkpoints_mark, files_mark
-from trisect.lab.units.jobs import uses_gpu
 from trisect.lab.units.travel import encoded
 from trisect.lab.versions import versions
 from trisect.text.hub import is_hub, revision_of, split_name
 from trisect.text.worlds import is_generated
-
-
-class AskedInputs(NamedTuple):
-    """What a command over one model is asked, and its files, before any of them is read; empty marks where nobody can say.
-
-    A file that is changed later is then another in the next call, whatever was read of it meanwhile.
-    """
-
-    asked: str
-    weights: str
-    gpu: bool
-
-
-def asked_inputs(experiment: str, settings: Any, group: str) -> AskedInputs:
-    """Marks of settings and the files that they name, before texts are read; the weights' is empty until `with_weights`.
-
-    Raises nothing for inputs that are wrong, whose own error comes where they are opened.
-    """
-    source: ModelSource = getattr(settings, group)
-    asked = ""
-    with suppress(TrisectError, OSError):
-        asked = asked_mark(experiment, settings, group, None) if isinstance(source.model, (str, Path)) else ""
-    return AskedInputs(asked, "", uses_gpu(source))
-
-
-def asked_revisions(experiment: str, settings: Any, given: NamedRevisions) -> AskedInputs:
-    """The same of a command that opens revisions of one model by itself: each of them is one of its files."""
-    asked = ""
-    with suppress(TrisectError, OSError):
-        asked = _asked(experiment, replace(settings, model=None), None) if isinstance(given.model, (str, Path)) else ""
-    return AskedInputs(asked, "", uses_gpu(ModelSource(given.model, device=given.device)))
-
-
-def with_weights(asked: AskedInputs, mark: Callable[[], str]) -> AskedInputs:
-    """The marks with that of the model's files, before they are read: behind the texts, since a hub may have to be asked for it."""
-    if not asked.asked:
-        return asked
-    with suppress(TrisectError, OSError):
-        return asked._replace(weights=mark())
-    return asked
 
 
 def asked_mark(experiment: str, settings: Any, group: str, texts: Texts | None) -> str:
