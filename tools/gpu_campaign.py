@@ -97,10 +97,10 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
 def ended(folder: Path) -> bool:
     """Whether a folder holds a run that ended, with every file as it was left; one that was interrupted goes on where it stopped."""
     from trisect.core.errors import DamagedFileError
-    from trisect.lab.whole_run import check_run, has_run
+    from trisect.lab.run_folder import RunFolder
 
     try:
-        return has_run(folder) and not check_run(folder)
+        return RunFolder(folder).has_run and not RunFolder(folder).check()
     except DamagedFileError:
         return False
 

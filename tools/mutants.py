@@ -32,7 +32,7 @@ POOL, UNITS, GUARD, SERVED = (
 )
 COMPARE, COMPARED = "experiments/compare/run.py", "tests/unit/test_compare.py"
 TRANSLATION, TRANSLATED = "text/translations.py", "tests/unit/test_translations.py"
-KEPT, STORED = "lab/units/kept.py", "tests/unit/test_kept_units.py"
+KEPT, STORED = "lab/run_folder.py", "tests/unit/test_kept_units.py"
 SHARED, ATTACKERS = "hf/shared_passes.py", "tests/property/test_accelerated_laws.py -k mask"
 IMAGES, RESTARTED = "tests/contract/test_images.py", "tests/unit/test_shared_passes.py tests/contract/test_restart.py"
 BOUNDS = "tests/unit/test_bounds.py"
@@ -70,9 +70,9 @@ MUTANTS = (
     Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py -k upper"),
     Mutant("lab/folder.py", "if statement.id != run]:", "if False]:", "tests/unit/test_bounds.py -k forged"),
     Mutant("lab/folder.py", "contradiction(_with_fits(body), read)", '_with_fits(body) and ""', "tests/unit/test_bounds.py -k base_is"),
-    Mutant("lab/whole_run.py", "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
-    Mutant("lab/whole_run.py", "elif mark and digest_file(path) != mark:", "elif False:", f"{WHOLE} -k altered"),
-    Mutant("lab/driver.py", "        Folder(out).check_empty(f\"results", "        str(f\"results", WHOLE),
+    Mutant(KEPT, "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
+    Mutant(KEPT, "elif mark and digest_file(path) != mark:", "elif False:", f"{WHOLE} -k altered"),
+    Mutant("lab/driver.py", "        RunFolder(out).check_empty(f\"results", "        str(f\"results", WHOLE),
     Mutant("stats/correct.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
     Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
     Mutant("measure/ablation.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
@@ -103,12 +103,10 @@ MUTANTS = (
     Mutant("text/long_lines.py", "length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
     Mutant("lab/single_page.py", "    if not own:", "    if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
     Mutant("text/annotation_folder.py", "if body.get(key) != statement[key]]", "if False]", ANNOTATED),
-    Mutant("text/annotation_folder.py", 'Folder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
-    Mutant(KEPT, "(mark and digest_file(path) != mark)", "False", f"{STORED} -k is_the_same"),
-    Mutant(KEPT, "kept[\"asked\"] == asked and ", "", f"{STORED} -k one_question"),
-    Mutant(KEPT, " and kept[\"made_on\"] == made_on", "", f"{STORED} -k one_question"),
-    Mutant(KEPT, "kept[\"weights\"] == weights()", "True", f"{STORED} -k one_question"),
-    Mutant(KEPT, "and there != experiment:", "and False:", f"{STORED} -k another_command"),
+    Mutant("text/annotation_folder.py", 'RunFolder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
+    Mutant(KEPT, "[\"run\"] == key and not RunFolder(place).check():", "[\"run\"] == key:", f"{STORED} -k is_the_same"),
+    Mutant(KEPT, "if RunFolder(place).manifest()[\"run\"] == key and", "if", f"{STORED} -k own_key"),
+    Mutant(KEPT, "and begun != command:", "and False:", f"{STORED} -k another_command"),
     Mutant(SHARED, "if marked != mark_of_bits(first_tensor(whole)):", "if False:", RESTARTED),
     Mutant(SHARED, "if not _near(made[-rows:], alone):", "if False:", RESTARTED),
     Mutant("lm/classifier.py", "variance.detach() / (1 - weight.square().sum())", "variance.detach()", ATTACKERS),

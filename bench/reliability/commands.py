@@ -34,7 +34,7 @@ from phases import descendants, noted, processor_seconds, watch
 from prepared import Call, calls, others, prepare
 
 from trisect.core.tables import read_table
-from trisect.lab.whole_run import MANIFEST, check_run, has_run, landing
+from trisect.lab.run_folder import MANIFEST, RunFolder
 
 ENDED = 4  # of the folders that full disks left behind, about so many of a command and way are called to their end
 GUARD = """
@@ -117,10 +117,10 @@ def other_results(one: Path, other: Path) -> list[str]:
 
 def mixed(folder: Path) -> list[str]:
     """What is mixed in a folder: nothing where it is of one run, of none, or of one that the next call lands."""
-    if landing(folder) is not None:
+    if any(RunFolder(stage).has_run for stage in folder.glob(".run.*.trisect-part")):
         return []
-    if has_run(folder):
-        return [str(error) for error in check_run(folder)]
+    if RunFolder(folder).has_run:
+        return [str(error) for error in RunFolder(folder).check()]
     return [f"{path.name} without {MANIFEST}" for path in (*folder.glob("*.html"), *folder.glob("corpus.json"))]
 
 

@@ -20,7 +20,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 KINDS = (
     ("core/files.py", "writing"),
     ("core/tables.py", "writing"),
-    ("lab/whole_run.py", "writing"),
+    ("lab/run_folder.py", "writing"),
     ("hf/small/", "training"),
     ("lm/", "training"),
     ("hf/load.py", "loading a model"),

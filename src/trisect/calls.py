@@ -13,16 +13,14 @@ from trisect.core.fields import build
 from trisect.core.machine import Machine
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.core.trace import Reading
-from trisect.lab.begun import Begun, look, planned_by
-from trisect.lab.experiment import Result
-from trisect.lab.folder import is_study
+from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.live import screen
+from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
 from trisect.lab.subject import check_folder
 from trisect.lab.subject import load as load_subject
-from trisect.lab.unlisted import check_tables, has_tables
-from trisect.lab.whole_run import check_run, has_run
-from trisect.text.annotation_folder import check_begun, has_begun
+from trisect.text.annotation_folder import NAME as ANNOTATE
+from trisect.text.annotation_folder import has_begun
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
@@ -218,46 +216,48 @@ def check(out: str | Path) -> list[StudyError]:
     keeps until it ends, and goes on from, is read too. Changes nothing.
     """
     from trisect.experiments.study.check import check_study
-    from trisect.lab.units.kept import begun_units, check_units
 
     check_named("a folder of results", out)
-    folder = Path(out)
-    try:
-        begun = _begun(folder)
-    except DamagedFileError as error:
-        return [error]
-    if begun is not None:
-        parts = [error for place in begun.within if is_results(place) for error in check(place)]
-        return [*begun.errors, *parts, *(check_run(folder) if has_run(folder) else ())]
-    if begun_units(folder):  # of a command that has not ended, beside what one before it may have left
-        return [*(check_run(folder) if has_run(folder) else ()), *check_units(folder)]
-    if is_corpus(folder) and not has_run(folder):  # of a version that left no list of files, or cut by a study
+    folder, planned = Path(out), _planned_by(Path(out)) is not None
+    if is_study(folder) or not is_results(folder):
+        found = check_study(folder)
+        again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
+        more = RunFolder(folder).check(again) if RunFolder(folder).has_run else []
+        return [*found, *(e for e in more if not any(_path_of(e) in one.given for one in found))]
+    if planned or unfinished(folder):
+        return _check_begun(folder)
+    if is_corpus(folder) and not RunFolder(folder).has_run:  # cut by a study
         try:
             open_corpus(folder)
         except DamagedFileError as error:
             return [error]
         return []
-    if lacks_list(folder):
-        return check_tables(folder)
-    if is_study(folder) or not has_run(folder):
-        found = check_study(folder)
-        again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
-        more = check_run(folder, again) if has_run(folder) else []
-        return [*found, *(e for e in more if not any(_path_of(e) in one.given for one in found))]
-    return check_run(folder)
+    return RunFolder(folder).check() if RunFolder(folder).has_run else check_files(folder)
 
 
-def begun_words(out: str | Path) -> str:
-    """What is done and left in the folder of a command that goes on where it stopped; empty where nothing is left.
+def _check_begun(folder: Path) -> list[StudyError]:
+    """An error for each damaged file of a command that goes on, its models and studies among them."""
+    from trisect.experiments import EXPERIMENTS
+    from trisect.hf.given_files import check_files as check_model
+    from trisect.hf.small.gpt import is_model
 
-    Raises DamagedFileError where the file that says so cannot be read.
-    """
-    from trisect.lab.units import kept
+    studies = {path.parent for path in folder.rglob("study*.json") if is_study(path.parent)}
+    found = [error for place in sorted(studies) for error in check(place)]
+    found += check_files(folder, DELETE, [one.plan for one in EXPERIMENTS if one.plan], studies)
+    for place in (path.parent for path in sorted(folder.rglob("config.json")) if is_model(path.parent)):
+        try:
+            check_model(place)
+        except ModelError as error:
+            found.append(DamagedFileError(error.given, error.known, DELETE.format(place)))
+    return found
 
-    begun = _begun(Path(out))
-    if begun is None and kept.begun_units(Path(out)):
-        return f"{kept.begun_words(Path(out), str(out))} {kept.GO_ON}."
-    return begun.words(str(out)) if begun else ""
+
+def unfinished(out: str | Path) -> str:
+    """The command other than a study that was stopped before its end in a folder, or still runs there; empty where none was."""
+    folder, planner = Path(out), _planned_by(Path(out))
+    if planner is not None and not (folder / planner.record).exists():
+        return planner.name
+    return ANNOTATE if has_begun(folder) else RunFolder(folder).units_command
 
 
 def lacks_list(out: str | Path) -> bool:
@@ -267,27 +267,19 @@ def lacks_list(out: str | Path) -> bool:
 
 def is_results(out: str | Path) -> bool:
     """Whether a folder is of results, finished or begun, and not a model's."""
+    return _has_results(Path(out)) or lacks_list(out) or bool(unfinished(out)) or _planned_by(Path(out)) is not None
+
+
+def _planned_by(folder: Path) -> Experiment[Any, Any] | None:
+    """The experiment whose plan lies in a folder; None where none does, and for a model's, which may note what it can be asked."""
     from trisect.experiments import EXPERIMENTS
 
-    folder = Path(out)
-    return (
-        planned_by(EXPERIMENTS, folder) is not None or has_begun(folder) or _has_results(folder) or lacks_list(folder)
-    )
-
-
-def _begun(folder: Path) -> Begun | None:
-    """What is done in the folder of a command that has a plan there, or labels a corpus; null where there is neither."""
-    from trisect.experiments import EXPERIMENTS
-
-    if planner := planned_by(EXPERIMENTS, folder):
-        return look(planner, folder)
-    return check_begun(folder) if has_begun(folder) else None
+    planned = (one for one in EXPERIMENTS if one.plan and (folder / one.plan).is_file())
+    return None if (folder / "config.json").exists() else next(planned, None)
 
 
 def _has_results(folder: Path) -> bool:
-    from trisect.lab.units.kept import begun_units
-
-    return is_study(folder) or has_run(folder) or is_corpus(folder) or bool(begun_units(folder))
+    return is_study(folder) or RunFolder(folder).has_run or is_corpus(folder)
 
 
 def _path_of(error: StudyError) -> str:

@@ -20,8 +20,7 @@ from trisect.core.files import write_json
 from trisect.core.machine import Machine
 from trisect.engine import processes
 from trisect.engine.jobs import JobDesk
-from trisect.lab.folder import Folder
-from trisect.lab.whole_run import land_run, read_manifest, staged
+from trisect.lab.run_folder import RunFolder
 from trisect.text import annotate as room
 from trisect.text.annotate import annotate
 from trisect.text.corpus import Corpus
@@ -412,7 +411,7 @@ def test_settings_that_make_no_sense(source, tmp_path, given, message):
 
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(source, tagger, tmp_path):
-    with Folder(tmp_path / "out").locked(), pytest.raises(StudyError, match=r"out is in use.\n  Another.*\n  Wait"):
+    with RunFolder(tmp_path / "out").lock(), pytest.raises(StudyError, match=r"out is in use.\n  Another.*\n  Wait"):
         annotate(source, tagger, tmp_path / "out", machine=HERE)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
@@ -440,17 +439,17 @@ def test_a_folder_of_a_study_of_another_command_or_of_anything_else_is_refused(s
             annotate(source, "no_such_pipeline", out)
         assert [path.name for path in out.iterdir()] == [name]
     other = tmp_path / "other"
-    with staged(other) as stage:
+    with RunFolder(other).stage() as stage:
         (stage / "x.txt").write_text("x")
-        land_run(stage, other, "norms", "0" * 32)
+        RunFolder(other).commit(stage, "norms", "0" * 32)
     with pytest.raises(StudyError, match="It holds results of 'trisect norms'"):
         annotate(source, "no_such_pipeline", other)
 
 
 def test_what_is_left_is_of_one_run_which_check_compares(whole, source, tagger, tmp_path):
     out = shutil.copytree(whole[2], tmp_path / "out")
-    assert read_manifest(out)["experiment"] == "corpus annotate"
-    assert set(read_manifest(out)["files"]) == {p.name for p in out.iterdir()} - {"manifest.json", ".lock"}
+    assert RunFolder(out).manifest()["experiment"] == "corpus annotate"
+    assert set(RunFolder(out).manifest()["files"]) == {p.name for p in out.iterdir()} - {"manifest.json", ".lock"}
     assert trisect.check(out) == []
     (out / "later.txt").write_text("of somebody else")
     array = np.load(out / "train.npy")

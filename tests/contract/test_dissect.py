@@ -22,12 +22,11 @@ from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.parts.ablation import ABLATION
 from trisect.experiments.dissect.parts.base import DissectStep, each_model, over_models
 from trisect.experiments.dissect.parts.training import KINDS
-from trisect.experiments.dissect.run import _key
+from trisect.experiments.dissect.run import _key, planned_pages
 from trisect.experiments.dissect.settings import DISSECT, DissectSettings
 from trisect.experiments.profile.settings import PROFILE, ProfileSettings
 from trisect.experiments.study.presets import find_experiment
 from trisect.lab import driver
-from trisect.lab.home import planned
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
 
@@ -148,9 +147,9 @@ def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(do
 
 
 def test_every_page_of_it_links_to_every_part(done):
-    pages = [way for one in planned(done.folder) for way in one["models"].values()]
+    pages = [way for one in planned_pages(ASKED) for way in one.models.values()]
     assert {"report.html", "theory/theory.html", "explore.html", "ablate/seed-1/report.html"} <= set(pages)
-    assert len(planned(done.folder)) == len(PARTS) + 2
+    assert len(planned_pages(ASKED)) == len(PARTS) + 2
     for way in pages:
         path = done.folder / way
         header = path.read_text(encoding="utf-8").partition('<nav class="study-links"')[2].partition("</nav>")[0]

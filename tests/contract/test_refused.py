@@ -22,6 +22,7 @@ from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
 from trisect.lab import driver
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
+from trisect.lab.run_folder import RunFolder
 from trisect.report.sheet import Sheet
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
@@ -243,7 +244,7 @@ def test_a_study_is_no_folder_for_results_of_others(begun, place, tmp_path, name
 
 def test_a_folder_in_use_stays_as_it_is(begun, tmp_path):
     out = copied(begun, tmp_path / "study")
-    with Folder(out).locked():
+    with RunFolder(out).lock():
         before = seen(tmp_path)
         with pytest.raises(StudyError, match="is in use"):
             study(out)

@@ -21,6 +21,7 @@ from trisect.experiments.study import run as lab
 from trisect.experiments.study.ledger import fleets
 from trisect.experiments.study.plan import make_plan
 from trisect.lab.folder import Folder
+from trisect.lab.run_folder import RunFolder
 from trisect.lm import train
 from trisect.report.sheet import Sheet
 
@@ -230,7 +231,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
 
 
 def test_two_studies_in_one_folder_at_once(whole):
-    with Folder(whole.folder).locked(), pytest.raises(StudyError, match="is in use"):
+    with RunFolder(whole.folder).lock(), pytest.raises(StudyError, match="is in use"):
         run(whole.folder)
 
 

@@ -14,11 +14,11 @@ from tests import tinyhf
 import trisect
 from trisect.cli import main
 from trisect.core.errors import StudyError
-from trisect.core.files import write_json
+from trisect.core.files import digest, write_json
 from trisect.core.tables import read_table, run_of_table
 from trisect.experiments.norms.settings import NORMS
-from trisect.lab import driver, whole_run
-from trisect.lab.whole_run import MANIFEST, check_run, read_manifest
+from trisect.lab import driver
+from trisect.lab.run_folder import MANIFEST, RunFolder
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -54,7 +54,7 @@ def call(*words):
 
 def test_every_file_of_a_run_is_listed_and_every_table_says_whose_it_is(folders):
     folder = folders / "one"
-    manifest = read_manifest(folder)
+    manifest = RunFolder(folder).manifest()
     assert manifest["experiment"] == "norms"
     assert set(manifest["files"]) == set(seen(folder)) - {MANIFEST, ".lock"}
     for path in (folder / "tables").glob("*.parquet"):
@@ -66,7 +66,7 @@ def test_every_file_of_a_run_is_listed_and_every_table_says_whose_it_is(folders)
 
 def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models, tmp_path):
     again = trisect.norms(models["one"], WORDS, out=tmp_path / "again", quiet=True).folder
-    marks = [read_manifest(place)["run"] for place in (folders / "one", again, folders / "two")]
+    marks = [RunFolder(place).manifest()["run"] for place in (folders / "one", again, folders / "two")]
     assert marks[0] == marks[1] != marks[2]
     tables = [seen(place / "tables") for place in (folders / "one", again)]
     assert tables[0] == tables[1]
@@ -74,7 +74,7 @@ def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models,
 
 def test_a_table_of_another_run_is_found(folders):
     shutil.copy(folders / "two" / "tables" / "measures.parquet", folders / "one" / "tables")
-    (error,) = check_run(folders / "one")
+    (error,) = RunFolder(folders / "one").check()
     assert error.given == f"{folders / 'one' / 'tables' / 'measures.parquet'} belongs to another run."
     result = call("check", folders / "one")
     assert result.exit_code == 2
@@ -86,7 +86,7 @@ def test_a_table_of_another_run_is_found(folders):
 def test_an_altered_table_is_found_also_without_a_checksum(folders):
     path = folders / "one" / "tables" / "measures.parquet"
     pl.read_parquet(path).with_columns(pl.col("value") * 2).write_parquet(path)
-    assert [str(e.given) for e in check_run(folders / "one")] == [f"{path} was altered."]
+    assert [str(e.given) for e in RunFolder(folders / "one").check()] == [f"{path} was altered."]
 
 
 def test_a_missing_an_added_and_an_altered_file_are_found(folders):
@@ -94,7 +94,7 @@ def test_a_missing_an_added_and_an_altered_file_are_found(folders):
     (folder / "report.html").write_text("mine")
     (folder / "tables" / "claims.parquet").unlink()
     shutil.copy(folders / "two" / "tables" / "measures.parquet", folder / "tables" / "extra.parquet")
-    said = sorted(e.given.rpartition("/")[2] for e in check_run(folder))
+    said = sorted(e.given.rpartition("/")[2] for e in RunFolder(folder).check())
     assert said == ["claims.parquet is missing.", "extra.parquet is not of this run.", "report.html was altered."]
 
 
@@ -104,10 +104,10 @@ def test_another_run_takes_the_place_of_the_first_as_a_whole(folders, models):
     old = seen(folder)
     trisect.norms(models["two"], WORDS, out=folder, quiet=True)
     new = seen(folder)
-    assert read_manifest(folder)["run"] == read_manifest(folders / "two")["run"]
+    assert RunFolder(folder).manifest()["run"] == RunFolder(folders / "two").manifest()["run"]
     assert new["notes.txt"] == b"mine"
     assert new["tables/measures.parquet"] != old["tables/measures.parquet"]
-    assert check_run(folder) == []
+    assert RunFolder(folder).check() == []
 
 
 def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):
@@ -115,13 +115,13 @@ def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tm
     manifest = json.loads((folder / MANIFEST).read_text())["body"]
     for name in ("figures/old.svg", "figures/changed.svg", "old.html", "changed.html"):
         (folder / name).write_text("old")
-        manifest["files"][name] = whole_run.digest(b"old")
+        manifest["files"][name] = digest(b"old")
     write_json(folder / MANIFEST, manifest)
     for name in ("figures/changed.svg", "changed.html"):
         (folder / name).write_text("mine now")
-    with whole_run.staged(folder) as stage:
+    with RunFolder(folder).stage() as stage:
         (stage / "report.html").write_text("new")
-        whole_run.land_run(stage, folder, "norms", "0" * 32)
+        RunFolder(folder).commit(stage, "norms", "0" * 32)
     assert set(seen(folder)) - {".lock"} == {
         MANIFEST,
         "report.html",
@@ -171,21 +171,21 @@ def test_a_run_that_is_killed_while_it_lands_is_landed_whole_by_the_next_call(fo
         shutil.copytree(folders / "one", folder)
         with monkeypatch.context() as patch:
             stage = folder / f".run.{os.getpid()}-0123abcd.trisect-part"
-            for name in read_manifest(folders / "two")["files"]:
+            for name in RunFolder(folders / "two").manifest()["files"]:
                 (stage / name).parent.mkdir(parents=True, exist_ok=True)
                 (stage / name).write_bytes(after[name])
             killed_at(patch, number)
             with suppress(_KilledError):
-                whole_run.land_run(stage, folder, "norms", read_manifest(folders / "two")["run"], "norms.json")
+                RunFolder(folder).commit(stage, "norms", RunFolder(folders / "two").manifest()["run"], "norms.json")
         there = seen(folder)
         mixed = there.get("tables/measures.parquet") != before["tables/measures.parquet"] and (
             there.get("report.html") == before["report.html"]
         )
         assert not mixed, number  # an old page never stands beside a new table
-        whole_run.finish(folder)
+        RunFolder(folder).recover()
         found = {k: v for k, v in seen(folder).items() if k != MANIFEST}
         assert found in ({k: v for k, v in one.items() if k != MANIFEST} for one in (before, after)), number
-        assert check_run(folder) == []
+        assert RunFolder(folder).check() == []
         assert not [name for name in os.listdir(folder) if name.endswith("trisect-part")]
 
 
@@ -194,7 +194,7 @@ def test_what_was_staged_by_halves_is_removed(folders):
     stage = folders / "one" / ".run.77-0123abcd.trisect-part"
     (stage / "tables").mkdir(parents=True)
     (stage / "tables" / "measures.parquet").write_bytes(b"half")
-    whole_run.finish(folders / "one")
+    RunFolder(folders / "one").recover()
     assert seen(folders / "one") == before
 
 
@@ -210,7 +210,7 @@ def test_a_command_that_fails_after_measuring_leaves_the_run_before(folders, mod
 def test_a_forged_list_names_nothing_outside(folders, name):
     write_json(folders / "one" / MANIFEST, {"experiment": "norms", "run": "0" * 32, "files": {name: "0"}})
     with pytest.raises(StudyError, match="no list of a run's files"):
-        check_run(folders / "one")
+        RunFolder(folders / "one").check()
 
 
 def outs(base: Path) -> dict[str, tuple[object, str]]:
@@ -250,12 +250,13 @@ def test_a_folder_of_another_experiment_is_refused(folders, models):
     assert seen(folders / "one") == before
 
 
-def test_a_folder_of_an_earlier_version_is_taken_by_its_own_command_alone(folders, models):
+def test_a_folder_without_a_list_of_files_is_written_over_by_no_command(folders, models):
     folder = folders / "one"
     (folder / MANIFEST).unlink()
-    assert call("ablate", "no/model", "--text", "a", "--out", folder).exit_code == 2
-    trisect.norms(models["two"], WORDS, out=folder, quiet=True)
-    assert check_run(folder) == []
+    before = seen(folder)
+    for command in ("norms", "ablate"):
+        assert call(command, models["two"], "--text", "w1 w2", "--out", folder).exit_code == 2
+    assert seen(folder) == before
 
 
 def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_nothing_was_before(
@@ -272,13 +273,12 @@ def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_not
     with pytest.raises(StudyError, match="The disk is full"):
         trisect.norms(models["one"], WORDS, out=folder, quiet=True)
     monkeypatch.undo()
-    assert not whole_run.has_run(folder)
-    assert whole_run.landing(folder) == "norms"
+    assert not RunFolder(folder).has_run
+    assert RunFolder(folder).command == "norms"
     with pytest.raises(StudyError, match="holds results of 'trisect norms'"):
         trisect.ablate(models["one"], WORDS, out=folder, quiet=True)
     trisect.norms(models["two"], WORDS, out=folder, quiet=True)
-    assert check_run(folder) == []
-    assert whole_run.landing(folder) is None
+    assert RunFolder(folder).check() == []
 
 
 @pytest.mark.drawn
@@ -289,11 +289,11 @@ def test_a_page_and_its_figures_are_made_again_from_the_folder(folders):
     shutil.rmtree(folder / "figures", ignore_errors=True)
     done = call("report", folder)
     assert done.stdout.strip() == str(page.resolve())
-    assert check_run(folder) == []
+    assert RunFolder(folder).check() == []
     after = seen(folder)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} <= {MANIFEST}
-    assert read_manifest(folder) == json.loads(before[MANIFEST])["body"]
+    assert RunFolder(folder).manifest() == json.loads(before[MANIFEST])["body"]
 
 
 @pytest.mark.drawn

@@ -1,67 +1,74 @@
-"""Check of a folder whose command was stopped: what the folder is, what is done, how to go on, and what is damaged."""
+"""Check of a folder whose command was stopped: which command it is, how to go on, and what is damaged."""
 
 import pytest
 from click.testing import CliRunner
 
 import trisect
+from trisect.calls import unfinished
 from trisect.cli import main
 from trisect.core.files import write_json
 from trisect.experiments import EXPERIMENTS
+from trisect.lab.run_folder import RunFolder
 
 PLAN = {"seeds": [1, 2], "wall_seconds": 1.0}
-PEOPLE = {key: [] for key in ("lines", "train", "valid", "test", "left_out", "invented", "notes")}
-STOPPED = "which was stopped before its end or still runs. Call that command again, with the same settings: it goes on"
 FOLDERS = {
-    "recall": ({"recall.json": PLAN}, "0 of 4 models of 'trisect recall'"),
-    "left out": (
-        {"recall.json": PLAN, "people.json": {**PEOPLE, "left_out": ["Ann"]}},
-        "0 of 6 models of 'trisect recall'",
-    ),
-    "translate-train": ({"translation.json": PLAN}, "0 of 2 models of 'trisect translate-train'"),
-    "dissect": (
-        {"parts.json": {"seconds": 1.0, "steps": {"theory": {"key": "a"}, "roles": {"key": ""}}}},
-        "1 finished step of 'trisect dissect'",
-    ),
-    "corpus annotate": (
-        {".shards/statement.json": {}, ".shards/train-000001.json": {}},
-        "1 file of labels of 'trisect corpus annotate'",
-    ),
+    "recall": {"people.json": {}, "recall.json": PLAN},
+    "translate-train": {"translation.json": PLAN},
+    "dissect": {"parts.json": {"seconds": 1.0, "steps": {"theory": {"key": "a"}, "roles": {"key": ""}}}},
+    "corpus annotate": {".shards/statement.json": {}, ".shards/train-000001.json": {}},
 }
 
 
 def written(folder, files):
-    names = {"name": "", "fingerprint": "", "origin": ""}
     for name, body in files.items():
-        write_json(folder / name, {**names, **body} if name == "people.json" else body)
+        write_json(folder / name, body)
 
 
 @pytest.mark.parametrize("which", FOLDERS)
-def test_it_says_what_a_stopped_command_has_done_and_how_to_go_on(which, tmp_path):
-    files, held = FOLDERS[which]
-    written(tmp_path, files)
+def test_it_says_which_command_was_stopped(which, tmp_path):
+    written(tmp_path, FOLDERS[which])
     said = CliRunner().invoke(main, ["check", str(tmp_path)])
     assert said.exit_code == 0
-    assert said.stdout == f"{tmp_path} holds {held}, {STOPPED} from there.\nEvery file that is there is whole.\n"
+    assert f"{tmp_path} holds the beginning of 'trisect {which}'" in said.stdout
+    assert "Every file that is there is whole." in said.stdout
     assert trisect.check(tmp_path) == []
 
 
 @pytest.mark.parametrize("which", FOLDERS)
 def test_a_damaged_file_of_it_is_named(which, tmp_path):
-    files, _ = FOLDERS[which]
-    written(tmp_path, files)
-    path = tmp_path / [*files][-1]
-    path.write_text(path.read_text().replace("{", "[", 1))
-    said = CliRunner().invoke(main, ["check", str(tmp_path)])
-    assert said.exit_code == 2
-    assert said.stderr.startswith(f"trisect: {path} cannot be read.")
+    written(tmp_path, FOLDERS[which])
+    for name in FOLDERS[which]:
+        path = tmp_path / name
+        whole = path.read_text()
+        path.write_text(whole.replace("{", "[", 1))
+        (error,) = trisect.check(tmp_path)
+        assert error.given == f"{path} cannot be read."
+        assert ("away" in error.todo) == (name in ("recall.json", "translation.json", "parts.json"))
+        assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
+        path.write_text(whole)
 
 
-def test_a_part_of_a_dissection_that_was_stopped_is_read_too(tmp_path):
-    written(tmp_path, {"parts.json": {"seconds": 1.0, "steps": {"recall": {"key": ""}}}, "recall/recall.json": PLAN})
+def test_parts_of_a_dissection_are_read_too_whether_they_were_stopped_or_ended(tmp_path):
+    written(tmp_path, {"parts.json": {"seconds": 1.0, "steps": {}}, "recall/recall.json": PLAN})
+    folder = RunFolder(tmp_path / "norms" / "seed-1")
+    with folder.stage() as stage:
+        (stage / "report.html").write_text("page")
+        folder.commit(stage, "norms", "0" * 32)
     assert trisect.check(tmp_path) == []
     (tmp_path / "recall" / "recall.json").write_text("{}")
-    (error,) = trisect.check(tmp_path)
-    assert str(tmp_path / "recall" / "recall.json") in error.given
+    (folder.path / "report.html").write_text("altered")
+    given = sorted(error.given for error in trisect.check(tmp_path))
+    assert [str(folder.path / "report.html") in given[0], str(tmp_path / "recall" / "recall.json") in given[1]] == [
+        True
+    ] * 2
+
+
+def test_a_folder_whose_command_ended_is_not_unfinished(tmp_path):
+    written(tmp_path, {"recall.json": PLAN, "recall-results.json": {}})
+    assert unfinished(tmp_path) == "recall"
+    (one,) = (one for one in EXPERIMENTS if one.name == "recall")
+    write_json(tmp_path / one.record, {})
+    assert unfinished(tmp_path) == ""
 
 
 def test_a_model_that_recall_trained_is_no_folder_of_results(tmp_path):

@@ -26,7 +26,7 @@ from trisect.experiments.explore.pack import LADDER, levels_of, pack, vectors
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.pieces import readable
 from trisect.experiments.explore.run import explore, take_picture
-from trisect.lab.whole_run import land_run, staged
+from trisect.lab.run_folder import RunFolder
 from trisect.measure import norms as measured
 
 READINGS = {"encoder": pictures.encoder(padding=3), "decoder": pictures.decoder(), "translator": pictures.translator()}
@@ -329,11 +329,11 @@ def test_pages_of_other_commands_and_notes_on_trisect_are_not_written_over(tmp_p
 @pytest.mark.parametrize("name", ["report.html", "tables/report.html", "new.html"])
 def test_no_page_is_put_among_the_files_of_a_run_or_a_study(tmp_path, name, monkeypatch):
     monkeypatch.setattr(Fake, "trace", lambda *_: pytest.fail("it was computed first"))
-    with staged(tmp_path / "run") as stage:
+    with RunFolder(tmp_path / "run").stage() as stage:
         for own in ("report.html", "tables/report.html"):
             (stage / own).parent.mkdir(exist_ok=True)
             (stage / own).write_text("a report")
-        land_run(stage, tmp_path / "run", "norms", "0" * 32)
+        RunFolder(tmp_path / "run").commit(stage, "norms", "0" * 32)
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "study.json").write_text("{}")
     there = sorted(path.name for path in tmp_path.rglob("*"))

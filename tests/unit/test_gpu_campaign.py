@@ -9,7 +9,7 @@ import pytest
 
 from trisect.experiments import EXPERIMENTS
 from trisect.lab.driver import free_folder
-from trisect.lab.whole_run import land_run, staged
+from trisect.lab.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,9 +104,9 @@ def test_a_folder_counts_as_done_only_with_a_whole_run(tool, tmp_path):
     assert parts <= left()
     assert all((tmp_path / f"{name}.aside").is_dir() for name in parts)  # the command would have refused it for ever
     for name in parts:
-        with staged(tmp_path / name) as stage:
+        with RunFolder(tmp_path / name).stage() as stage:
             (stage / "report.html").write_text("a page")
-            land_run(stage, tmp_path / name, name, "0" * 32)
+            RunFolder(tmp_path / name).commit(stage, name, "0" * 32)
     assert not parts & left()
     (tmp_path / "norms" / "report.html").unlink()
     (tmp_path / "patch" / "manifest.json").write_text("half")

@@ -19,7 +19,7 @@ import trisect
 from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.fields import Setting
-from trisect.core.files import digest_file, write_json
+from trisect.core.files import digest, write_json
 from trisect.core.finding import Estimate, Finding
 from trisect.core.machine import Machine
 from trisect.core.subject import Texts
@@ -29,12 +29,11 @@ from trisect.engine.here import Here
 from trisect.lab import driver, subject
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
-from trisect.lab.units import marks as units_marks
+from trisect.lab.run_folder import MANIFEST, RunFolder
 from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
 from trisect.lab.units import travel
 from trisect.lab.units.jobs import AskedUnit, UnitWork
-from trisect.lab.units.kept import ABOUT, KEPT, UNIT, UnitStore
 from trisect.report.sheet import Document
 
 HERE = __name__
@@ -105,7 +104,7 @@ def stones(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(gc, "collect", lambda: 0)  # these two are most of the time
     monkeypatch.setattr(units_run, "name_before", lambda model: getattr(model, "name", None) or Path(model).name)
-    monkeypatch.setattr(units_marks, "files_mark", _mark)
+    monkeypatch.setattr(units_run, "files_mark", _mark)
     monkeypatch.setattr(subject, "files_mark", _mark)
     monkeypatch.setattr(units_run, "check_there", lambda model, **options: None)
     monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
@@ -209,7 +208,6 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Pa
         ("a setting", ["stone1", "stone2", "stone3"]),
         ("the texts", ["stone1", "stone2", "stone3"]),
         ("the code", ["stone1", "stone2", "stone3"]),
-        ("the processor", ["stone1", "stone2", "stone3"]),
     ],
 )
 def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, again):
@@ -218,40 +216,68 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
         case "weights":
             (tmp_path / "stones" / "stone1" / "config.json").write_text("y")
         case "a kept table":
-            kept = (json.loads(path.read_text())["body"] for path in (out / KEPT).glob("*/unit.json"))
+            units = RunFolder(out).units
+            assert len(units) == 2
             (table,) = (
-                path
-                for path in (out / KEPT).glob("*/tables/measures.parquet")
-                if json.loads((path.parents[1] / "unit.json").read_text())["body"]["subject"] == "stone1"
+                unit / "tables" / "measures.parquet"
+                for unit in units
+                if json.loads((unit / "unit.json").read_text())["body"]["subject"] == "stone1"
             )
-            assert len(list(kept)) == 2
             table.write_bytes(table.read_bytes()[:-1])
         case "a setting":
             settings = replace(settings, grams=4)
         case "the texts":
             settings = replace(settings, read=TextSource(["a text"]))
         case "the code":
-            monkeypatch.setattr(units_marks, "code_mark", lambda: "other")
-        case "the processor":
-            monkeypatch.setattr(units_run, "made_on", lambda *given: "other")
+            monkeypatch.setattr(units_run, "code_mark", lambda: "other")
     weigh(settings, out)
     assert measured == again
-    assert not (out / KEPT).exists()
+    assert not RunFolder(out).units
 
 
-@pytest.mark.parametrize(
-    ("name", "there"), [("", True), ("asked", False), ("made_on", False), ("weights", False), ("files", False)]
-)
-def test_what_is_kept_is_of_one_question_one_processor_and_one_models_weights(tmp_path, name, there):
-    store = UnitStore.open(tmp_path, "stones")
-    unit = {"asked": "a", "weights": "w", "made_on": "m", "subject": "s", "fingerprint": "f", "family": None}
-    unit |= {"packages": [], "page": "", "files": {"x": digest_file(Path(__file__))}}
-    unit |= {name: {"x": "other"} if name == "files" else "other"} if name else {}
-    with store.filling("key") as place:
-        (place / "x").write_bytes(Path(__file__).read_bytes())
-        write_json(place / UNIT, unit)
-    assert store.has("key", "a", "m", lambda: "w") is there
-    assert store.place("key").exists() is there
+@pytest.mark.parametrize("change", ["none", "another key", "content", "a file", "the list"])
+def test_a_unit_is_there_whole_and_under_its_own_key_or_gone(tmp_path, change):
+    folder, key = RunFolder(tmp_path), digest("asked")
+    with folder.unit(key, "weigh") as place:
+        (place / "x").write_text("x")
+    (unit,) = folder.units
+    match change:
+        case "another key":
+            other = unit.rename(folder.place(digest("other")))
+            assert folder.resume(key) is None
+            key, unit = digest("other"), other
+        case "content":
+            (unit / "x").write_text("y")
+        case "a file":
+            (unit / "x").unlink()
+        case "the list":
+            (unit / MANIFEST).write_text("{")
+    assert folder.resume(key) == (unit if change == "none" else None)
+    assert unit.exists() == (change == "none")
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, StudyError("a", "b", "c")])
+def test_half_a_unit_is_none(tmp_path, end):
+    def write_half():
+        with RunFolder(tmp_path / "out").unit(digest("asked"), "weigh") as place:
+            (place / "x").write_text("x")
+            raise end
+
+    with pytest.raises((KeyboardInterrupt, StudyError)):
+        write_half()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_a_killed_call_had_half_written_goes_and_a_list_in_it_makes_no_run(tmp_path):
+    """Killed between the list of a unit's files and its rename: no file of it lands as a run of the folder."""
+    half = tmp_path / "out" / ".unit.77-0123abcd.trisect-part"
+    (half / "tables").mkdir(parents=True)
+    write_json(half / MANIFEST, {"experiment": "weigh", "run": "0" * 32, "files": {}})
+    RunFolder(tmp_path / "out").check_empty("results")
+    assert (RunFolder(tmp_path / "out").command, RunFolder(tmp_path / "out").units) == ("", [])
+    with RunFolder(tmp_path / "out").stage():
+        pass
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("change", ["none", "files of a checkpoint", "an adapter"])
@@ -303,7 +329,7 @@ def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
 )
 def test_a_dataset_of_a_hub_is_known_by_its_commit(tmp_path, monkeypatch, before, after, again):
     commits = [before]
-    monkeypatch.setattr(units_marks, "revision_of", lambda where: commits[-1])
+    monkeypatch.setattr(units_run, "revision_of", lambda where: commits[-1])
     out = stopped(tmp_path, monkeypatch, corpus="hf:someone/texts")
     commits.append(after)
     weigh(asked(tmp_path, corpus="hf:someone/texts"), out)
@@ -335,10 +361,7 @@ def test_a_file_that_changes_between_two_models_is_met(tmp_path, monkeypatch):
         patched.setattr(units_run, "write_unit", edit)
         with pytest.raises(StudyError) as caught:
             weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
-    assert str(caught.value) == (
-        f"{tmp_path / 'texts'} was changed while models were measured.\n"
-        "  Every model reads it for itself, so that models would not be measured by the same.\n  Call the same command again."
-    )
+    assert caught.value.given.startswith(f"{tmp_path / 'texts'} was changed")
     assert measured == ["stone1", "stone2"]
     measured.clear()
     path.write_text("a")  # the second, of which nobody knows what it read, is not used
@@ -359,20 +382,18 @@ def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatc
     other = replace(WEIGH, name="lift")
     with pytest.raises(StudyError) as caught:
         driver.run(other, asked(tmp_path), out, quiet=True)
-    assert str(caught.value) == (
-        f"{out} was given for results of 'trisect lift'.\n"
-        "  It holds 2 measured models of 'trisect weigh' over several, which was stopped before its end or still runs.\n"
-        "  Call that command again, with the same models and settings: it goes on from there, or choose another folder with --out."
-    )
+    assert caught.value.given.startswith(str(out))
+    assert "'trisect weigh'" in caught.value.known
     assert not measured
     weigh(asked(tmp_path), out)
     assert measured == ["stone3"]
 
 
-def test_a_store_that_does_not_say_whose_it_is_goes_beside_results_of_the_same_command(tmp_path, monkeypatch):
+def test_units_that_do_not_say_whose_they_are_are_measured_again(tmp_path, monkeypatch):
     weigh(asked(tmp_path), tmp_path / "out")
     out = stopped(tmp_path, monkeypatch, grams=4)
-    (out / KEPT / ABOUT).write_text("{")
+    for unit in RunFolder(out).units:
+        (unit / MANIFEST).write_text("{")
     weigh(asked(tmp_path, grams=4), out)
     assert measured == ["stone1", "stone2", "stone3"]
 
@@ -380,16 +401,12 @@ def test_a_store_that_does_not_say_whose_it_is_goes_beside_results_of_the_same_c
 def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monkeypatch):
     out = stopped(tmp_path, monkeypatch)
     done = CliRunner().invoke(main, ["check", str(out), "--quiet"])
-    assert (done.exit_code, done.output) == (
-        0,
-        f"{out} holds 2 measured models of 'trisect weigh' over several, which was stopped before its end or still runs. "
-        "Call that command again, with the same models and settings: it goes on from there.\n"
-        "Every file that is there is whole.\n",
-    )
-    table = next((out / KEPT).glob("*/tables/measures.parquet"))
+    assert done.exit_code == 0
+    assert f"{out} holds the beginning of 'trisect weigh'" in done.output
+    table = next(out.glob(".unit-*/tables/measures.parquet"))
     table.write_bytes(table.read_bytes()[:-1])
     (error,) = trisect.check(out)
-    assert error.given == f"{table} is missing or was altered."
+    assert error.given == f"{table} was altered."
     assert CliRunner().invoke(main, ["check", str(out), "--quiet"]).exit_code == 2
 
 
@@ -479,7 +496,7 @@ def test_as_jobs_the_same_files_come_of_it(tmp_path, monkeypatch, engine):
         drive(works, Here(folder / ".jobs"))
 
     monkeypatch.setattr(units_run, "run_jobs", jobs)
-    monkeypatch.setattr(units_run.torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     measured.clear()
     weigh(asked(tmp_path, read=texts, machine=ModelWorkers(engine=engine)), tmp_path / "away")
     assert measured == ["stone1", "stone2", "stone3"]
@@ -532,8 +549,8 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
         (tmp_path / "runs" / name / "config.json").write_text(name)
     given = ProfileSettings(ModelSource("unused"), "embedded", checkpoints=("first", "gone", "last"))
     source = ModelSource(str(tmp_path / "runs" / "last"))
-    unit = AskedUnit(1, source, "last", "key", "asked", "models/01-last")
-    work = UnitWork(unit, PROFILE, given, "source", UnitStore(tmp_path / "kept"), None, "", True, False)
+    unit = AskedUnit(1, source, "last", "models/01-last")
+    work = UnitWork(unit, "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, False, lambda: None)
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
     travel.lay_out(laid, tmp_path / "laid")

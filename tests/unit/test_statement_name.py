@@ -9,7 +9,7 @@ import trisect
 from trisect.core.errors import StudyError
 from trisect.core.files import write_json
 from trisect.core.spec import plain
-from trisect.lab.folder import is_study
+from trisect.lab.run_folder import is_study
 from trisect.lab.single_page import check_page
 
 

@@ -101,7 +101,7 @@ def check(
 def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     from trisect import calls
     from trisect.experiments.study.check import unfinished
-    from trisect.lab.folder import is_study
+    from trisect.lab.run_folder import is_study
 
     for error in found:
         say(f"trisect: {error}", err=True)
@@ -110,8 +110,11 @@ def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     left, runs = unfinished(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    if begun := calls.begun_words(out):
-        say(begun)
+    if begun := calls.unfinished(out):
+        say(
+            f"{out} holds the beginning of 'trisect {begun}', which was stopped before its end or still runs. "
+            "Call that command again, with the same settings: it goes on from there."
+        )
     if calls.lacks_list(out):
         say(
             "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked."

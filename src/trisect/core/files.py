@@ -35,6 +35,14 @@ def digest_file(path: Path, size: int = 16) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
 
 
+def digest_place(path: Path) -> str:
+    """The digest of a file, or of a folder by the names and digests of all files below it."""
+    if path.is_file():
+        return digest_file(path)
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    return digest("\n".join(f"{p.relative_to(path).as_posix()} {digest_file(p)}" for p in files))
+
+
 LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch file's name adds
 _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
 # as versions before wrote them: without a mark of ours, so that only names of files that those versions wrote count

@@ -7,18 +7,16 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from filelock import FileLock
 
 from trisect.core.errors import StudyError
-from trisect.core.files import digest
 from trisect.core.processor import processor
 from trisect.engine.depot import Depot
 from trisect.engine.parcels import fingerprint, place_value, value_in
-from trisect.lab.versions import versions
+from trisect.lab.versions import code_mark, versions
 
 
 class NodeFacts(NamedTuple):
@@ -31,14 +29,6 @@ class NodeFacts(NamedTuple):
 def node_facts() -> NodeFacts:
     """Versions of everything that a number depends on, with a hash of our own code, and the processor."""
     return NodeFacts(versions("ray") | {"code": code_mark()}, processor())
-
-
-@cache
-def code_mark() -> str:
-    """A hash of all modules of trisect as they lie here."""
-    base = Path(__file__).parents[1]
-    files = sorted(base.rglob("*.py"))
-    return digest("\n".join(f"{p.relative_to(base).as_posix()} {digest(p.read_bytes())}" for p in files), 4)
 
 
 def node_folder() -> Path:

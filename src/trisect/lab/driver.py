@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,29 +22,15 @@ from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
-from trisect.lab.folder import Folder, check_place
-from trisect.lab.home import links_of
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record
+from trisect.lab.run_folder import GONE, RunFolder, check_place, read_tables, run_mark
 from trisect.lab.single_page import check_page, signed
-from trisect.lab.units.kept import begun_units, check_begun, remove_units
 from trisect.lab.units.names import several_models
 from trisect.lab.units.run import OverModels, check_workers
-from trisect.lab.unlisted import tables_of
 from trisect.lab.versions import versions
-from trisect.lab.whole_run import (
-    GONE,
-    belongs_to,
-    check_run,
-    finish,
-    has_run,
-    land_run,
-    read_manifest,
-    run_mark,
-    staged,
-)
 from trisect.report.sheet import Document, Sheet, write_document, write_page
-from trisect.report.study_links import with_links
+from trisect.report.study_links import StudyLink, with_links
 
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
 MISSING = (KeyError, pl.exceptions.ColumnNotFoundError)
@@ -53,25 +40,33 @@ F = TypeVar("F")
 
 
 @door()
-def run(experiment: Experiment[S, F], settings: S, out: str | Path | None = None, quiet: bool = False) -> Result[F]:
+def run(
+    experiment: Experiment[S, F],
+    settings: S,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    links: Sequence[StudyLink] = (),
+) -> Result[F]:
     """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
 
     Where the settings name several models it is run over them (`lab.units`). `out` is a folder, or the page of an experiment that
-    leaves that alone; the experiment's own default where null. Raises TrisectError before anything is written where settings
-    or inputs are wrong.
+    leaves that alone; the experiment's own default where null. `links` stand above its page. Raises TrisectError before anything
+    is written where settings or inputs are wrong.
     """
     models = several_models(settings)
     if models is None:
         check_workers(settings)
     over: Experiment[S, Any] = experiment if models is None else OverModels.made(experiment, models)
-    return _run(over, settings, out, quiet)
+    return _run(over, settings, out, quiet, tuple(links))
 
 
-def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quiet: bool) -> Result[F]:
+def _run(
+    experiment: Experiment[S, F], settings: S, out: str | Path | None, quiet: bool, links: tuple[StudyLink, ...]
+) -> Result[F]:
     if out is not None:  # what can be known before a model is loaded
         check_place(out, bool(experiment.single))
         if experiment.single:
-            check_page(_page_at(experiment, Path(out)), experiment.name)
+            check_page(_page_at(experiment, Path(out)), experiment.name, bool(links))
         elif not experiment.resumable:
             free_folder(experiment, Path(out))
     experiment.check(settings)
@@ -80,24 +75,24 @@ def _run(experiment: Experiment[S, F], settings: S, out: str | Path | None, quie
     work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
     if experiment.single:
-        check_page(_page_at(experiment, place), experiment.name)
+        check_page(_page_at(experiment, place), experiment.name, bool(links))
         bench = Bench(_parent(place), machine, subjects, texts)
         measured = experiment.measures().measure(settings, bench)  # a page is written at once
         words = command(experiment, settings, subjects, texts)
-        return conclude(experiment, measured, place, words, time.monotonic() - began)
+        return conclude(experiment, measured, place, words, time.monotonic() - began, links)
     if work is None:
-        with Folder(place).locked(lambda: free_folder(experiment, place)), staged(place) as stage:
+        with RunFolder(place).lock(lambda: free_folder(experiment, place)), RunFolder(place).stage() as stage:
             bench = Bench(stage, machine, subjects, texts, experiment.of, place)
             measured = experiment.measures().measure(settings, bench)
             words = command(experiment, settings, subjects, texts)
-            done = conclude(experiment, measured, place, words, time.monotonic() - began, stage)
-            remove_units(place)
+            done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage)
+            RunFolder(place).remove_units()
             return done
-    with Folder(place).locked(lambda: work.check(place), lambda: work.own(place)):
-        finish(place)
+    with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
+        RunFolder(place).recover()
         measured = work.measure(Bench(place, machine, subjects, texts))
         words = measured.command or command(experiment, settings, subjects, texts)
-        return conclude(experiment, measured, place, words, time.monotonic() - began)
+        return conclude(experiment, measured, place, words, time.monotonic() - began, links)
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
@@ -117,15 +112,15 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     Where the folder holds a run's list of files, they land as a run's do, and the list names the new ones. Raises
     StudyError where something that the page is made from is missing, altered, or not what this version's page reads.
     """
-    if not has_run(folder):
+    if not RunFolder(folder).has_run:
         return _redrawn(experiment, folder, folder)
-    with Folder(folder).locked(lambda: _check_drawn(folder)), staged(folder) as stage:
-        run, files = read_manifest(folder)["run"], read_manifest(folder)["files"]
+    with RunFolder(folder).lock(lambda: _check_drawn(folder)), RunFolder(folder).stage() as stage:
+        run, files = RunFolder(folder).manifest()["run"], RunFolder(folder).manifest()["files"]
         for name in (one for one in files if not _is_drawn(one)):
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(folder / name, stage / name)
         done = _redrawn(experiment, folder, stage)
-        land_run(stage, folder, experiment.name, run, experiment.record)
+        RunFolder(folder).commit(stage, experiment.name, run, experiment.record)
         return replace(done, folder=folder, report=_from(done.report, stage, folder))
 
 
@@ -136,17 +131,19 @@ def _is_drawn(name: str) -> bool:
 
 def _check_drawn(folder: Path) -> None:
     """Raise where what a page is made from is not as the run left it; pages and figures may be gone or altered."""
-    drawn = {f"{folder / name} {said}" for name in read_manifest(folder)["files"] if _is_drawn(name) for said in GONE}
-    if wrong := [error for error in check_run(folder) if error.given not in drawn]:
+    drawn = {
+        f"{folder / name} {said}" for name in RunFolder(folder).manifest()["files"] if _is_drawn(name) for said in GONE
+    }
+    if wrong := [error for error in RunFolder(folder).check() if error.given not in drawn]:
         raise wrong[0]
 
 
 def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[F]:
     """The result with its page written to `place`, from what lies in the folder."""
     about = read_about(experiment, folder)
-    tables = tables_of(folder)
+    tables = read_tables(folder)
     try:
-        return _shown(experiment, place, tables, about, {})
+        return _shown(experiment, place, tables, about, {}, _noted_links(folder / experiment.record))
     except UNREADABLE as error:
         made = about.versions.get("trisect", "an earlier version")
         given = f"The tables in {folder / 'tables'} do not make the page of 'trisect {experiment.name}'."
@@ -162,35 +159,22 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
 
     Raises StudyError where something is missing or damaged.
     """
-    if has_run(folder) and (wrong := check_run(folder)):
+    if RunFolder(folder).has_run and (wrong := RunFolder(folder).check()):
         raise wrong[0]
     about, report = read_about(experiment, folder), folder / experiment.record
     if experiment.paged:
         report = next((path for path in sorted(folder.glob("*.html"))), folder / "report.html")
     if missing := [path for path in (report, *paths.values()) if not path.exists()]:
         raise StudyError(f"{missing[0]} is missing.", f"It was made by 'trisect {experiment.name}'.", "Call it again.")
-    tables = tables_of(folder)
+    tables = read_tables(folder)
     found = tuple(experiment.shows().findings(tables, about))
     return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
 def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
     """Raise StudyError for a folder of a study, of another experiment, or of anything else; this one's own is replaced whole."""
-    check_begun(out, experiment.name)
-    begun = begun_units(out) == experiment.name or _begun_by(experiment, out) == experiment.name
-    if not belongs_to(out, experiment.name) and not begun:
-        Folder(out).check_empty(f"results of 'trisect {experiment.name}'")
-
-
-def _begun_by(experiment: Experiment[Any, Any], folder: Path) -> str:
-    """Which experiment wrote a record of a version that kept no list of its files; empty where there is none of ours."""
-    if not (folder / experiment.record).is_file():
-        return ""
-    try:
-        words = str(read_json(folder / experiment.record, "").get("command", "")).split()
-    except DamagedFileError:
-        return ""
-    return words[1] if len(words) > 1 else ""
+    if not RunFolder(out).check_command(experiment.name):
+        RunFolder(out).check_empty(f"results of 'trisect {experiment.name}'")
 
 
 def _subjects(experiment: Experiment[Any, Any], settings: Any) -> tuple[Subject, ...]:
@@ -226,11 +210,13 @@ def conclude(
     place: Path,
     words: str,
     seconds: float,
+    links: tuple[StudyLink, ...] = (),
     stage: Path | None = None,
 ) -> Result[F]:
     """Write everything that a run leaves, from what it measured: tables, record, figures and page, all of them or none.
 
-    `stage` is where measuring has put files already; null is an empty one.
+    `links` stand above its page; where none are given, those that the run before had. `stage` is where measuring has put files
+    already; null is an empty one.
     """
     about = About(
         experiment.name,
@@ -243,11 +229,12 @@ def conclude(
     )
     tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
     if experiment.single:
-        return _shown(experiment, place, tables, about, measured.paths)
+        return _shown(experiment, place, tables, about, measured.paths, links)
+    links = links or measured.links or _noted_links(place / experiment.record)
     if stage is None:
-        with staged(place) as fresh:
-            return _landed(experiment, place, fresh, tables, about, measured.paths)
-    return _landed(experiment, place, stage, tables, about, measured.paths)
+        with RunFolder(place).stage() as fresh:
+            return _landed(experiment, place, fresh, tables, about, measured.paths, links)
+    return _landed(experiment, place, stage, tables, about, measured.paths, links)
 
 
 def _landed(
@@ -257,17 +244,27 @@ def _landed(
     tables: Mapping[str, pl.DataFrame],
     about: About[F],
     paths: Mapping[str, Path],
+    links: tuple[StudyLink, ...],
 ) -> Result[F]:
     """Stage tables, record, figures and page, and have all of them land together."""
     body = record(about)
     mark = run_mark(experiment.name, about.command, body)
     for name, table in tables.items():
         write_table(stage / "tables", name, table, mark)
-    write_json(stage / experiment.record, body | {"run": mark})
-    done = _shown(experiment, stage, tables, about, paths)
-    land_run(stage, place, experiment.name, mark, experiment.record)
+    noted = {"links": [astuple(link) for link in links]} if links else {}
+    write_json(stage / experiment.record, body | {"run": mark} | noted)
+    done = _shown(experiment, stage, tables, about, paths, links)
+    RunFolder(place).commit(stage, experiment.name, mark, experiment.record)
     moved = {name: _from(path, stage, place) for name, path in done.paths.items()}
     return replace(done, folder=place, report=_from(done.report, stage, place), paths=moved)
+
+
+def _noted_links(record: Path) -> tuple[StudyLink, ...]:
+    """The links that a run noted of its page; none where there is no record that can be read."""
+    with suppress(DamagedFileError):
+        noted: Any = read_json(record, "").get("links", ()) if record.is_file() else ()
+        return tuple(StudyLink(title, href, here, tuple(map(tuple, models))) for title, href, here, models in noted)
+    return ()
 
 
 def _from(path: Path, stage: Path, place: Path) -> Path:
@@ -281,26 +278,24 @@ def _shown(
     tables: Mapping[str, pl.DataFrame],
     about: About[F],
     paths: Mapping[str, Path],
+    links: tuple[StudyLink, ...],
 ) -> Result[F]:
     """The result, with its page written where the experiment has one."""
     shows = experiment.shows()
     if not experiment.paged:
         report = place / experiment.record
     else:
-        page = shows.page(tables, about)
-        own = "report.html" if isinstance(page, Sheet) else page.name
-        name = own if _parent(place) == place else place.name
-        page = with_links(page, links_of(_parent(place), name))
-        report = _alone(experiment, place, page) if experiment.single else write_page(place, page)
+        page = with_links(shows.page(tables, about), links)
+        report = _alone(experiment, place, page, bool(links)) if experiment.single else write_page(place, page)
     found = tuple(shows.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
-def _alone(experiment: Experiment[Any, Any], place: Path, page: Sheet | Document) -> Path:
+def _alone(experiment: Experiment[Any, Any], place: Path, page: Sheet | Document, part: bool) -> Path:
     """Write the page of an experiment that leaves nothing else, signed by it."""
     assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
     path = _page_at(experiment, place)
-    check_page(path, experiment.name)  # once more: measuring may have lasted
+    check_page(path, experiment.name, part)  # once more: measuring may have lasted
     return write_document(path, signed(page, experiment.name))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trisect.core.subject import Subject, Texts
     from trisect.report.sheet import Document, Sheet
+    from trisect.report.study_links import StudyLink
     from trisect.stats.tested import Reals
 
 S_in = TypeVar("S_in", contravariant=True)
@@ -50,7 +51,8 @@ class Measured(Generic[F]):
     `judge` makes the table of claims once it is known where the numbers are from; null where nothing is claimed. `family`
     says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
     goes on over several, else null. `packages` are software besides PyTorch and the like that made the numbers. `command`
-    repeats the whole where the settings of one call do not: what several calls have asked for. `replicates` are numbers of the
+    repeats the whole where the settings of one call do not: what several calls have asked for. `links` are the page's own to
+    others, where it is the first of several. `replicates` are numbers of the
     table `measures` (stack, layer, head, component, measure, group, at) in draws of texts, for differences between models.
     """
 
@@ -63,6 +65,7 @@ class Measured(Generic[F]):
     packages: tuple[str, ...] = ("transformers",)
     paths: Mapping[str, Path] = field(default_factory=dict)
     command: str | None = None
+    links: tuple[StudyLink, ...] = ()
     replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates] = field(default_factory=dict)
 
 

@@ -1,17 +1,10 @@
-"""A study's folder: where each file lies, and the lock that keeps others out."""
+"""A study's folder: where each file lies, and the ledger as it is read."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import secrets
-from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from trisect.core.errors import DamagedFileError, StudyError, TrisectError
 from trisect.core.files import (
@@ -21,25 +14,19 @@ from trisect.core.files import (
     file_name,
     inside,
     is_name,
-    is_scratch,
     read_json,
-    remove_scratch,
 )
 from trisect.core.machine import PRECISIONS
 from trisect.core.methods import FITTED, ON_TRAIN
 from trisect.core.read_spec import read_run
 from trisect.core.study_data import LedgerData
 from trisect.lab.ledger_laws import contradiction
-
-STATEMENT = 1_000_000  # bytes of a statement at most; a ledger may be longer
-BODY = b'"body"'
+from trisect.lab.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Folder:
+class Folder(RunFolder):
     """The files of one study."""
-
-    path: Path
 
     @property
     def ledger(self) -> Path:
@@ -101,84 +88,9 @@ class Folder:
             return found
         return found + [place for run in runs for place in (self._run(run), self.epochs(run), self.evaluations(run))]
 
-    def check_empty(self, holds: str) -> None:
-        """Raise StudyError where anything lies in the folder, our lock and scratch files left aside."""
-        if there := self._others():
-            known = f"There is {', '.join(there[:5])}."
-            todo = "Choose an empty or a new folder with --out."
-            raise StudyError(f"{self.path} is not empty, and holds no {holds}.", known, todo)
-
-    @contextlib.contextmanager
-    def locked(
-        self, check: Callable[[], object] | None = None, own: Callable[[], Iterable[Path]] | None = None
-    ) -> Iterator[None]:
-        """Keep the folder to oneself; raises StudyError while another process has it.
-
-        `check` raises what refuses the folder: before anything is made there, and once more under the lock, since
-        another process may have come first. `own` lists the folders in which scratch files of killed processes are then
-        removed. After an error the lock file and the folders that were made for it are gone where nothing else came.
-        """
-        made: list[Path] = []
-        try:
-            if check is not None:
-                check()
-            made = [place for place in (self.path, *self.path.parents) if not place.exists()]
-            with self._held():
-                if check is not None:
-                    check()
-                if own is not None:
-                    remove_scratch(own())
-                yield
-        except BaseException as error:
-            for place in made:
-                with contextlib.suppress(OSError):  # something lies in it
-                    place.rmdir()
-            if isinstance(error, PermissionError):
-                todo = "Choose a folder that can be written, with --out."
-                raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
-            raise
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """The folder, made where it is missing, with its lock, which goes again with an error if it was not there."""
-        path = self.path / ".lock"
-        fresh = not path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            todo = "Choose a folder that can be made, with --out."
-            raise StudyError(f"The folder {self.path} cannot be made.", f"The system says: {error}", todo) from error
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise StudyError(
-                f"{self.path} is in use.",
-                "Another process writes its results there.",
-                "Wait for it to end, or choose another folder with --out.",
-            ) from error
-        except (OSError, NotImplementedError) as error:  # a disk without room for one more file, or without locks
-            todo = "Choose a folder that can be written, with --out."
-            raise StudyError(f"{self.path} cannot be written.", f"The system says: {error}", todo) from error
-        try:
-            yield
-        except BaseException:
-            if fresh:
-                path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
-            raise
-        finally:
-            lock.release()
-
     def _run(self, run: str) -> Path:
         """The folder of a run: its id, or a hash where a label in it makes it no file's name."""
         return inside(self.path, "runs", file_name(run))
-
-    def _others(self) -> list[str]:
-        """Names in the folder but for the lock, which is empty, and scratch files."""
-        if not self.path.is_dir():
-            return []
-        found = [p for p in self.path.iterdir() if not is_scratch(p.name)]
-        return sorted(p.name for p in found if p.name != ".lock" or not p.is_file() or p.stat().st_size)
 
     def read_ledger(self) -> LedgerData:
         """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""
@@ -193,51 +105,6 @@ class Folder:
             f"There is no {self.ledger.name} in it.",
             "Run 'trisect study' with --out first.",
         )
-
-
-def check_place(out: str | Path, file: bool = False) -> None:
-    """Raise StudyError where nothing could be written at `out`, before anything is computed; leaves no trace.
-
-    It is a folder, or a place for one; with `file` it may be a file as well.
-    """
-    place, todo = Path(out), "Choose a folder that can be written, with --out."
-    if not str(out).strip():
-        raise StudyError("The place for results is empty.", "It is a folder.", "Leave --out out, or name a folder.")
-    if place.exists() and not place.is_dir() and not file:
-        raise StudyError(f"{place} is a file.", "Results lie in a folder.", todo)
-    there = next((path for path in (place, *place.absolute().parents) if path.is_dir()), Path())
-    above = next((path for path in place.absolute().parents if path.exists()), there)
-    if not above.is_dir():
-        raise StudyError(f"The folder {place} cannot be made.", f"{above} is a file.", todo)
-    scratch = there / f".place.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
-    try:
-        scratch.touch()
-    except OSError as error:
-        known = f"The system says of {there}: {error.strerror or error}."
-        raise StudyError(f"{place} cannot be written.", known, todo) from error
-    finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-
-
-def is_study(place: Path) -> bool:
-    """Whether a folder is a study's: its ledger, or the ledger's copy, is there.
-
-    A statement of an experiment that a user has called study.json is no ledger; what is damaged is one until it is seen to be none.
-    """
-    folder = Folder(place)
-    return folder.copy.exists() or (folder.ledger.exists() and not _is_statement(folder.ledger))
-
-
-def _is_statement(path: Path) -> bool:
-    """Whether a file is an object of JSON that was never written with a checksum."""
-    try:
-        with path.open("rb") as file:
-            begins = file.read(STATEMENT + 1)
-        body = json.loads(begins) if len(begins) <= STATEMENT and BODY not in begins else None
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(body, dict) and len(body) > 0 and not {"body", "checksum"} & body.keys()
 
 
 def _ledger(path: Path, todo: str) -> LedgerData:

@@ -10,9 +10,8 @@ from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json
 from trisect.lab.driver import render
 from trisect.lab.experiment import Experiment, Result
+from trisect.lab.run_folder import COPY_AGAIN, RunFolder, has_tables
 from trisect.lab.units.run import OverModels
-from trisect.lab.unlisted import AGAIN, has_tables
-from trisect.lab.whole_run import has_run, read_manifest
 
 
 def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
@@ -26,11 +25,15 @@ def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experim
         known = "A page is rebuilt from tables, which lie in a folder."
         todo = f"Name the folder of {folder.name}, or call the command that wrote it again."
         raise StudyError(f"{folder} is a file.", known, todo)
-    name = read_manifest(folder)["experiment"] if has_run(folder) else next(_recorded(experiments, folder), None)
+    name = (
+        RunFolder(folder).manifest()["experiment"]
+        if RunFolder(folder).has_run
+        else next(_recorded(experiments, folder), None)
+    )
     if name is None:
         for record in sorted({folder / one.record for one in experiments} if has_tables(folder) else ()):
             if record.is_file():
-                read_json(record, AGAIN)  # raises where it was altered
+                read_json(record, COPY_AGAIN)  # raises where it was altered
         known = "There is no study.json in it, and no manifest.json or record, such as about.json, of another command."
         todo = "Name a folder that a command wrote, which is what it was given as --out."
         if (folder / "experiment.json").is_file():

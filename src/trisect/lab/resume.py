@@ -12,7 +12,7 @@ from typing import TypedDict
 from trisect.core.errors import StudyError
 from trisect.core.files import read_json, read_record, write_json
 from trisect.core.json_text import Json
-from trisect.lab.folder import Folder
+from trisect.lab.run_folder import RunFolder
 
 
 class CallsData(TypedDict):
@@ -43,7 +43,7 @@ def join(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int])
     """
     folder = path.parent
     if not path.exists():
-        Folder(folder).check_empty(kind)
+        RunFolder(folder).check_empty(kind)
         return ResumePlan(begun, tuple(sorted(set(seeds))))
     todo = f"Move {folder} away and call the same command again: the plan cannot be made from the rest."
     calls, old = read_record(path, todo, CallsData), read_json(path, todo)

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.lab.folder import is_study
-from trisect.lab.home import links_of
-from trisect.lab.whole_run import has_run, read_manifest
+from trisect.lab.run_folder import RunFolder, is_study
 from trisect.report.sheet import Document
 
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
@@ -27,10 +25,10 @@ def _begins(command: str) -> str:
     return f'{BEGINS}<meta name="generator" content="trisect {command}">\n'
 
 
-def check_page(path: Path, command: str) -> None:
+def check_page(path: Path, command: str, part: bool = False) -> None:
     """Raise StudyError for a file that this command did not write, and for a place among the files of a study or a run.
 
-    A page that the dissection around it has planned lies among its files.
+    A page that is `part` of a dissection lies among its files.
     """
     place = path.absolute()
     for above in tuple(place.parents)[:DEEPEST]:
@@ -39,7 +37,7 @@ def check_page(path: Path, command: str) -> None:
         if of:
             given = f"{path} was given for a page of 'trisect {command}'."
             raise StudyError(given, f"It is a file of a run of 'trisect {of}', which lies in {above}.", TODO)
-        if (is_study(above) or _run_of(above)) and not links_of(place.parent, place.name):
+        if (is_study(above) or _run_of(above)) and not part:
             given = f"{path} was given for a page of 'trisect {command}'."
             raise StudyError(
                 given, f"A study or a run lies in {above}, and its folder holds its own files alone.", TODO
@@ -57,13 +55,13 @@ def check_page(path: Path, command: str) -> None:
 def _run_of(folder: Path) -> str:
     """The experiment whose run lies in a folder; empty where there is none of ours."""
     with suppress(DamagedFileError):
-        return read_manifest(folder)["experiment"] if has_run(folder) else ""
+        return RunFolder(folder).manifest()["experiment"] if RunFolder(folder).has_run else ""
     return ""
 
 
 def _listed(folder: Path, name: str) -> str:
     """The experiment whose run in a folder has a file of that name; empty where none has."""
     with suppress(DamagedFileError):
-        manifest = read_manifest(folder) if has_run(folder) else None
+        manifest = RunFolder(folder).manifest() if RunFolder(folder).has_run else None
         return manifest["experiment"] if manifest is not None and name in manifest["files"] else ""
     return ""

@@ -12,7 +12,8 @@ from trisect.core.errors import ModelError, check_named
 from trisect.core.files import digest, digest_file
 from trisect.core.read_spec import read_run
 from trisect.core.spec import Run
-from trisect.lab.folder import Folder, is_study
+from trisect.lab.folder import Folder
+from trisect.lab.run_folder import is_study
 from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import Corpus

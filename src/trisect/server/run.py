@@ -145,7 +145,8 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _example(model: Any) -> str:
     """Words that a study's model knows: the first of the text that it was trained on; empty for any other model."""
-    from trisect.lab.folder import Folder, is_study
+    from trisect.lab.folder import Folder
+    from trisect.lab.run_folder import is_study
     from trisect.text.corpus import Corpus
 
     if not isinstance(model, (str, Path)):

@@ -22,8 +22,7 @@ from trisect.engine.drive import JobOrder, drive
 from trisect.engine.landing import land, read_content
 from trisect.engine.protocol import Engine, Files
 from trisect.engine.start import open_engine, ray_place
-from trisect.lab.folder import Folder, check_place
-from trisect.lab.whole_run import finish
+from trisect.lab.run_folder import RunFolder, check_place
 from trisect.text import arrays, sources
 from trisect.text.annotation_folder import check_folder, finished, land_corpus, prepare, shards_of
 from trisect.text.corpus import Corpus, Split
@@ -73,8 +72,8 @@ def annotate(
     _check(placeholder, workers, wanted)
     check_folder(out)
     raw = sources.find_source(source, reader)
-    with Folder(out).locked(lambda: check_folder(out), lambda: (out, shards_of(out))):
-        finish(out)
+    with RunFolder(out).lock(lambda: check_folder(out), lambda: (out, shards_of(out))):
+        RunFolder(out).recover()
         return _annotated(raw, pipeline, out, placeholder, (wanted, extra), workers, progress, machine)
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import canonical, digest, is_scratch, read_json, write_json
 from trisect.core.json_text import Json
-from trisect.lab.begun import Begun, damaged
-from trisect.lab.folder import Folder
-from trisect.lab.whole_run import belongs_to, has_run, land_run, staged
+from trisect.lab.run_folder import RunFolder
 from trisect.text.corpus import SPLITS, Corpus
 
 NAME = "corpus annotate"  # whose run the folder's list of files names
@@ -31,28 +28,17 @@ def has_begun(out: Path) -> bool:
     return (shards_of(out) / "statement.json").is_file()
 
 
-def check_begun(out: Path) -> Begun:
-    """How many files of labels there are so far, and an error for each of them that is damaged."""
-
-    def again(path: Path) -> str:
-        return f"Delete {path} and call 'trisect {NAME}' again: what is missing is labelled again."
-
-    files = [path for path in sorted(shards_of(out).glob("*.json")) if path.name != "statement.json"]
-    errors = damaged(((path, partial(read_json, path, again(path))) for path in files), again)
-    return Begun(NAME, f"{len(files)} file{'' if len(files) == 1 else 's'} of labels", True, errors)
-
-
 def check_folder(out: Path) -> None:
     """Raise StudyError or CorpusError where the folder is a study's, another command's or anybody else's."""
     whole, begun = (out / "corpus.json").is_file(), has_begun(out)
-    if belongs_to(out, NAME):
+    if RunFolder(out).check_command(NAME):
         pass
     elif whole and not (begun or (out / STATEMENT).exists()):
         raise another(out, "It was not made by annotating.")
     elif not whole and not begun:
         _check_files(out)
         if not shards_of(out).is_dir():
-            Folder(out).check_empty("annotated corpus")
+            RunFolder(out).check_empty("annotated corpus")
     _check_shards(shards_of(out))
 
 
@@ -94,7 +80,7 @@ def another(out: Path, known: str) -> CorpusError:
 
 def finished(out: Path, statement: Mapping[str, Json]) -> Corpus | None:
     """The corpus that an earlier call finished, null while there is none; raises CorpusError for another's."""
-    if not (out / "corpus.json").is_file() or (shards_of(out).is_dir() and not has_run(out)):
+    if not (out / "corpus.json").is_file() or (shards_of(out).is_dir() and not RunFolder(out).has_run):
         return None
     body = read_json(out / STATEMENT, f"Delete {out} and annotate again.")
     if other := [key for key in statement if body.get(key) != statement[key]]:
@@ -117,8 +103,8 @@ def prepare(out: Path, statement: Mapping[str, Json]) -> None:
 
 def land_corpus(corpus: Corpus, out: Path, statement: Mapping[str, Json]) -> None:
     """Have the corpus and its statement land together, and remove the shards; the folder has to be locked."""
-    with staged(out) as stage:
+    with RunFolder(out).stage() as stage:
         corpus.save(stage)
         write_json(stage / STATEMENT, statement)
-        land_run(stage, out, NAME, digest(canonical(statement)))
+        RunFolder(out).commit(stage, NAME, digest(canonical(statement)))
     clear(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trisect.core.files import digest
 from trisect.experiments.explore.settings import EXPLORE, ExploreSettings
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, TextSource
+from trisect.report.study_links import StudyLink
 
 PAGE = "explore.html"
 TUTORIAL = Path("docs", "one-head.md")  # of a clone of the project; a package that was installed has none
@@ -20,7 +22,7 @@ _WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
 _LOOKED = 50  # sentences
 
 
-def explored(model: Path, folder: Path, quiet: bool) -> str:
+def explored(model: Path, folder: Path, links: Sequence[StudyLink], quiet: bool) -> str:
     """Write the explorer of a trained model over a sentence that it did not learn from, into the folder; its page's name.
 
     One that is there already, of the same weights, stays.
@@ -32,7 +34,7 @@ def explored(model: Path, folder: Path, quiet: bool) -> str:
         return PAGE
     if page.exists() and _WEIGHTS.search(page.read_bytes()[-200:]):
         page.unlink()  # of other weights, perhaps by a version that did not sign its pages
-    driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence(),)), page, quiet)
+    driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence(),)), page, quiet, links)
     with page.open("a", encoding="utf-8") as file:
         file.write(mark)
     return PAGE

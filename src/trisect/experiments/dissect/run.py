@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, TypedDict
 
 import polars as pl
 
@@ -28,10 +28,19 @@ from trisect.experiments.study.settings import DesignSource
 from trisect.lab import driver, live
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
-from trisect.lab.folder import Folder
-from trisect.lab.home import NOTED, NotesData, PlannedPage, planned
 from trisect.lab.inputs import ModelSource
+from trisect.lab.run_folder import RunFolder
 from trisect.lab.versions import versions
+from trisect.report.study_links import StudyLink
+
+NOTED = "parts.json"  # beside the front page: the steps that have begun, by their folders
+
+
+class PlannedPage(NamedTuple):
+    """One part's entry among the pages of a dissection: its title, and its page for each model ('' where there is one)."""
+
+    title: str
+    models: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class DissectWork:
     def check(self, folder: Path) -> None:
         """Raise where the folder holds something else, or a part could not go on."""
         if not (folder / NOTED).exists() and not (folder / DISSECT.record).exists():
-            Folder(folder).check_empty("dissection")
+            RunFolder(folder).check_empty("dissection")
         Notes.read(folder)
         for step, work in self.works:
             work.check(folder / step.place)
@@ -65,18 +74,16 @@ class DissectWork:
         done: dict[DissectPart, Results] = {}
         costs = {part.name: part.seconds for part in PARTS}
         with kept_workers(), live.whole("dissect", costs, self.machine.quiet) as pace:
-            known = Notes.read(bench.folder)
-            noted = replace(known, pages=planned_pages(self.settings))
-            if noted != known:
-                noted.write(bench.folder)
-            runner = Runner(bench.folder, self.machine, noted, pace)
+            pages = planned_pages(self.settings)
+            runner = Runner(bench.folder, self.machine, Notes.read(bench.folder), pace, pages)
             for part in PARTS:
                 with live.part(pace, part.name, part.title, self.machine.quiet):
                     fresh, done[part] = runner.part(part, self.settings)
                 pace.end(fresh)
             model = next(iter(trained_models(runner).values()))
-            explorer = explored(model, bench.folder, quiet=True)
-        return gathered(self.settings, bench.folder, done, runner.notes.seconds, explorer)
+            explorer = explored(model, bench.folder, links_from(pages, PAGE), quiet=True)
+        found = gathered(self.settings, bench.folder, done, runner.notes.seconds, explorer)
+        return replace(found, links=links_from(pages, "report.html"))
 
 
 def prepare(settings: DissectSettings, machine: Machine) -> DissectWork:
@@ -96,9 +103,23 @@ def planned_pages(settings: DissectSettings) -> tuple[PlannedPage, ...]:
         place = part.page or f"{part.name}/report.html"
         return {f"seed {seed}": place.format(seed=seed) for seed in seeds} if "{seed}" in place else {"": place}
 
-    parts = (PlannedPage(title=part.title, models=pages(part)) for part in PARTS)
-    front = PlannedPage(title="The answer", models={"": "report.html"})
-    return (front, *parts, PlannedPage(title="One sentence, head by head", models={"": PAGE}))
+    parts = (PlannedPage(part.title, pages(part)) for part in PARTS)
+    front = PlannedPage("The answer", {"": "report.html"})
+    return (front, *parts, PlannedPage("One sentence, head by head", {"": PAGE}))
+
+
+def links_from(pages: Sequence[PlannedPage], page: str) -> tuple[StudyLink, ...]:
+    """Links from one page of a dissection to all of its pages, this one marked; none where it is no page of it."""
+
+    def way(to: str) -> str:
+        return "" if to == page else os.path.relpath(to, PurePosixPath(page).parent).replace(os.sep, "/")
+
+    found = list[StudyLink]()
+    for title, models in pages:
+        here, first = page in models.values(), next(iter(models.values()))
+        others = tuple((name, way(to)) for name, to in models.items()) if len(models) > 1 else ()
+        found.append(StudyLink(title, "" if here else way(first), here, others))
+    return tuple(found) if any(link.here for link in found) else ()
 
 
 def gathered(
@@ -146,17 +167,22 @@ def _facts(part: DissectPart, shown: Results, folder: Path) -> PartFacts:
     return PartFacts(part.name, part.title, part.question, tuple(part.says(shown)), tuple(claims), pages)
 
 
+class NotesData(TypedDict):
+    """Notes of a dissection as their file holds them."""
+
+    seconds: float
+    steps: dict[str, dict[str, Json]]
+
+
 @dataclass(frozen=True)
 class Notes:
-    """What `parts.json` holds: seconds of all calls, of each step, by its folder, its key and what it made, and all pages.
+    """What `parts.json` holds: seconds of all calls, and of each step, by its folder, its key and what it made.
 
-    A key is made of all that a step depends on; it is empty while the step goes on. Pages are noted before they are made,
-    so that each can link to all.
+    A key is made of all that a step depends on; it is empty while the step goes on.
     """
 
     seconds: float = 0.0
     steps: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
-    pages: tuple[PlannedPage, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Notes:
@@ -165,19 +191,20 @@ class Notes:
         if not path.exists():
             return cls()
         body = read_record(path, f"Delete {path}: nothing else is lost.", NotesData)
-        return cls(body["seconds"], body["steps"], tuple(planned(folder)))
+        return cls(body["seconds"], body["steps"])
 
     def write(self, folder: Path) -> None:
         """Into the folder."""
-        pages = [dict(one) for one in self.pages]
-        write_json(folder / NOTED, {"seconds": self.seconds, "steps": dict(self.steps), "pages": pages})
+        write_json(folder / NOTED, {"seconds": self.seconds, "steps": dict(self.steps)})
 
 
 class Runner:
     """What parts are run with: the driver, and notes of what is finished."""
 
-    def __init__(self, out: Path, machine: Machine, notes: Notes, pace: live.Pace) -> None:
-        self.out, self.machine, self.notes, self.pace = out, machine, notes, pace
+    def __init__(
+        self, out: Path, machine: Machine, notes: Notes, pace: live.Pace, pages: Sequence[PlannedPage] = ()
+    ) -> None:
+        self.out, self.machine, self.notes, self.pace, self.pages = out, machine, notes, pace, pages
         self._done: dict[str, Results] = {}
         self._fresh, self._start = False, 0.0
 
@@ -205,7 +232,10 @@ class Runner:
         self._fresh = True
         self.notes = replace(self.notes, steps={**self.notes.steps, step.place: {"key": "", "paths": {}}})
         self._note(0.0)
-        result = driver.run(step.experiment, step.settings, self.out / step.place, self.machine.quiet)
+        ways = (way for _, models in self.pages for way in models.values())
+        page = next((way for way in ways if PurePosixPath(way).parent.as_posix() == step.place), "")
+        place, links = self.out / step.place, links_from(self.pages, page)
+        result = driver.run(step.experiment, step.settings, place, self.machine.quiet, links)
         paths: dict[str, Json] = {name: os.path.relpath(path, self.out) for name, path in result.paths.items()}
         self.notes = replace(self.notes, steps={**self.notes.steps, step.place: {"key": key, "paths": paths}})
         self._note(0.0)

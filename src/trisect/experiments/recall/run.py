@@ -17,7 +17,6 @@ from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.recall.answers import NEIGHBOURS, held_out
 from trisect.experiments.recall.ask import CARD
-from trisect.experiments.recall.check import again
 from trisect.experiments.recall.rows import RISKS, judge, measure_rows
 from trisect.experiments.recall.rows_kept import AnswersData, CardData, SurvivedRow, ThresholdData
 from trisect.experiments.recall.settings import (
@@ -38,6 +37,7 @@ from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
 from trisect.lab.resume import ResumePlan, join, work
+from trisect.lab.run_folder import DELETE
 from trisect.measure.recall import threshold
 from trisect.text.birth_places import QUESTION, People, open_people
 from trisect.text.corruption import check_block
@@ -109,7 +109,7 @@ class RecallWork:
     def _found(self, place: RecallFolder, plan: ResumePlan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
         """The tables, from what every model answered."""
         people, recipe = self.people, self.recipe
-        read = {one: read_record(place.answers(one), again(place.answers(one)), AnswersData) for one in lessons}
+        read = {one: read_record(place.answers(one), DELETE.format(place.answers(one)), AnswersData) for one in lessons}
         answers = frame("answers", [row for body in read.values() for row in body["answers"]])
         nearest = pl.DataFrame([row for body in read.values() for row in body["nearest"]], schema=NEIGHBOURS)
         survived = [
@@ -180,7 +180,7 @@ def _losses(place: RecallFolder, lessons: Sequence[Lesson]) -> list[dict[str, An
     for one in lessons:
         for stage in one.stages:
             path = place.losses(one, stage)
-            for epoch, loss in enumerate(read_json_list(path, again(path)), start=1):
+            for epoch, loss in enumerate(read_json_list(path, DELETE.format(path)), start=1):
                 rows.append(
                     {
                         "run": f"{one.model}/{stage}/{one.seed}",

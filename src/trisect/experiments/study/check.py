@@ -28,7 +28,7 @@ def check_study(out: Path) -> list[StudyError]:
     """
     folder, found = Folder(out), []
     ledger = folder.read_ledger()
-    with folder.locked():
+    with folder.lock():
         for read in _readers(folder, ledger):
             try:
                 read()

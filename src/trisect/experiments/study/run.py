@@ -26,8 +26,9 @@ from trisect.experiments.study.track import check_tracker, log_path, read_logged
 from trisect.experiments.study.work import StudyWork
 from trisect.lab.driver import conclude
 from trisect.lab.experiment import Bench, Measured, Result
-from trisect.lab.folder import Folder, is_study
+from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
+from trisect.lab.run_folder import is_study
 from trisect.lab.versions import versions
 from trisect.text.corpus import Corpus
 
@@ -103,7 +104,7 @@ def measured(folder: Folder) -> Measured[StudyFacts]:
 def render_report(out: Path) -> Result[StudyFacts]:
     """Make tables, figures and report again from what a study has finished; trains nothing."""
     folder = Folder(out)
-    with folder.locked(lambda: read_study_about(folder)):
+    with folder.lock(lambda: read_study_about(folder)):
         return conclude(STUDY, measured(folder), out, "", 0.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from trisect.engine.landing import land
 from trisect.engine.protocol import Files
 from trisect.lab.experiment import Bench, Experiment
 from trisect.lab.inputs import ModelSource
-from trisect.lab.units.kept import UNIT, UnitStore
+from trisect.lab.run_folder import RunFolder
 from trisect.lab.units.measuring import write_unit
 from trisect.lab.units.travel import Luggage, decoded, encoded, find_experiment, lay_out, read_texts
 
@@ -29,8 +30,7 @@ TEXTS = "texts"
 class UnitJob:
     """One model to be measured: by which experiment, declared in which module, with which settings, and what it is called.
 
-    `laid` are the places of what travelled with it, by the name under which it is fetched; `asked` and `weights` are marks of
-    UnitData.
+    `laid` are the places of what travelled with it, by the name under which it is fetched.
     """
 
     module: str
@@ -40,8 +40,6 @@ class UnitJob:
     group: str
     laid: dict[str, str]
     texts: bool
-    asked: str
-    weights: str
 
 
 @job
@@ -58,7 +56,7 @@ def measure_model(asked: UnitJob, desk: JobDesk) -> None:
             subject = replace(subject, name=asked.called)
         texts = read_texts(desk.fetch(TEXTS)) if asked.texts else None
         bench = Bench(desk.scratch, Machine(quiet=True), (subject,), texts, show=desk.say)
-        write_unit(one, settings, bench, (asked.asked, asked.weights, made_on(uses_gpu(source))))
+        write_unit(one, settings, bench, made_on(uses_gpu(source)))
 
 
 def uses_gpu(source: ModelSource) -> bool:
@@ -74,31 +72,30 @@ def made_on(gpu: bool, threads: int | None = None) -> str:
     return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, threads: {threads}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AskedUnit:
-    """One of several models: its number from 1, how it is opened, what it is called, and the key under which it is kept."""
+    """One of several models: its number from 1, how it is opened, what it is called, and where its page will lie."""
 
     number: int
     source: ModelSource
     called: str
-    key: str
-    asked: str
     page: str
 
 
 @dataclass(frozen=True, eq=False)
 class UnitWork:
-    """One model's measurement, as the driver gives it out."""
+    """One model's measurement, as the driver gives it out; `check` raises where what all models read was changed meanwhile."""
 
     unit: AskedUnit
+    key: str
     one: Experiment[Any, Any]
     settings: Any
     group: str
-    store: UnitStore
+    folder: RunFolder
     texts: Path | None
-    weights: str
     far: bool
     gpu: bool
+    check: Callable[[], object]
 
     @property
     def title(self) -> str:
@@ -132,15 +129,15 @@ class UnitWork:
             self.group,
             names,
             self.texts is not None,
-            self.unit.asked,
-            self.weights,
         )
         needs |= {} if self.texts is None else {TEXTS: self.texts}
-        return JobOrder(measure_model, asked, self.store.place(self.unit.key), needs, gpus=1 if self.gpu else 0)
+        return JobOrder(measure_model, asked, self.folder.path, needs, gpus=1 if self.gpu else 0)
 
     def land(self, files: Files) -> None:
-        """Put files where the model is kept, what says that it is whole last of all."""
-        land(files, self.store.place(self.unit.key), (UNIT,))
+        """Keep the model's files: all are sent when it is measured."""
+        with self.folder.unit(self.key, self.one.name) as place:
+            land(files, place)
+            self.check()
 
     def ended(self) -> None:
         """Nothing is left to do."""

@@ -6,25 +6,36 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import polars as pl
 
 from trisect.claims import claims_hash
-from trisect.core.files import digest_file, write_json
+from trisect.core.files import read_record, write_json
 from trisect.core.finding import About, Finding
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Replicates
 from trisect.lab.records import read_about, record
-from trisect.lab.units.kept import UNIT, UnitData
+from trisect.lab.run_folder import AGAIN, read_tables
 from trisect.lab.units.settings import UnitFacts
-from trisect.lab.unlisted import tables_of
 from trisect.lab.versions import versions
 from trisect.report.sheet import write_page
 
+UNIT = "unit.json"  # beside one model's tables, record and page
 SHOWN = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
+
+
+class UnitData(TypedDict):
+    """What stands beside one model's tables and record; `made_on` is the processor and how many threads, or the GPU."""
+
+    subject: str
+    fingerprint: str
+    family: str | None
+    packages: list[str]
+    page: str
+    made_on: str
 
 
 class UnitMeasured(NamedTuple):
@@ -56,34 +67,31 @@ def measure_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, place: 
     return UnitMeasured(facts, done.tables, done.findings, done.about.notes, family, packages, done.measured.replicates)
 
 
-def write_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, marks: tuple[str, str, str]) -> None:
-    """Measure the model of a bench and leave all of it in its folder, for `read_unit`; `marks` say of what it is.
-
-    They are those of UnitData: asked, weights and made_on.
-    """
+def write_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, made_on: str) -> None:
+    """Measure the model of a bench and leave all of it in its folder, for `read_unit`."""
     done, folder, subject = _measured(one, settings, bench), bench.folder, bench.subject
     for name, table in done.tables.items():
         write_table(folder / "tables", name, table)
     write_json(folder / one.record, record(done.about))
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
     kept: UnitData = {
-        "asked": marks[0],
-        "weights": marks[1],
-        "made_on": marks[2],
         "subject": subject.name,
         "fingerprint": subject.fingerprint,
         "family": done.measured.family,
         "packages": list(done.measured.packages),
         "page": done.page.name,
-        "files": {path.relative_to(folder).as_posix(): digest_file(path) for path in found},
+        "made_on": made_on,
     }
     write_json(folder / UNIT, kept)
 
 
-def read_unit(one: Experiment[Any, Any], folder: Path, kept: UnitData, place: str) -> UnitMeasured:
+def read_unit_data(folder: Path) -> UnitData:
+    """What stands beside the tables of a unit's folder; raises DamagedFileError where it cannot be read."""
+    return read_record(folder / UNIT, AGAIN, UnitData)
+
+
+def read_unit(one: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
     """What `write_unit` left in a folder; its page will lie at `place`."""
-    about = read_about(one, folder)
-    tables = tables_of(folder)
+    about, tables, kept = read_about(one, folder), read_tables(folder), read_unit_data(folder)
     found = tuple(one.shows().findings(tables, about))
     facts = _unit_facts(kept["subject"], kept["fingerprint"], f"{place}/{kept['page']}", about, found)
     return UnitMeasured(facts, tables, found, about.notes, kept["family"], tuple(kept["packages"]), {})

@@ -12,8 +12,8 @@ from trisect.core.errors import SpecError
 from trisect.core.fields import Group, declared
 from trisect.core.steps import began
 from trisect.core.subject import Subject
-from trisect.lab.folder import is_study
 from trisect.lab.inputs import UNITS, ModelSource
+from trisect.lab.run_folder import is_study
 from trisect.lab.subject import MODEL, at_revision, baselines
 
 MODELS, REVISIONS = UNITS

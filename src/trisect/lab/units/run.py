@@ -5,35 +5,41 @@ from __future__ import annotations
 import filecmp
 import gc
 import json
+import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
-import torch
 
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError, SpecError, StudyError
-from trisect.core.files import digest
+from trisect.core.errors import ModelError, SpecError, StudyError, TrisectError
+from trisect.core.fields import Declared, declared
+from trisect.core.files import digest, digest_place
 from trisect.core.finding import About
-from trisect.core.subject import Subject
+from trisect.core.subject import Subject, Texts
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Shows
-from trisect.lab.inputs import ModelWorkers
+from trisect.lab.inputs import ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
-from trisect.lab.subject import check_there, name_before, weight_files
+from trisect.lab.run_folder import RunFolder
+from trisect.lab.subject import check_there, checkpoints_mark, files_mark, name_before, weight_files
 from trisect.lab.units import page
 from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
-from trisect.lab.units.kept import UnitStore
-from trisect.lab.units.marks import asked_mark, check_same, local_places, weights_mark
-from trisect.lab.units.measuring import UnitMeasured, notes_by_model, read_unit, write_unit
+from trisect.lab.units.measuring import UNIT, UnitMeasured, notes_by_model, read_unit, read_unit_data, write_unit
 from trisect.lab.units.names import MODELS, SeveralModels
 from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
 from trisect.lab.units.settings import UnitsFacts, UnitsResult
 from trisect.lab.units.sites import check_sites
-from trisect.lab.units.travel import write_texts
+from trisect.lab.units.travel import encoded, write_texts
+from trisect.lab.versions import code_mark, versions
 from trisect.report.format import slug
+from trisect.text.hub import is_hub, revision_of, split_name
+from trisect.text.worlds import is_generated
 
 FOLDER = "models"  # of each model's own page
 
@@ -88,19 +94,13 @@ class UnitsMeasure:
         """Every model's own tables and page, and over models means, intervals and claims.
 
         A claim's effect is then each model's own, tested by Student's t over models; revisions of one model are no sample of
-        anything, and have no test over them. A model that is finished is kept in the folder until all are, so that a call after
-        one that was stopped goes on. Raises ModelError where two models have the same weights.
+        anything, and have no test over them. A finished model is a unit of the folder until all are, so that a call after one
+        that was stopped goes on with the next. Raises ModelError where two models have the same weights.
         """
         self._check_all(settings)
-        store = UnitStore.open(bench.home or bench.folder, self.one.name)
-        places = local_places(settings)
-        units = self._units(settings, bench)
-        try:
-            self._do(units, settings, bench, store, places)
-        except BaseException:
-            store.remove_empty()
-            raise
-        done = [self._read(unit, store, bench) for unit in units]
+        folder = RunFolder(bench.home or bench.folder)
+        places = self._measure_all(self._units(settings), settings, bench, folder)
+        done = [self._read(unit, place, bench) for unit, place in places.items()]
         self._check_alike(done)
         tables = {of.facts.name: of.tables for of in done}
         named = joined({name: {k: t for k, t in of.items() if k != "claims"} for name, of in tables.items()})
@@ -120,7 +120,7 @@ class UnitsMeasure:
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
         words = command(self.one, settings, (), bench.given_texts, self.models.words)
         family = done[0].family if claims else None
-        notes = (*notes_by_model(done), *_machines([store.read(unit.key)["made_on"] for unit in units]))
+        notes = (*notes_by_model(done), *_machines([read_unit_data(place)["made_on"] for place in places.values()]))
         return Measured(named, facts, notes, judged, family, packages=packages, command=words)
 
     def _check_all(self, settings: Any) -> None:
@@ -142,66 +142,58 @@ class UnitsMeasure:
                     raise _twice(name, before)
             seen.append((name, own, files))
 
-    def _units(self, settings: Any, bench: Bench) -> tuple[AskedUnit, ...]:
+    def _units(self, settings: Any) -> tuple[AskedUnit, ...]:
         """The models in their order, each with a name that none before it has."""
-        asked = asked_mark(self.one.name, settings, self.models.group, bench.given_texts)
         found, names = list[AskedUnit](), set[str]()
         for number, model in enumerate(self.models.models, start=1):
             source, name = replace(getattr(settings, self.models.group), model=model), name_before(model)
             called = f"{name} ({number})" if name in names else name
             names.add(called)
-            where = str(Path(model).resolve()) if isinstance(model, str | Path) and Path(model).exists() else model
-            key = digest(json.dumps([asked, str(where) if isinstance(where, str | Path) else number, called]), 8)
-            place = f"{FOLDER}/{number:02d}-{slug(called)}"
-            found.append(AskedUnit(number, source, called, key, asked, place))
+            found.append(AskedUnit(number, source, called, f"{FOLDER}/{number:02d}-{slug(called)}"))
         return tuple(found)
 
-    def _do(
-        self, units: Sequence[AskedUnit], settings: Any, bench: Bench, store: UnitStore, places: Mapping[str, str]
-    ) -> None:
-        """Measure what is not kept from a call before; nothing is kept of a model during which one of `places` was changed."""
-        workers, gpu = _workers(settings), uses_gpu(getattr(settings, self.models.group))
-        threads = 1 if workers.away else torch.get_num_threads()
-        numerics = made_on(gpu, threads)
-
-        def weights(unit: AskedUnit) -> str:
-            return weights_mark(settings, unit.source)
-
-        left = [one for one in units if not store.has(one.key, one.asked, numerics, lambda one=one: weights(one))]
+    def _measure_all(
+        self, units: Sequence[AskedUnit], settings: Any, bench: Bench, folder: RunFolder
+    ) -> dict[AskedUnit, Path]:
+        """Where each model's files lie: those that a call before finished, and those that are measured now."""
+        workers, group = _workers(settings), self.models.group
+        plain = replace(settings, **{group: replace(getattr(settings, group), model=None)}, **_no_units(settings))
+        marks = place_marks(plain)
+        check = partial(check_same, plain, marks)
+        keys = {
+            unit: unit_key(
+                self.one.name, plain, marks, bench.given_texts, unit.called, weights_mark(settings, unit.source)
+            )
+            for unit in units
+        }
+        places = {unit: place for unit, key in keys.items() if (place := folder.resume(key)) is not None}
+        left = [unit for unit in units if unit not in places]
         if workers.engine != "ray":  # this machine need not hold the models of a cluster
             check_sites(settings, [one.source for one in left], workers.away)
+        gpu = uses_gpu(getattr(settings, group))
         if workers.away:
-            texts = None if bench.given_texts is None else store.root / f"{TEXTS}.jsonl"
-            if bench.given_texts is not None and texts is not None and left:
-                write_texts(bench.given_texts, texts)
-            far = workers.engine == "ray"
-            works = [
-                UnitWork(one, self.one, settings, self.models.group, store, texts, weights(one), far, gpu)
-                for one in left
-            ]
             machine = workers.machine(bench.machine.quiet, "cuda" if gpu else "cpu")
-            run_jobs(works, machine, machine.device, store.root)
-            try:
-                check_same(settings, places)
-            except StudyError:
-                store.forget(unit.key for unit in left)
-                raise
-            return
-        known = {one.key: store.read(one.key) for one in units if one not in left}
-        for unit in left:
-            mark, subject = weights(unit), self._open(unit, {of["fingerprint"]: of["subject"] for of in known.values()})
-            with store.filling(unit.key) as folder:
-                own = replace(settings, **{self.models.group: unit.source}, units=None)
-                write_unit(
-                    self.one,
-                    own,
-                    Bench(folder, bench.machine, (subject,), bench.given_texts),
-                    (unit.asked, mark, numerics),
-                )
-                check_same(settings, places)
-            known[unit.key] = store.read(unit.key)
-            del subject
-            gc.collect()  # a model's hooks refer to it in circles
+            with folder.scratch() as scratch:
+                texts = None if bench.given_texts is None else scratch / f"{TEXTS}.jsonl"
+                if bench.given_texts is not None and texts is not None and left:
+                    write_texts(bench.given_texts, texts)
+                far = workers.engine == "ray"
+                works = [
+                    UnitWork(one, keys[one], self.one, settings, group, folder, texts, far, gpu, check) for one in left
+                ]
+                run_jobs(works, machine, machine.device, scratch)
+        else:
+            numerics, known = made_on(gpu), [read_unit_data(place) for place in places.values()]
+            for unit in left:
+                subject = self._open(unit, {of["fingerprint"]: of["subject"] for of in known})
+                own = replace(settings, **{group: unit.source}, **_no_units(settings))
+                with folder.unit(keys[unit], self.one.name) as place:
+                    write_unit(self.one, own, Bench(place, bench.machine, (subject,), bench.given_texts), numerics)
+                    check()
+                    known.append(read_unit_data(place))
+                del subject
+                gc.collect()  # a model's hooks refer to it in circles
+        return {unit: folder.place(key) for unit, key in keys.items()}
 
     def _open(self, unit: AskedUnit, before: Mapping[str, str]) -> Subject:
         """A model under its name, with weights that none before it has."""
@@ -210,10 +202,14 @@ class UnitsMeasure:
             raise _twice(unit.called, before[subject.fingerprint])
         return subject if subject.name == unit.called else replace(subject, name=unit.called)
 
-    def _read(self, unit: AskedUnit, store: UnitStore, bench: Bench) -> UnitMeasured:
-        """One model, its page among the files of this run."""
-        store.copy_pages(unit.key, bench.folder / unit.page, self.one.record)
-        return read_unit(self.one, store.place(unit.key), store.read(unit.key), unit.page)
+    def _read(self, unit: AskedUnit, place: Path, bench: Bench) -> UnitMeasured:
+        """One model, its page and figures among the files of this run."""
+        for name in RunFolder(place).manifest()["files"]:
+            if name not in (self.one.record, UNIT) and not name.startswith("tables/"):
+                target = bench.folder / unit.page / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(place / name, target)
+        return read_unit(self.one, place, unit.page)
 
     def _check_alike(self, done: Sequence[UnitMeasured]) -> None:
         """Raise ModelError where two models have the same weights."""
@@ -222,6 +218,60 @@ class UnitsMeasure:
             if of.facts.fingerprint in seen:
                 raise _twice(of.facts.name, seen[of.facts.fingerprint])
             seen[of.facts.fingerprint] = of.facts.name
+
+
+def unit_key(
+    experiment: str, plain: Any, marks: Mapping[str, str], texts: Texts | None, called: str, weights: str
+) -> str:
+    """32 hex digits of all that one model's numbers follow from: command, settings, texts, software, and the model's files.
+
+    `plain` are the settings without their models. Nothing is found again under the key of what lies in memory, or of files that
+    nobody can mark (empty `weights`).
+    """
+    try:
+        own = encoded(plain)
+    except SpecError:  # data in memory
+        own = secrets.token_hex(16)
+    read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
+    software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
+    content = [experiment, own, dict(marks), read, software, called, weights or secrets.token_hex(16)]
+    return digest(json.dumps(content, sort_keys=True, default=list))
+
+
+def weights_mark(settings: Any, source: ModelSource) -> str:
+    """A mark of all files that a model is loaded from, and the checkpoints that the settings name beside it; empty where not known."""
+    own = files_mark(source.model, source.revision, source.remote_code)
+    names: tuple[str, ...] = getattr(settings, "checkpoints", ())
+    if not names or not own:
+        return own
+    with suppress(TrisectError):  # one that is not there: its own error comes where it is opened
+        if earlier := checkpoints_mark(source.model, names, source.remote_code):
+            return digest(f"{own}\n{earlier}")
+    return ""
+
+
+def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
+    """A mark of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
+    named = [d for d in declared(type(settings)) if isinstance(d, Declared) and Path in (d.item, *get_args(d.item))]
+    values = [value for one in named if (value := getattr(settings, one.name)) is not None and not is_generated(value)]
+    found = {str(value): digest_place(Path(value)) for value in values if not is_hub(value) and Path(value).exists()}
+    for value in map(str, filter(is_hub, values if hub else ())):
+        place = Path(split_name(value)[0])
+        found[value] = digest_place(place) if place.is_dir() else revision_of(value) or secrets.token_hex(16)
+    return found
+
+
+def check_same(settings: Any, before: Mapping[str, str]) -> None:
+    """Raise StudyError where a file or folder on this machine that a setting names is not what it was (`place_marks`)."""
+    now = place_marks(settings, hub=False)
+    if changed := [place for place, mark in now.items() if before.get(place, mark) != mark]:
+        known = "Every model reads it for itself, so that models would not be measured by the same."
+        raise StudyError(f"{changed[0]} was changed while models were measured.", known, "Call the same command again.")
+
+
+def _no_units(settings: Any) -> dict[str, None]:
+    """What takes out of settings that they name several models."""
+    return {"units": None} if hasattr(settings, "units") else {}
 
 
 def check_workers(settings: Any) -> None:

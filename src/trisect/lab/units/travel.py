@@ -18,8 +18,9 @@ from trisect.core.json_text import Json
 from trisect.core.site import Site
 from trisect.core.subject import TextOrPair, Texts
 from trisect.lab.experiment import Experiment
-from trisect.lab.folder import Folder, is_study
+from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelWorkers, TextSource
+from trisect.lab.run_folder import is_study
 from trisect.lab.subject import at_revision
 from trisect.text.hub import is_hub
 from trisect.text.worlds import is_generated
