@@ -7,11 +7,12 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import polars as pl
 from filelock import FileLock, Timeout
@@ -27,6 +28,7 @@ from trisect.core.files import (
     remove_scratch,
     write_json,
 )
+from trisect.core.json_text import Json
 from trisect.core.tables import read_table, run_of_table
 
 MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; written last of all
@@ -311,6 +313,64 @@ def _move(stage: Path, folder: Path) -> None:
                 path.parent.rmdir()
     (stage / MANIFEST).replace(folder / MANIFEST)  # from here on the run is this folder's
     shutil.rmtree(stage, ignore_errors=True)
+
+
+class Plan(NamedTuple):
+    """What is trained in a folder over several calls: what it was begun with, all seeds, and the seconds that calls worked."""
+
+    begun: Mapping[str, Json]
+    seeds: tuple[int, ...] = ()
+    wall_seconds: float = 0.0
+
+    def data(self) -> dict[str, Json]:
+        """As its file holds it."""
+        return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
+
+
+class PlanData(TypedDict):
+    """What a plan's file holds of its calls, beside what it was begun with."""
+
+    seeds: list[int]
+    wall_seconds: float
+
+
+def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> Plan:
+    """The plan at `path` with these seeds added, or a new one; writes nothing.
+
+    `kind` is what the folder holds, in words, such as 'recall experiment'. Raises StudyError where the folder holds something
+    else, or was begun with something else than `begun`, DamagedFileError where the plan cannot be read.
+    """
+    if not path.exists():
+        RunFolder(path.parent).check_empty(kind)
+        return Plan(begun, tuple(sorted(set(seeds))))
+    todo = MOVE.format(path.parent)
+    calls, old = read_record(path, todo, PlanData), read_json(path, todo)
+    if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
+        todo = "Give what it was begun with, or choose another folder with --out."
+        raise StudyError(f"{path.parent} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
+    return Plan(begun, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
+
+
+def _difference(name: str, old: Json, new: Json) -> str:
+    """In words, how a plan that is there differs from one that is asked for."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return ", ".join(f"{key}: {old.get(key)} there, {new[key]} here" for key in new if old.get(key) != new[key])
+    return f"{name}: {old} there, {new} here"
+
+
+def follow_plan(path: Path, plan: Plan, left: int, do: Callable[[], object]) -> Plan:
+    """Do what is left of the plan at `path`, and add the seconds, also those of a call that is interrupted.
+
+    `left` says how much that is: a call that finds everything done adds none.
+    """
+    began = time.monotonic()
+    try:
+        do()
+    finally:
+        plan = plan._replace(wall_seconds=plan.wall_seconds + (time.monotonic() - began if left else 0.0))
+        with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+            write_json(path, plan.data())
+    return plan
 
 
 def run_mark(experiment: str, command: str, facts: Mapping[str, object]) -> str:
