@@ -17,6 +17,8 @@ from tests.raw import read_json
 from tests.traces import random_projections, random_trace
 
 import trisect
+from trisect.claims.heads import Against, judge_heads
+from trisect.core.claim import Statistic
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import Batch, Heads, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
@@ -30,11 +32,12 @@ from trisect.experiments.similarity.rows import (
     draws_needed,
     measure_weights,
 )
-from trisect.experiments.similarity.run import SCORES, _heads
+from trisect.experiments.similarity.run import SCORES, _excess, _heads
 from trisect.experiments.similarity.settings import SIMILARITY
 from trisect.lab.driver import read_about, render
 from trisect.lab.subject import load
 from trisect.measure import similarity
+from trisect.papers import matrices
 from trisect.report import format as words
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -399,11 +402,104 @@ def test_results_written_before_are_rendered_and_their_tables_stay(tmp_path, nam
 
 
 def test_more_heads_need_more_draws():
-    # the least p-value, on two sides, of three pairs with and without biases, or in a claim that is one of two
-    assert 2 * 2 * 3 * 144 / draws_needed(144) < 0.05
+    # the least p-value, on two sides, of three pairs with and without biases, or in a claim that is one of three
+    assert 2 * 3 * 3 * 144 / draws_needed(144) < 0.05
     assert 2 * 3 * 144 / draws_needed(144, "forms") < 0.05
     assert 2 * 3072 / draws_needed(3072, "products") < 0.05
     assert draws_needed(1) < DRAWS
+
+
+@pytest.mark.parametrize("heads", [60, 96, 144])
+@pytest.mark.parametrize(("alike", "verdict"), [("none", "supported"), ("one", "refuted"), ("all", "refuted")])
+def test_however_many_heads_there_are_either_verdict_is_within_reach(heads, alike, verdict):
+    """In 192 dimensions random heads of 8 overlap by a twenty-fourth, give or take 0.007: seven times less than the margin."""
+    plain: Any = random_projections(5, heads=heads, inner=8, width=192, bias=False)
+    tied = {"none": 0, "one": 1, "all": heads}[alike]
+    given = replace(plain, w_k=torch.cat([plain.w_q[:tied], plain.w_k[tied:]]))
+    found = measure_weights([given])
+    table = judge_heads(matrices.SOURCE, _excess(found, Nulls(DRAWS, 0, _heads(found))), {})
+    assert value(table, claim="D-1", part=None)["verdict"].to_list() == [verdict]
+
+
+def test_draws_are_for_the_correction_that_a_verdict_goes_through():
+    """However many parts and claims a source has, one head beyond every draw is refuted after all corrections, and just so."""
+    parts = len(matrices.CLAIMS[0].deciding())
+    assert matrices.SOURCE.corrections("D-1") == parts * matrices.SOURCE.family
+    names = [part.effect.name for part in matrices.CLAIMS[0].deciding() if isinstance(part.effect, Statistic)]
+    for heads in (80, 144, 1000):
+        p_against = np.ones(heads)
+        p_against[0] = 1 / (1 + draws_needed(heads))
+        zeros = np.zeros(heads)
+        evidence = {name: Against(zeros, np.ones(heads), p_against, np.zeros((4, heads))) for name in names}
+        row = value(judge_heads(matrices.SOURCE, evidence, {}), claim="D-1", part=None).row(0, named=True)
+        assert row["verdict"] == "refuted"
+        assert row["p_holm"] == pytest.approx(2 * heads * matrices.SOURCE.corrections("D-1") * p_against[0])
+
+
+def shared_by(layers: int, names: str, **options: Any) -> Made:
+    """A subject whose layers have the matrices of the first for these names, and their own for the others."""
+    subject = Made(layers=tuple(Address("plain", n) for n in range(1, layers + 1)), **options)
+    first, *rest = subject.projections()
+    same = {f"{kind}_{name}": getattr(first, f"{kind}_{name}") for kind in "wb" for name in names}
+    subject.projections = lambda: (first, *(replace(p, **same) for p in rest))
+    return subject
+
+
+def test_matrices_that_all_layers_share_count_once(tmp_path, pageless):
+    texts = texts_of("abcdef", "abc", "abcde" * 3)
+    shared, alone = run(shared_by(6, "qkvo"), tmp_path / "a", texts), run(shared_by(1, "qkvo"), tmp_path / "b", texts)
+    of_weights = pl.col("group").is_null() | (pl.col("group") == AFFINE)
+    on_texts = (pl.col("measure").is_in(SCORES)) | (pl.col("group") == "corpus")
+    one, other = (made.tables["measures"].filter(of_weights & ~on_texts) for made in (shared, alone))
+    assert one.equals(other)
+    assert set(shared.tables["measures"].filter(on_texts)["layer"]) == set(range(1, 7))  # each reads other vectors
+    assert [note for note in shared.notes if "q+k+v+o@1-6" in note and "layer 1" in note]
+    assert not [note for note in alone.notes if "@" in note]
+    first = [made.tables["claims"].filter(claim="D-1").drop("runs") for made in (shared, alone)]
+    assert first[0].equals(first[1])
+    (whole,) = value(shared.tables["claims"], claim="D-3", part=None)["n"].to_list()
+    assert whole == 3  # texts; of heads there are four
+    (row,) = shared.tables["claims"].filter(pl.col("sentence").str.starts_with("share of queries")).to_dicts()
+    every = value(shared.tables["measures"], measure="self_first_share")["value"]
+    assert row["effect"] == pytest.approx(every.mean())
+
+
+def test_a_head_that_layers_share_is_one_head_on_texts_too(tmp_path, pageless):
+    texts = texts_of(*("abcdef"[: 2 + n % 5] for n in range(40)))
+    for names, heads in (("qk", 4), ("k", 40)):
+        made = run(shared_by(10, names), tmp_path / names, texts)
+        (row,) = made.tables["claims"].filter(pl.col("sentence").str.starts_with("share of queries")).to_dicts()
+        assert row["n"] == heads
+
+
+def test_keys_and_values_that_layers_share_count_once_beside_queries_of_their_own(tmp_path, pageless):
+    made = run(shared_by(4, "kv"), tmp_path)
+    overlap, rank = (value(made.tables["measures"], measure=name, group=None) for name in ("overlap", "effective_rank"))
+    for table, pair, layers in (
+        (overlap, "k-v", 1), (overlap, "q-k", 4), (overlap, "q-v", 4),
+        (rank, "k", 1), (rank, "v", 1), (rank, "q", 4), (rank, "q-k", 4), (rank, "v-o", 4),
+    ):  # fmt: skip
+        assert len(value(table, component=pair)) == 4 * layers, pair
+    parts = made.tables["claims"].filter(claim="D-1", decides=True).filter(pl.col("part").is_not_null())
+    assert dict(zip(("q-k", "k-v", "q-v"), parts["n"], strict=True)) == {"q-k": 16, "k-v": 4, "q-v": 16}
+    assert [note for note in made.notes if "k+v@1-4" in note]
+
+
+def test_the_same_matrix_beside_another_bias_is_counted_once_and_with_its_bias_again(tmp_path, pageless):
+    subject = shared_by(2, "qkvo")
+    first, second = subject.projections()
+    subject.projections = lambda: (first, replace(second, b_q=None if second.b_q is None else second.b_q + 1))
+    overlap = value(run(subject, tmp_path).tables["measures"], measure="overlap")
+    assert len(value(overlap, component="q-k", group=None)) == 4
+    assert len(value(overlap, component="q-k", group=AFFINE)) == 8
+    assert len(value(overlap, component="k-v", group=AFFINE)) == 4
+
+
+def test_a_pretrained_model_of_shared_layers_has_as_many_heads_as_it_has_weights_for(tmp_path, pageless):
+    made = run(load(zoo.build("albert"), tokenizer=tinyhf.tokenizer()), tmp_path)
+    layers = set(made.tables["measures"]["layer"])
+    assert layers == {1}
+    assert [note for note in made.notes if "q+k+v+o@1-" in note]
 
 
 def test_beside_the_other_heads_of_a_layer_shared_directions_are_no_likeness_of_one_head():

@@ -193,6 +193,11 @@ class Source:
         """How many claims Holm's correction is over."""
         return len(self.claims) + self.beside
 
+    def corrections(self, claim: str) -> int:
+        """How many tests a p-value against one part of a claim is corrected for: its parts that decide, times the family."""
+        (found,) = (one for one in self.claims if one.id == claim)
+        return len(found.deciding()) * self.family
+
 
 def plain(value: object) -> object:
     """A claim, a part or an effect as JSON-ready data; every effect names its kind."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trisect.core.files import digest
+from trisect.core.site import Site
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Projections, crosses
 from trisect.measure import nulls, similarity
 from trisect.measure.nulls import effective_ranks
 from trisect.measure.similarity import MapSpan
+from trisect.papers import matrices
 from trisect.stats.correct import holm
 from trisect.stats.null import Null
 from trisect.stats.reach import fewest_draws
@@ -29,6 +33,7 @@ KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
 
 Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
+Marks = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
 
 class MapMeasure(NamedTuple):
@@ -80,16 +85,69 @@ class Nulls:
 def draws_needed(heads: int, kind: str = "subspaces") -> int:
     """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
 
-    Overlaps are tested with and without biases, and a second time in the claim, on both sides and in a family of two.
-    Effective ranks are a family for each component, since a draw of theirs costs a decomposition.
+    Overlaps are tested with and without biases, and a second time in claim D-1, whose correction for its parts and for the
+    claims of its source comes on top of that for heads. Effective ranks are a family for each component, since a draw of
+    theirs costs a decomposition.
     """
-    tests = {"subspaces": 2 * len(PAIRS), "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
+    overlaps = max(2 * len(PAIRS), matrices.SOURCE.corrections("D-1"))
+    tests = {"subspaces": overlaps, "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
     return fewest_draws(tests, SPARE)
 
 
 def measure_weights(projections: Iterable[Projections]) -> list[MapMeasure]:
-    """Every measure of every layer, as far as its weights are plain maps of the layer's input."""
-    return [measured for p in projections for measured in _layer(p)]
+    """Every measure of every layer, as far as its weights are plain maps of the layer's input.
+
+    What would be said of the same matrices again, since a later layer uses them too, is left out.
+    """
+    found, keys = list[MapMeasure](), set[object]()
+    for p in projections:
+        marks = matrix_marks(p)
+        layer = (crosses(p.address.stack), *marks.items())
+        for m in () if layer in keys else _layer(p):
+            own = (marks[name] if m.group == AFFINE else marks[name][0] for name in m.component.split("-"))
+            key = (m.component, m.measure, m.group, *own)
+            if key not in keys:
+                keys.add(key)
+                found.append(m)
+        keys.add(layer)
+    return found
+
+
+def matrix_marks(p: Projections) -> Marks:
+    """Hashes of a layer's matrices, by which those are found that several layers use; none of what has no matrix."""
+    maps = {name: (one.weight, one.bias) for name, one in _maps(p).items()}
+    maps |= {} if p.w_o is None else {"o": (p.w_o, None)}
+    return {name: (_mark(weight), _mark(bias)) for name, (weight, bias) in maps.items()}
+
+
+def _mark(t: Tensor | None) -> str:
+    if t is None:
+        return ""
+    plain = t.detach().cpu().contiguous()
+    return digest(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) + f"{tuple(plain.shape)}{plain.dtype}"
+
+
+def why_counted_once(marks: Mapping[Address, Marks]) -> tuple[str, ...]:
+    """Which layers share which matrices, in a sentence for each set of layers."""
+    users: dict[tuple[str, str], list[Address]] = {}
+    for address, own in marks.items():
+        for name, (weight, _) in own.items():
+            users.setdefault((name, weight), []).append(address)
+    together: dict[tuple[Address, ...], list[str]] = {}
+    for (name, _), layers in users.items():
+        if len(layers) > 1:
+            together.setdefault(tuple(layers), []).append(name)
+    return tuple(
+        f"{_sites(names, layers)}: these layers share their matrices, which count once, at {layers[0]}."
+        for layers, names in together.items()
+    )
+
+
+def _sites(names: Sequence[str], layers: Sequence[Address]) -> str:
+    stacks: dict[str, list[int]] = {}
+    for address in layers:
+        stacks.setdefault(address.site.stack, []).append(address.layer)
+    return ", ".join(str(Site(tuple(names), tuple(own), stack=stack)) for stack, own in stacks.items())
 
 
 def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
@@ -152,11 +210,16 @@ class Map:
         return self.weight.shape[1], self.weight.shape[2]
 
 
-def _layer(p: Projections) -> Iterator[MapMeasure]:
-    """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
+def _maps(p: Projections) -> dict[str, Map]:
+    """q, k and v of a layer, as far as their weights are known."""
     given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
     maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
-    maps |= {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
+    return maps | {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
+
+
+def _layer(p: Projections) -> Iterator[MapMeasure]:
+    """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
+    maps = _maps(p)
     heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
     for name, one in maps.items():
         if not one.plain:

@@ -22,10 +22,13 @@ from trisect.core.trace import Address, Trace
 from trisect.experiments.similarity.rows import (
     PAIRS,
     MapMeasure,
+    Marks,
     Nulls,
     compare_with_nulls,
     draws_needed,
+    matrix_marks,
     measure_weights,
+    why_counted_once,
     why_left_out,
 )
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
@@ -73,7 +76,9 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     subject, texts, seed = bench.subject, bench.given_texts, settings.seed
     every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
     found = measure_weights(p for p in every if p.address in known)
-    notes = dict.fromkeys((*subject.notes, *why_left_out(p for p in every if p.address in known)))
+    marks = {p.address: matrix_marks(p) for p in every if p.address in known}
+    left_out = why_left_out(p for p in every if p.address in known)
+    notes = dict.fromkeys((*subject.notes, *left_out, *why_counted_once(marks)))
     if not found:
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
@@ -89,7 +94,7 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     rows += [row for address, r in read.items() for row in _cka_rows(address, r)]
     rows += [row for address, s in scored.items() for row in _score_rows(address, s)]
     measures = frame("measures", [row | {"subject": subject.name} for row in rows])
-    evidence = {**_excess(found, nulls), **_over_heads(found, scored, seed)}
+    evidence = {**_excess(found, nulls), **_over_heads(found, scored, marks, seed)}
 
     def judge(about: About[SimilarityFacts]) -> pl.DataFrame:
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
@@ -206,8 +211,13 @@ def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] |
     return [value - null.mean, float(null.below(beyond)[0]), float(null.above(beyond)[0]), *ends]
 
 
-def _over_heads(found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], seed: int) -> dict[str, ResampledHeads]:
-    """Means over heads with heads resampled; where texts are behind them, heads and texts."""
+def _over_heads(
+    found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], marks: Mapping[Address, Marks], seed: int
+) -> dict[str, ResampledHeads]:
+    """Means over heads with heads resampled; where texts are behind them, heads and texts.
+
+    A head whose queries and keys several layers make by the same matrices is one, with the mean over these layers.
+    """
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:
@@ -217,9 +227,14 @@ def _over_heads(found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], 
         if mine and (less := np.concatenate(mine)).size > 1 and np.isfinite(less).all():
             evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), drawn_means(less, draw), less.size)
     if scored:
-        first = np.concatenate([s.draws[:, 2] for s in scored.values()], 1)
+        heads_of: dict[object, list[OnTexts]] = {}
+        for address, layer in scored.items():
+            maps = [marks.get(address, {}).get(name) for name in "qk"]
+            heads_of.setdefault(address if None in maps else tuple(maps), []).append(layer)
+        first = np.concatenate([np.mean([s.draws[:, 2] for s in layers], 0) for layers in heads_of.values()], 1)
         heads, fewest = first.shape[1], min(s.texts for s in scored.values())
-        mean = float(np.concatenate([s.values[2] for s in scored.values()]).mean())
+        values = [np.mean([s.values[2] for s in layers], 0) for layers in heads_of.values()]
+        mean = float(np.concatenate(values).mean())
         unit = "head" if heads <= fewest else "text"
         evidence["self_first_share"] = ResampledHeads(
             mean, drawn_means(first, draw, len(first)), min(heads, fewest), unit
