@@ -101,7 +101,9 @@ class RunFolder:
             raise StudyError(given, f"It holds results of 'trisect {there}'.", ELSEWHERE)
         if (begun := self.units_command) and begun != command:
             known = f"It holds the beginning of 'trisect {begun}', which was stopped before its end or still runs."
-            raise StudyError(given, known, f"Call that command again: it goes on from there. Or: {ELSEWHERE}")
+            raise StudyError(
+                given, known, "Call that command again: it goes on from there; or choose another folder with --out."
+            )
         return bool(there or begun)
 
     def check_empty(self, holds: str) -> None:
