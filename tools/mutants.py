@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant("core/tables.py", "!= mark[1]:", "== b'':", f"{SURVIVORS} -k checksum"),
     Mutant("core/door.py", RAISED, f"{RAISED} and False", "tests/unit/test_door.py -k kind"),
     Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py -k controls"),
-    Mutant("core/fields.py", "value <= most)", "True)", "tests/unit/test_bounds.py -k upper"),
+    Mutant("experiments/recall/settings.py", "le=MODEL[\"layers\"]", "le=10**12", "tests/unit/test_bounds.py -k upper"),
     Mutant("lab/folder.py", "if statement.id != run]:", "if False]:", "tests/unit/test_bounds.py -k forged"),
     Mutant("lab/folder.py", "contradiction(_with_fits(body), read)", '_with_fits(body) and ""', "tests/unit/test_bounds.py -k base_is"),
     Mutant(KEPT, "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trisect.core.fields import Declared, build, flat
+from trisect.core.schema import Setting, build, flat
 from trisect.lab.experiment import Experiment, Reply, Result, Utility
 
 EMPTY = inspect.Parameter.empty
@@ -67,12 +67,12 @@ def signature(experiment: Experiment[Any, Any] | Utility[Any]) -> inspect.Signat
     return inspect.Signature(parameters, return_annotation=Result)
 
 
-def is_input(one: Declared) -> bool:
+def is_input(one: Setting) -> bool:
     """Whether a setting is what the experiment is about: an argument, texts, or data."""
-    return one.setting.argument or one.setting.placed or one.required or one.name in ("texts", "data")
+    return one.option.argument or one.option.placed or one.required or one.name in ("texts", "data")
 
 
-def _parameter(one: Declared, kind: Any) -> inspect.Parameter:
+def _parameter(one: Setting, kind: Any) -> inspect.Parameter:
     default = EMPTY if one.default is MISSING else one.default
     # one value stands for itself, or for so many seeds
     own = one.item | Sequence[one.item] if one.several else one.kind
@@ -90,12 +90,12 @@ def docstring(experiment: Experiment[Any, Any] | Utility[Any]) -> str:
     return "\n".join([head, "", "Settings:", *lines, "", "Raises TrisectError for anything that cannot be run."])
 
 
-def _help(one: Declared) -> str:
+def _help(one: Setting) -> str:
     """What a setting is; the help of an option that begins with 'no-' is about what it turns off."""
-    return f"Where false: {one.setting.help}" if one.words.startswith("no-") else one.setting.help
+    return f"Where false: {one.help}" if one.words.startswith("no-") else one.help
 
 
-def _bounds(one: Declared) -> str:
-    said = [f"one of {', '.join(one.setting.choices)}"] if one.setting.choices else []
-    said += [f"default: {one.setting.unset}"] if one.setting.unset else []
+def _bounds(one: Setting) -> str:
+    said = [f"one of {', '.join(one.option.choices)}"] if one.option.choices else []
+    said += [f"default: {one.option.unset}"] if one.option.unset else []
     return f" ({'; '.join(said)})" if said else ""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named
-from trisect.core.fields import build
 from trisect.core.machine import Machine
+from trisect.core.schema import build
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result

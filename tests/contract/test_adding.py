@@ -17,18 +17,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.schema import record
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource, TextSource
 
 
-@dataclass(frozen=True)
+@record
 class EntropySettings:
     """Model and texts, and the base of the logarithm."""
 
     source: ModelSource
     read: TextSource
-    base: Annotated[float, Setting("Base of the logarithm.", above=1.0)] = 2.0
+    base: Annotated[float, Field(description="Base of the logarithm.", gt=1.0)] = 2.0
 
 
 @dataclass(frozen=True)

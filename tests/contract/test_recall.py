@@ -17,8 +17,8 @@ import trisect
 from trisect.cli import main
 from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
-from trisect.core.fields import build
 from trisect.core.files import write_json
+from trisect.core.schema import build
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.recall import training as lessons
 from trisect.experiments.recall.settings import RECALL, RecallSettings, choose_recipe

@@ -12,8 +12,8 @@ from tests import tiny, tinyhf
 import trisect
 from trisect.cli import main
 from trisect.core.errors import StudyError
-from trisect.core.fields import build
 from trisect.core.files import write_json
+from trisect.core.schema import build
 from trisect.core.spec import plain
 from trisect.experiments.dissect.settings import DISSECT, DissectSettings
 from trisect.experiments.recall.settings import RECALL, RecallSettings

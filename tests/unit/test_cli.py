@@ -14,8 +14,8 @@ from trisect.cli import main
 from trisect.cli.group import SECTIONS
 from trisect.cli.options import found_lines, parsed
 from trisect.core.errors import SpecError, StudyError, unknown
-from trisect.core.fields import build, flat
 from trisect.core.finding import Finding
+from trisect.core.schema import build, flat
 from trisect.core.spec import plain
 from trisect.experiments import EXPERIMENTS
 from trisect.experiments.patch.settings import PATCH
@@ -269,24 +269,24 @@ def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
 
 def test_lists_of_one_kind_have_one_spelling_in_every_command():
     several = [
-        (e.name, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.setting.argument
+        (e.name, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.option.argument
     ]
-    forms = {(d.words, d.setting.many) for _, d in several}
+    forms = {(d.words, d.option.many) for _, d in several}
     assert len({words for words, _ in forms}) == len(forms)  # one form for each name
     assert {words for words, many in forms if many == "repeat"} == {"image", "text", "trial"}
 
 
 def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_is_lost():
-    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.setting.argument]
+    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.option.argument]
     for experiment, one in lists:
-        if one.setting.count is not None:
+        if one.option.count is not None:
             continue
-        sample = {"words": ("q@1", "k@1"), "seeds": ("1,2", "7")}.get(one.setting.many, ("1", "2"))
-        arguments = [x for d in flat(experiment.settings) if d.setting.argument for x in ("one",)]
+        sample = {"words": ("q@1", "k@1"), "seeds": ("1,2", "7")}.get(one.option.many, ("1", "2"))
+        arguments = [x for d in flat(experiment.settings) if d.option.argument for x in ("one",)]
         words = [*arguments, f"--{one.words}", sample[0], f"--{one.words}", sample[1]]
         made = main.commands[experiment.name]
         context = made.make_context(experiment.name, [*words, *_needed(experiment, one)], **main.context_settings)
-        if one.setting.many == "seeds":
+        if one.option.many == "seeds":
             with pytest.raises(SpecError, match="given 2 times"):
                 parsed(experiment.settings, context.params)
         else:
@@ -295,8 +295,8 @@ def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_
 
 def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_images():
     samples = {"sites": "q@1", "what": "norms", "only": "freeze", "names": "average", "beta": 2.0}
-    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.setting.many != "seeds"]
-    lists = [(e, d) for e, d in lists if d.setting.count is None and d.name not in ("text", "image", "models")]
+    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.option.many != "seeds"]
+    lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("text", "image", "models")]
     assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages"}
     for experiment, one in lists:
         given = {d.name: "x" for d in flat(experiment.settings) if d.required}
@@ -313,7 +313,7 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
 
 def _needed(experiment, but):
     """The options without which a command does not begin."""
-    found = [d for d in flat(experiment.settings) if d.required and not d.setting.argument and d.words != but.words]
+    found = [d for d in flat(experiment.settings) if d.required and not d.option.argument and d.words != but.words]
     return [word for d in found for word in (f"--{d.words}", "1")]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import make_dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import click
 import pytest
+from pydantic import Field
 
 from trisect.cli.options import parameters_of, parsed
-from trisect.core.fields import Declared, build, flat
+from trisect.core.schema import Setting, build, flat, record
 from trisect.experiments import EXPERIMENTS
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Experiment
@@ -23,10 +24,11 @@ FLAGS = [
 ]
 
 
-def alone(one: Declared) -> type[Any]:
+def alone(one: Setting) -> type[Any]:
     """Settings of that flag alone."""
-    hint: Any = Annotated[bool, one.setting]
-    return make_dataclass("Alone", [(one.name, hint | None if one.optional else hint, one.default)], frozen=True)
+    hint: Any = Annotated[bool, Field(description=one.help), one.option]
+    own = {"__annotations__": {one.name: hint | None if one.optional else hint}, one.name: one.default}
+    return record(type("Alone", (), own))
 
 
 def from_words(settings: type[Any], words: list[str]) -> Any:
@@ -35,7 +37,7 @@ def from_words(settings: type[Any], words: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(("experiment", "one"), FLAGS)
-def test_a_flag_comes_back_from_the_recorded_command(experiment: Experiment[Any, Any], one: Declared):
+def test_a_flag_comes_back_from_the_recorded_command(experiment: Experiment[Any, Any], one: Setting):
     settings = alone(one)
     for value in (True, False):
         words = shlex.split(command_of(replace(experiment, settings=settings), settings(value)))[2:]

@@ -14,14 +14,16 @@ from typing import Annotated, Any
 
 import pytest
 from click.testing import CliRunner
+from pydantic import Field
 
 import trisect
 from trisect.cli import main
+from trisect.core.bounds import WHOLE
 from trisect.core.errors import ModelError, SpecError, StudyError
-from trisect.core.fields import Setting
 from trisect.core.files import digest, write_json
 from trisect.core.finding import Estimate, Finding
 from trisect.core.machine import Machine
+from trisect.core.schema import Option, record
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
@@ -40,15 +42,15 @@ HERE = __name__
 FILES_MARK = subject.files_mark
 
 
-@dataclass(frozen=True)
+@record
 class WeighSettings:
     """What is weighed."""
 
     source: Models
     read: TextSource | None = None
-    grams: Annotated[int, Setting("How many.")] = 3
-    corpus: Annotated[str | Path, Setting("A text.")] | None = None
-    checkpoints: Annotated[tuple[str, ...], Setting("Stones before.", many="commas")] = ()
+    grams: Annotated[int, Field(description="How many.", le=WHOLE)] = 3
+    corpus: Annotated[str | Path, Field(description="A text.")] | None = None
+    checkpoints: Annotated[tuple[str, ...], Field(description="Stones before."), Option(many="commas")] = ()
     units: Units | None = None
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import click
 import pytest
+from pydantic import Field
 from tests import tinyhf
 
 from trisect.api import signature
 from trisect.cli.options import parameters_of, parsed
 from trisect.core.errors import ModelError, SpecError
-from trisect.core.fields import Setting, build
+from trisect.core.schema import Option, build, record
 from trisect.hf.load import load
 from trisect.lab import driver
 from trisect.lab.command import command
@@ -19,17 +20,19 @@ from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelsSource, TextSource
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
-    model: Annotated[str | Path, Setting("A model.", argument=True)]
-    where: Annotated[str | Path, Setting("A folder.")]
+    model: Annotated[str | Path, Field(description="A model."), Option(argument=True)]
+    where: Annotated[str | Path, Field(description="A folder.")]
     read: TextSource | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Trio:
     models: ModelsSource
-    files: Annotated[tuple[str | Path, ...], Setting("Three files.", count=3, metavar="A B C")] | None = None
+    files: (
+        Annotated[tuple[str | Path, ...], Field(description="Three files."), Option(count=3, metavar="A B C")] | None
+    ) = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def test_so_many_values_are_so_many():
     )
     with pytest.raises(SpecError) as error:
         build(Trio, {"models": "m", "files": ("a", "b")})
-    assert (error.value.given, error.value.known) == ("files was given 2 values.", "It takes 3: A B C")
+    assert (error.value.given, error.value.known) == ("files was given 2 values.", "It takes 3: A B C.")
     (files,) = (p for p in parameters_of(Trio) if p.name == "files")
     assert files.nargs == 3
 

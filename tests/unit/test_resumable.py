@@ -13,25 +13,32 @@ from typing import Annotated, Any
 import click
 import pytest
 from click.testing import CliRunner
+from pydantic import Field
 
 from trisect import api
 from trisect.cli.options import command, parameters_of, parsed, say_result, utility
+from trisect.core.bounds import WHOLE
 from trisect.core.errors import SpecError, StudyError
-from trisect.core.fields import Setting, build, flat, read
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
+from trisect.core.schema import Option, build, flat, read_word, record
 from trisect.lab import driver
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Utility
 from trisect.lab.inputs import Seeds
 
 
-@dataclass(frozen=True)
+@record
 class Counting:
     """How far is counted."""
 
     settings: (
-        Annotated[Mapping[str, Any], Setting("Other values.", option="set", many="pairs", metavar="NAME=VALUE")] | None
+        Annotated[
+            Mapping[str, Any],
+            Field(description="Other values."),
+            Option(name="set", many="pairs", metavar="NAME=VALUE"),
+        ]
+        | None
     ) = None
     seeds: Seeds = (1, 2)
 
@@ -43,12 +50,12 @@ class Counted:
     many: int
 
 
-@dataclass(frozen=True)
+@record
 class Greeting:
     """Whom to greet."""
 
-    name: Annotated[str, Setting("A name.", argument=True)]
-    times: Annotated[int, Setting("How often.", low=1)] = 1
+    name: Annotated[str, Field(description="A name."), Option(argument=True)]
+    times: Annotated[int, Field(description="How often.", ge=1, le=WHOLE)] = 1
 
 
 class Count:
@@ -172,10 +179,10 @@ def test_seeds_are_their_number_where_they_are_counted_from_one():
 @pytest.mark.parametrize(("given", "value"), [("2", 2), (2, 2), (2.0, 2)])
 def test_a_value_may_be_a_word_that_says_it(given, value):
     times = flat(Greeting)[1]
-    assert read(times, given) == value
+    assert read_word(times, given) == value
     for wrong in ("two", "2.5", 2.5, "0", None, float("inf")):
         with pytest.raises(SpecError, match="times is "):
-            read(times, wrong)
+            read_word(times, wrong)
 
 
 def test_a_utility_is_a_command_and_a_function():

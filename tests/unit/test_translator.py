@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import trisect
 from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
-from trisect.core.fields import build
+from trisect.core.schema import build
 from trisect.experiments.translate.settings import (
     EMBEDDED,
     RECIPES,

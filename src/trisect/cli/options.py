@@ -13,8 +13,8 @@ import click
 
 from trisect.cli.terminal import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
-from trisect.core.fields import MOST_SEEDS, Declared, build, flat, read
 from trisect.core.finding import NOT_TESTED, Finding
+from trisect.core.schema import MOST_SEEDS, Setting, build, flat, read_word
 from trisect.lab.experiment import Experiment, Result, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
@@ -104,61 +104,61 @@ def make(
 ) -> click.Command:
     """A click command with the parameters of some settings."""
     spaced = frozenset(
-        f"--{d.words}" for d in flat(settings) if d.setting.many == "words" and d.several and not d.setting.argument
+        f"--{d.words}" for d in flat(settings) if d.option.many == "words" and d.several and not d.option.argument
     )
     return Spaced(spaced, name=name, help=help, params=parameters, callback=call)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
     """A click parameter for every field that the command line has: arguments first."""
-    found = [_parameter(one) for one in flat(settings) if one.words or one.setting.argument]
+    found = [_parameter(one) for one in flat(settings) if one.words or one.option.argument]
     return sorted(found, key=lambda parameter: isinstance(parameter, click.Option))
 
 
-def _parameter(one: Declared) -> click.Parameter:
-    setting, name = one.setting, one.name
+def _parameter(one: Setting) -> click.Parameter:
+    option, name = one.option, one.name
     kind = TYPES.get(one.item, click.STRING)
-    if setting.argument:
-        shown = setting.metavar or (f"{name.upper()}..." if one.several else name.upper())
-        count = -1 if one.several or setting.many == "models" else 1
+    if option.argument:
+        shown = option.metavar or (f"{name.upper()}..." if one.several else name.upper())
+        count = -1 if one.several or option.many == "models" else 1
         given = {} if one.several or one.default is MISSING else {"default": one.default}
         return click.Argument([name], metavar=shown, nargs=count, required=one.required, type=kind, **given)
-    option = f"--{one.words}"
-    if one.kind is bool and setting.value is None:
-        return click.Option([option, name], is_flag=True, help=setting.help)
-    text = setting.help
-    if any(choice not in text for choice in setting.choices):
-        text += f"  [one of: {', '.join(setting.choices)}]"
-    if setting.unset is not None:
-        text += f"  [default: {setting.unset}]"
-    shown = setting.unset is None and one.default not in (MISSING, None, ())
-    rest: dict[str, Any] = {"help": text, "metavar": setting.metavar, "show_default": shown}
-    if one.several and setting.count is not None:
-        return click.Option([option, name], nargs=setting.count, required=one.required, **rest)
-    if one.several and setting.many in ("repeat", "words", "commas"):
-        kind = click.STRING if setting.many == "commas" else kind
-        names = [option, *([f"--{setting.former}"] if setting.former else []), name]
+    flag = f"--{one.words}"
+    if one.kind is bool and option.value is None:
+        return click.Option([flag, name], is_flag=True, help=one.help)
+    text = one.help
+    if any(choice not in text for choice in option.choices):
+        text += f"  [one of: {', '.join(option.choices)}]"
+    if option.unset is not None:
+        text += f"  [default: {option.unset}]"
+    shown = option.unset is None and one.default not in (MISSING, None, ())
+    rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown}
+    if one.several and option.count is not None:
+        return click.Option([flag, name], nargs=option.count, required=one.required, **rest)
+    if one.several and option.many in ("repeat", "words", "commas"):
+        kind = click.STRING if option.many == "commas" else kind
+        names = [flag, *([f"--{option.former}"] if option.former else []), name]
         return Renamed(names, multiple=True, type=kind, default=_default(one), required=one.required, **rest)
-    if setting.many == "pairs":
-        return click.Option([option, name], multiple=True, **rest)
+    if option.many == "pairs":
+        return click.Option([flag, name], multiple=True, **rest)
     if one.several:
         default = _joined(one)
         several = None if default is None else [default]
-        return click.Option([option, name], multiple=True, default=several, required=one.required, **rest)
+        return click.Option([flag, name], multiple=True, default=several, required=one.required, **rest)
     default = None if one.default is MISSING or one.kind is bool else one.default
-    return click.Option([option, name], type=kind, default=default, required=one.required, **rest)
+    return click.Option([flag, name], type=kind, default=default, required=one.required, **rest)
 
 
-def _joined(one: Declared) -> str | None:
+def _joined(one: Setting) -> str | None:
     """A default of several values in one word: seeds that are counted from 1 as their number."""
     if not isinstance(one.default, tuple) or not one.default:
         return None
-    if one.setting.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1)):
+    if one.option.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1)):
         return str(len(one.default))
     return ",".join(map(str, one.default))
 
 
-def _default(one: Declared) -> Any:
+def _default(one: Setting) -> Any:
     return None if one.default is MISSING else one.default
 
 
@@ -167,24 +167,22 @@ def parsed(settings: type[Any], named: Mapping[str, object]) -> dict[str, object
     return {one.name: _value(one, named[one.name]) for one in flat(settings) if one.name in named}
 
 
-def _value(one: Declared, given: Any) -> Any:
-    setting = one.setting
+def _value(one: Setting, given: Any) -> Any:
+    option = one.option
     if one.kind is bool:
-        if setting.value is not None:
-            if given not in (None, setting.value):
-                known = f"There is {setting.value!r} alone."
-                raise SpecError(
-                    f"--{one.words} {given}.", known, f"Use --{one.words} {setting.value}, or leave it out."
-                )
+        if option.value is not None:
+            if given not in (None, option.value):
+                known = f"There is {option.value!r} alone."
+                raise SpecError(f"--{one.words} {given}.", known, f"Use --{one.words} {option.value}, or leave it out.")
             return given is not None
         return not given if one.words.startswith("no-") else given
-    if setting.many == "pairs":
+    if option.many == "pairs":
         return read_pairs(one.words, given) or None
     if given is None or (one.several and given == () and not one.required):
         return None if one.optional else one.default
-    if one.several and setting.many == "commas":
-        return tuple(read(one, piece.strip()) for text in given for piece in str(text).split(","))
-    if one.several and setting.many == "seeds":
+    if one.several and option.many == "commas":
+        return tuple(read_word(one, piece.strip()) for text in given for piece in str(text).split(","))
+    if one.several and option.many == "seeds":
         if len(given) > 1:
             known = "Seeds are one list, or their number: a second one could not be joined to it."
             raise SpecError(f"--{one.words} was given {len(given)} times.", known, f"Write --{one.words} 1,2,7.")

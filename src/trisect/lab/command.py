@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
-from trisect.core.fields import Declared, Group, declared
+from trisect.core.schema import Group, Setting, settings_of
 from trisect.core.subject import Subject, Texts
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
@@ -17,7 +17,7 @@ S = TypeVar("S")
 
 def groups_of(settings: Any) -> Iterable[object]:
     """The groups of shared settings that are given."""
-    found = (getattr(settings, one.name) for one in declared(type(settings)) if isinstance(one, Group))
+    found = (getattr(settings, one.name) for one in settings_of(type(settings)) if isinstance(one, Group))
     return (group for group in found if group is not None)
 
 
@@ -35,15 +35,15 @@ def command(
 ) -> str:
     """The command that repeats the run; `models` are the words of several that are opened one after the other."""
     words = ["trisect", experiment.name]
-    for one in declared(type(settings)):
+    for one in settings_of(type(settings)):
         value = getattr(settings, one.name)
-        if isinstance(one, Declared):
+        if isinstance(one, Setting):
             words += _option(one, value)
         elif isinstance(value, ModelSource) and models:
             own = [
                 inner
-                for inner in declared(type(value))
-                if isinstance(inner, Declared) and inner.words and not inner.setting.argument
+                for inner in settings_of(type(value))
+                if isinstance(inner, Setting) and inner.words and not inner.option.argument
             ]
             words += [*models, *(word for inner in own for word in _option(inner, getattr(value, inner.name)))]
         elif isinstance(value, ModelSource):
@@ -57,29 +57,29 @@ def command(
     return shlex.join(words)
 
 
-def _option(one: Declared, value: Any) -> list[str]:
+def _option(one: Setting, value: Any) -> list[str]:
     """One setting as words of a command line; none where it is the default, or where Python alone has it."""
     if not one.words or value == one.default or value is None:
         return []
-    name, setting = f"--{one.words}", one.setting
-    if setting.argument:
+    name, option = f"--{one.words}", one.option
+    if option.argument:
         return [_word(one, item) for item in value] if one.several else [_word(one, value)]
     if one.kind is bool:
-        return [name] if setting.value is None else [name, setting.value]
-    if setting.many == "pairs":
+        return [name] if option.value is None else [name, option.value]
+    if option.many == "pairs":
         return [word for key, item in value.items() for word in (name, f"{key}={item}")]
     if not one.several:
         return [name, f"{value:g}" if isinstance(value, float) else _word(one, value)]
     items = [_word(one, item) for item in value]
-    if setting.count is not None:
+    if option.count is not None:
         return [name, *items]
-    if setting.many in ("commas", "seeds"):
-        return [name, ",".join(items) + "," * (setting.many == "seeds" and len(items) == 1)]
-    return [name, " ".join(items)] if setting.many == "words" else [word for item in items for word in (name, item)]
+    if option.many in ("commas", "seeds"):
+        return [name, ",".join(items) + "," * (option.many == "seeds" and len(items) == 1)]
+    return [name, " ".join(items)] if option.many == "words" else [word for item in items for word in (name, item)]
 
 
-def _word(one: Declared, value: Any) -> str:
+def _word(one: Setting, value: Any) -> str:
     """A value as a word; of what lies on this machine no path: an argument's name in capitals, an option's own name."""
-    if Path not in (one.item, *get_args(one.item)) or not Path(value).exists():
+    if not one.has_path or not Path(value).exists():
         return str(value)
-    return one.name.upper() if one.setting.argument else Path(value).resolve().name
+    return one.name.upper() if one.option.argument else Path(value).resolve().name

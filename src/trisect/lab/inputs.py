@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from trisect.core.bounds import FLEET, TRAINING
+from pydantic import Field
+
+from trisect.core.bounds import FLEET, TRAINING, WHOLE
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
-from trisect.core.fields import Setting
 from trisect.core.machine import LOSSES, Machine
+from trisect.core.schema import Option, record
 from trisect.core.site import Site
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
@@ -18,36 +20,37 @@ from trisect.text.readers import HELP
 if TYPE_CHECKING:
     from trisect.core.subject import Subject, Texts
 
-Seed = Annotated[int, Setting("Random seed.", low=0, high=2**32 - 1)]
+Seed = Annotated[int, Field(description="Random seed.", ge=0, le=2**32 - 1)]
 Seeds = Annotated[
     tuple[int, ...],
-    Setting(
-        "How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7).", many="seeds", metavar="SEEDS"
-    ),
+    Field(description="How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7)."),
+    Option(many="seeds", metavar="SEEDS"),
 ]
 Changes = Annotated[
     Mapping[str, Any],
-    Setting("Another value for one of its settings.", option="set", many="pairs", metavar="NAME=VALUE"),
+    Field(description="Another value for one of its settings."),
+    Option(name="set", many="pairs", metavar="NAME=VALUE"),
 ]
-BatchSize = Annotated[int, Setting("Texts read at once.", low=1, high=TRAINING["columns"], option="")]
+BatchSize = Annotated[int, Field(description="Texts read at once.", ge=1, le=TRAINING["columns"]), Option(name="")]
 Sites = Annotated[
     tuple[Site | str, ...],
-    Setting(
-        "Sites such as q@all or v@2.h4, one or several.",
-        many="words",
-        metavar="SITE",
-        unset="q, k and v of every layer",
-        grammar=Site.parse,
-    ),
+    Field(description="Sites such as q@all or v@2.h4, one or several."),
+    Option(many="words", metavar="SITE", unset="q, k and v of every layer", grammar=Site.parse),
 ]
-Per = Annotated[str, Setting("What is edited at a time: layer or head.", choices=("layer", "head"), metavar="PER")]
-Revision = Annotated[str, Setting("A branch, tag or commit of a model on a hub.", metavar="REVISION")]
-Dtype = Annotated[str, Setting("float32, bfloat16, float16 or float64.", metavar="DTYPE", unset="as stored")]
-Device = Annotated[str, Setting("Where the model runs: auto, cpu or cuda.", metavar="DEVICE")]
-Pickle = Annotated[bool, Setting("Allow weights that are a pickle, which can run code.")]
-RemoteCode = Annotated[bool, Setting("Allow code from the model's repository to run here.")]
+Per = Annotated[
+    str, Field(description="What is edited at a time: layer or head."), Option(choices=("layer", "head"), metavar="PER")
+]
+Revision = Annotated[str, Field(description="A branch, tag or commit of a model on a hub."), Option(metavar="REVISION")]
+Dtype = Annotated[
+    str, Field(description="float32, bfloat16, float16 or float64."), Option(metavar="DTYPE", unset="as stored")
+]
+Device = Annotated[str, Field(description="Where the model runs: auto, cpu or cuda."), Option(metavar="DEVICE")]
+Pickle = Annotated[bool, Field(description="Allow weights that are a pickle, which can run code.")]
+RemoteCode = Annotated[bool, Field(description="Allow code from the model's repository to run here.")]
 Window = Annotated[
-    int, Setting("Tokens read at once.", low=1, high=10_000_000, unset="the model's own limit, 1,024 at most")
+    int,
+    Field(description="Tokens read at once.", ge=1, le=10_000_000),
+    Option(unset="the model's own limit, 1,024 at most"),
 ]
 
 
@@ -62,19 +65,21 @@ class FetchOptions(TypedDict):
     remote_code: bool
 
 
-@dataclass(frozen=True)
+@record
 class ModelSource:
     """A model to be read, and how it is fetched."""
 
     model: Annotated[
         Any,
-        Setting("A folder, a name on a hub, a study or a run of one; in Python also a loaded model.", argument=True),
+        Field(description="A folder, a name on a hub, a study or a run of one; in Python also a loaded model."),
+        Option(argument=True),
     ]
     revision: Revision | None = None
     dtype: Dtype | None = None
     device: Device = "auto"
     device_map: (
-        Annotated[str, Setting("Passed on to from_pretrained, such as auto (needs the package accelerate).")] | None
+        Annotated[str, Field(description="Passed on to from_pretrained, such as auto (needs the package accelerate).")]
+        | None
     ) = None
     pickle: Pickle = False
     remote_code: RemoteCode = False
@@ -98,35 +103,31 @@ class ModelSource:
 
 Models = Annotated[
     ModelSource,
-    Setting(
-        "One or several: a folder, a name on a hub, a study or a run of one, a revision as NAME@REVISION; in Python also loaded models.",
-        many="models",
-        metavar="MODEL...",
+    Field(
+        description="One or several: a folder, a name on a hub, a study or a run of one, a revision as NAME@REVISION; in "
+        "Python also loaded models."
     ),
+    Option(many="models", metavar="MODEL..."),
 ]
 UNITS = ("models", "revisions")
 Units = Annotated[
     str,
-    Setting(
-        "What several models are: models of one recipe, over which means and claims are tested, or revisions of one model, in their order.",
-        choices=UNITS,
-        metavar="UNITS",
-        unset="revisions where all are of one model, else models",
+    Field(
+        description="What several models are: models of one recipe, over which means and claims are tested, or revisions of "
+        "one model, in their order."
     ),
+    Option(choices=UNITS, metavar="UNITS", unset="revisions where all are of one model, else models"),
 ]
 
 
-@dataclass(frozen=True)
+@record
 class ModelsSource:
     """Models to be read beside each other, and how they are fetched."""
 
     models: Annotated[
         tuple[Any, ...],
-        Setting(
-            "One or several, each as `trisect.load` takes it; in Python also loaded models.",
-            argument=True,
-            metavar="MODEL...",
-        ),
+        Field(description="One or several, each as `trisect.load` takes it; in Python also loaded models."),
+        Option(argument=True, metavar="MODEL..."),
     ]
     revision: Revision | None = None
     dtype: Dtype | None = None
@@ -165,25 +166,24 @@ def _named_apart(subjects: Sequence[Any]) -> tuple[Subject, ...]:
     )
 
 
-@dataclass(frozen=True)
+@record
 class TextSource:
     """Texts to read: of a corpus, or given one by one."""
 
     texts: (
         Annotated[
             Any,
-            Setting(
-                "A raw folder, a corpus folder, hf:NAME[:CONFIG], or 'embedded'; in Python also texts themselves.",
-                option="corpus",
-                metavar="CORPUS",
+            Field(
+                description="A raw folder, a corpus folder, hf:NAME[:CONFIG], or 'embedded'; in Python also texts themselves."
             ),
+            Option(name="corpus", metavar="CORPUS"),
         ]
         | None
     ) = None
-    text: Annotated[tuple[str, ...], Setting("A text (repeatable).")] = ()
-    split: Annotated[str, Setting("train, valid or test.", metavar="SPLIT")] = "test"
-    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
-    limit: Annotated[int, Setting("Read at most this many texts.", low=1)] | None = None
+    text: Annotated[tuple[str, ...], Field(description="A text (repeatable).")] = ()
+    split: Annotated[str, Field(description="train, valid or test."), Option(metavar="SPLIT")] = "test"
+    reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
+    limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=WHOLE)] | None = None
 
     def open(self) -> Texts:
         """The texts; raises SpecError where none are named, CorpusError where they cannot be read."""
@@ -222,36 +222,40 @@ def open_any(where: Any, split: str = "test", reader: str | None = None, limit: 
 
 EngineName = Annotated[
     str,
-    Setting(
-        "here (this process), processes, or ray (several machines; needs trisect[ray]).",
-        choices=("here", "processes", "ray"),
-        metavar="ENGINE",
-        unset="processes, here with --workers 0",
-    ),
+    Field(description="here (this process), processes, or ray (several machines; needs trisect[ray])."),
+    Option(choices=("here", "processes", "ray"), metavar="ENGINE", unset="processes, here with --workers 0"),
 ]
 ClusterAddress = Annotated[
     str,
-    Setting(
-        "A Ray cluster that is there: auto, or HOST:PORT.",
-        metavar="ADDRESS",
-        unset="with --engine ray one of this machine alone",
-    ),
+    Field(description="A Ray cluster that is there: auto, or HOST:PORT."),
+    Option(metavar="ADDRESS", unset="with --engine ray one of this machine alone"),
 ]
-PerGpu = Annotated[int, Setting("Jobs that share one GPU of a Ray cluster.", low=1, high=FLEET, unset="1")]
+PerGpu = Annotated[
+    int, Field(description="Jobs that share one GPU of a Ray cluster.", ge=1, le=FLEET), Option(unset="1")
+]
 ScratchPlace = Annotated[
     str,
-    Setting("A folder or URL that all nodes reach, for large files.", metavar="URL", unset="all goes through Ray"),
+    Field(description="A folder or URL that all nodes reach, for large files."),
+    Option(metavar="URL", unset="all goes through Ray"),
 ]
-LossLimit = Annotated[int, Setting("How often a job may be lost with its worker before it is given up.", low=1)]
+LossLimit = Annotated[
+    int, Field(description="How often a job may be lost with its worker before it is given up.", ge=1, le=WHOLE)
+]
 
 
-@dataclass(frozen=True)
+@record
 class Workers:
     """Where training runs."""
 
-    device: Annotated[str, Setting("auto, cpu or cuda.", choices=("auto", "cpu", "cuda"), metavar="DEVICE")] = "auto"
+    device: Annotated[
+        str, Field(description="auto, cpu or cuda."), Option(choices=("auto", "cpu", "cuda"), metavar="DEVICE")
+    ] = "auto"
     workers: (
-        Annotated[int, Setting("Worker processes; 0 runs everything in one.", low=0, high=1_024, unset="one a core")]
+        Annotated[
+            int,
+            Field(description="Worker processes; 0 runs everything in one.", ge=0, le=1_024),
+            Option(unset="one a core"),
+        ]
         | None
     ) = None
     engine: EngineName | None = None
@@ -274,31 +278,30 @@ class Workers:
         )
 
 
-@dataclass(frozen=True)
+@record
 class ModelWorkers:
     """Where several models are measured: one after the other in this process, or at the same time, a job each."""
 
     workers: (
         Annotated[
             int,
-            Setting(
-                "How many of several models are measured at the same time, each by a process with one thread.",
-                low=0,
-                high=1_024,
-                unset="0: one after the other, in this process",
+            Field(
+                description="How many of several models are measured at the same time, each by a process with one thread.",
+                ge=0,
+                le=1_024,
             ),
+            Option(unset="0: one after the other, in this process"),
         ]
         | None
     ) = None
     engine: (
         Annotated[
             str,
-            Setting(
-                "Where several models are measured: here (this process), processes, or ray (several machines; needs trisect[ray]).",
-                choices=("here", "processes", "ray"),
-                metavar="ENGINE",
-                unset="here, processes with --workers",
+            Field(
+                description="Where several models are measured: here (this process), processes, or ray (several machines; "
+                "needs trisect[ray])."
             ),
+            Option(choices=("here", "processes", "ray"), metavar="ENGINE", unset="here, processes with --workers"),
         ]
         | None
     ) = None

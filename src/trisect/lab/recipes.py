@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from trisect.core.errors import SpecError, unknown
-from trisect.core.fields import Declared, flat, read
 from trisect.core.json_text import Json
+from trisect.core.schema import Setting, flat, read_word
 
 
 class NamedRecipe(Protocol):
@@ -37,10 +37,10 @@ def with_settings(recipes: Mapping[str, R], wanted: str, settings: Mapping[str, 
     if strange := [name for name in settings if name not in known]:
         given, there = unknown("setting of a recipe", strange[0], known), f"There are {', '.join(known)}."
         raise SpecError(given, there, "Use one of them, as in --set layers=2.")
-    return replace(recipes[wanted], **{name: read(known[name], given) for name, given in settings.items()})
+    return replace(recipes[wanted], **{name: read_word(known[name], given) for name, given in settings.items()})
 
 
-def settings_of(recipe: type[Any]) -> tuple[Declared, ...]:
+def settings_of(recipe: type[Any]) -> tuple[Setting, ...]:
     """The settings of a recipe that can be changed."""
     return tuple(one for one in flat(recipe) if one.words)
 

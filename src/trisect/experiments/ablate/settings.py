@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from trisect.core.fields import Setting
+from pydantic import Field
+
 from trisect.core.finding import ALIKE, Json, ReadFacts
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, TextSource, Units
 
 HOW = ("zero", "mean", "resample")
 
 
-@dataclass(frozen=True)
+@record
 class AblateSettings:
     """What replaces which parts of a model's queries, keys and values, over texts."""
 
@@ -23,20 +25,14 @@ class AblateSettings:
     sites: Sites | None = None
     how: Annotated[
         str,
-        Setting(
-            "zero, mean (over all tokens of the texts) or resample (from another text, place by place).",
-            choices=HOW,
-            metavar="HOW",
-        ),
+        Field(description="zero, mean (over all tokens of the texts) or resample (from another text, place by place)."),
+        Option(choices=HOW, metavar="HOW"),
     ] = "mean"
     per: Per = "layer"
     hold: Annotated[
         bool,
-        Setting(
-            "pattern: keep all attention weights but those of a layer whose q or k is replaced.",
-            value="pattern",
-            metavar="WHAT",
-        ),
+        Field(description="pattern: keep all attention weights but those of a layer whose q or k is replaced."),
+        Option(value="pattern", metavar="WHAT"),
     ] = False
     batch: BatchSize = 8
     seed: Seed = 0

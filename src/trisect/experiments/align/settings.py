@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from trisect.core.bounds import RESAMPLES
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import RESAMPLES, WHOLE
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed
 
 DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early
 
 
-@dataclass(frozen=True)
+@record
 class AlignSettings:
     """Links by cross-attention, of models that differ by their seed, over sentence pairs.
 
@@ -25,39 +27,44 @@ class AlignSettings:
 
     read: ModelsSource
     source: Annotated[
-        str | Path, Setting("A file of source sentences, one a line, words apart by spaces.", metavar="FILE")
+        str | Path,
+        Field(description="A file of source sentences, one a line, words apart by spaces."),
+        Option(metavar="FILE"),
     ]
-    target: Annotated[str | Path, Setting("The file of their translations.", metavar="FILE")]
+    target: Annotated[str | Path, Field(description="The file of their translations."), Option(metavar="FILE")]
     gold: (
         Annotated[
             str | Path,
-            Setting("A file of sure and possible links, Pharaoh (0-0 1p2) or .talp, a line a pair.", metavar="FILE"),
+            Field(description="A file of sure and possible links, Pharaoh (0-0 1p2) or .talp, a line a pair."),
+            Option(metavar="FILE"),
         ]
         | None
     ) = None
     base: (
         Annotated[
             int,
-            Setting(
-                "The number of the first word in the gold links: 0 or 1.", low=0, high=1, unset="detected and reported"
-            ),
+            Field(description="The number of the first word in the gold links: 0 or 1.", ge=0, le=1),
+            Option(unset="detected and reported"),
         ]
         | None
     ) = None
     trial: (
         Annotated[
             tuple[str | Path, ...],
-            Setting("Other pairs, to choose the best layer on.", count=3, metavar="SOURCE TARGET GOLD"),
+            Field(description="Other pairs, to choose the best layer on."),
+            Option(count=3, metavar="SOURCE TARGET GOLD"),
         ]
         | None
     ) = None
-    limit: Annotated[int, Setting("Read at most this many pairs.", low=1)] | None = None
+    limit: Annotated[int, Field(description="Read at most this many pairs.", ge=1, le=WHOLE)] | None = None
     batch: BatchSize = 16
-    draws: Annotated[int, Setting("Draws of the pairs that intervals come from.", low=1, high=RESAMPLES, option="")] = (
-        DRAWS
-    )
+    draws: Annotated[
+        int, Field(description="Draws of the pairs that intervals come from.", ge=1, le=RESAMPLES), Option(name="")
+    ] = DRAWS
     seed: Seed = 0
-    bitext: Annotated[Any, Setting("Pairs in memory, read instead of the files.", option="")] | None = None
+    bitext: Annotated[Any, Field(description="Pairs in memory, read instead of the files."), Option(name="")] | None = (
+        None
+    )
 
 
 class PicturedPair(TypedDict):

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import Field
+
 from trisect.core.bounds import POINTS
-from trisect.core.fields import Setting
 from trisect.core.finding import ReadFacts
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import (
     BatchSize,
@@ -23,33 +25,34 @@ from trisect.lab.inputs import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class RewindSettings:
     """Which parts of a model are set back to which of its earlier revisions, over texts."""
 
     model: Annotated[
-        str | Path, Setting("A name on a hub, or a folder with every checkpoint in a subfolder.", argument=True)
+        str | Path,
+        Field(description="A name on a hub, or a folder with every checkpoint in a subfolder."),
+        Option(argument=True),
     ]
-    initial: Annotated[str, Setting("The revision to rewind to.", metavar="REVISION")]
-    final: Annotated[str, Setting("The revision to rewind from.", metavar="REVISION")]
+    initial: Annotated[str, Field(description="The revision to rewind to."), Option(metavar="REVISION")]
+    final: Annotated[str, Field(description="The revision to rewind from."), Option(metavar="REVISION")]
     read: TextSource
     stages: Annotated[
         tuple[str, ...],
-        Setting(
-            "Revisions in between, joined by commas, in the order of training.", many="commas", metavar="REVISIONS"
-        ),
+        Field(description="Revisions in between, joined by commas, in the order of training."),
+        Option(many="commas", metavar="REVISIONS"),
     ] = ()
     sites: Sites | None = None
-    points: Annotated[int, Setting("Values of α from 0 to 1.", low=2, high=POINTS)] = 101
+    points: Annotated[int, Field(description="Values of α from 0 to 1.", ge=2, le=POINTS)] = 101
     epsilon: Annotated[
         float,
-        Setting(
-            "Share of the final loss (without a loss: of the output's squared length) that criticality counts as a drop.",
-            above=0,
-            below=1,
+        Field(
+            description="Share of the final loss (without a loss: of the output's squared length) that criticality counts as a drop.",
+            gt=0,
+            lt=1,
         ),
     ] = 0.01
-    exact: Annotated[bool, Setting("Evaluate every α instead of interpolating between some.")] = False
+    exact: Annotated[bool, Field(description="Evaluate every α instead of interpolating between some.")] = False
     window: Window | None = None
     device: Device = "auto"
     dtype: Dtype | None = None

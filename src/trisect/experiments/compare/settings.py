@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import Field
+
 from trisect.core.errors import SpecError
-from trisect.core.fields import Setting
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed, TextSource
 
@@ -16,7 +18,7 @@ PARTS = ("norms", "similarity", "ablate", "erase", "profile", "patch")  # in thi
 TASKS = ("bindings",)
 
 
-@dataclass(frozen=True)
+@record
 class CompareSettings:
     """Two models, texts, and what they are compared by."""
 
@@ -25,8 +27,8 @@ class CompareSettings:
     what: (
         Annotated[
             tuple[str, ...],
-            Setting(
-                "What is compared, with commas: norms, similarity, ablate, erase, profile, patch.",
+            Field(description="What is compared, with commas: norms, similarity, ablate, erase, profile, patch."),
+            Option(
                 many="commas",
                 metavar="PARTS",
                 unset="all but erase; profile where --corpus names the texts, patch with --pairs or --task",
@@ -35,10 +37,16 @@ class CompareSettings:
         | None
     ) = None
     pairs: (
-        Annotated[Path, Setting("For patch: a file of pairs, as 'trisect patch' takes it.", metavar="FILE")] | None
+        Annotated[
+            Path, Field(description="For patch: a file of pairs, as 'trisect patch' takes it."), Option(metavar="FILE")
+        ]
+        | None
     ) = None
     task: (
-        Annotated[str, Setting("For patch: pairs that are made (bindings).", choices=TASKS, metavar="TASK")] | None
+        Annotated[
+            str, Field(description="For patch: pairs that are made (bindings)."), Option(choices=TASKS, metavar="TASK")
+        ]
+        | None
     ) = None
     batch: BatchSize = 8
     seed: Seed = 0

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import Field
+
 from trisect.core.edits import SettingValue
-from trisect.core.fields import Setting
 from trisect.core.finding import Finding
+from trisect.core.schema import Option, record
 from trisect.core.spec import Design
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Workers
 
 
-@dataclass(frozen=True)
+@record
 class DissectSettings:
     """All four sources at one small size; in Python also with other studies, or other settings of two recipes.
 
@@ -25,39 +27,43 @@ class DissectSettings:
     seeds: (
         Annotated[
             tuple[int, ...],
-            Setting(
-                "Seeds of the training study: how many, or which, as in 1,2,7 or 3-6.",
-                many="seeds",
-                metavar="SEEDS",
-                unset="those of the training study, 5",
-            ),
+            Field(description="Seeds of the training study: how many, or which, as in 1,2,7 or 3-6."),
+            Option(many="seeds", metavar="SEEDS", unset="those of the training study, 5"),
         ]
         | None
     ) = None
     machine: Workers = field(default_factory=Workers)
     model: (
         Annotated[
-            Any, Setting("A pretrained model to profile: a folder or a name on a hub.", metavar="MODEL", unset="none")
+            Any,
+            Field(description="A pretrained model to profile: a folder or a name on a hub."),
+            Option(metavar="MODEL", unset="none"),
         ]
         | None
     ) = None
     study: Annotated[
-        str | Path | Design, Setting("The training study: a preset, a JSON file, or a Design.", option="")
+        str | Path | Design,
+        Field(description="The training study: a preset, a JSON file, or a Design."),
+        Option(name=""),
     ] = "all-layers"
     roles: Annotated[
-        str | Path | Design, Setting("The study of planted roles: a preset, a JSON file, or a Design.", option="")
+        str | Path | Design,
+        Field(description="The study of planted roles: a preset, a JSON file, or a Design."),
+        Option(name=""),
     ] = "roles-quick"
     recall: (
         Annotated[
             Mapping[str, SettingValue],
-            Setting("Other values for settings of recall's recipe.", option="", many="pairs"),
+            Field(description="Other values for settings of recall's recipe."),
+            Option(name="", many="pairs"),
         ]
         | None
     ) = None
     translation: (
         Annotated[
             Mapping[str, SettingValue],
-            Setting("Other values for settings of the translation models' recipe.", option="", many="pairs"),
+            Field(description="Other values for settings of the translation models' recipe."),
+            Option(name="", many="pairs"),
         ]
         | None
     ) = None

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from trisect.core.bounds import RESAMPLES
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import RESAMPLES, WHOLE
 from trisect.core.finding import ALIKE, Json, ReadFacts
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
 from trisect.text.names import SPLITS
@@ -19,47 +21,50 @@ WHOSE = ("own", "next")
 FITTED = 20_000
 
 
-@dataclass(frozen=True)
+@record
 class EraseSettings:
     """Which labels of a text are removed from which parts of a model's queries, keys and values."""
 
     source: Models
     corpus: Annotated[
         str | Path,
-        Setting("A labelled text: a treebank's folder, a corpus folder, or 'embedded'.", metavar="CORPUS"),
+        Field(description="A labelled text: a treebank's folder, a corpus folder, or 'embedded'."),
+        Option(metavar="CORPUS"),
     ]
     labels: Annotated[
-        tuple[str, ...], Setting("Label columns, separated by commas.", many="commas", former="label", metavar="LABELS")
+        tuple[str, ...],
+        Field(description="Label columns, separated by commas."),
+        Option(many="commas", former="label", metavar="LABELS"),
     ] = ("pos",)
     split: Annotated[
-        str, Setting("What the loss is measured on: train, valid or test.", choices=SPLITS, metavar="SPLIT")
+        str,
+        Field(description="What the loss is measured on: train, valid or test."),
+        Option(choices=SPLITS, metavar="SPLIT"),
     ] = "test"
-    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
-    limit: Annotated[int, Setting("Read at most this many texts of the split.", low=1)] | None = None
+    reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
+    limit: Annotated[int, Field(description="Read at most this many texts of the split.", ge=1, le=WHOLE)] | None = None
     sites: Sites | None = None
-    draws: Annotated[int, Setting("Random subspaces to compare with.", low=1, high=RESAMPLES)] = 10
+    draws: Annotated[int, Field(description="Random subspaces to compare with.", ge=1, le=RESAMPLES)] = 10
     per: Per = "layer"
     whose: (
         Annotated[
             str,
-            Setting(
-                "own or next: whose label a position carries, that of its word or of the next piece's.",
-                choices=WHOSE,
-                metavar="WHOSE",
-                unset="next for causal models",
-            ),
+            Field(description="own or next: whose label a position carries, that of its word or of the next piece's."),
+            Option(choices=WHOSE, metavar="WHOSE", unset="next for causal models"),
         ]
         | None
     ) = None
     tokens: Annotated[
-        int, Setting("Labelled positions of the train split that erasers are fitted to, about.", low=2, option="")
+        int,
+        Field(description="Labelled positions of the train split that erasers are fitted to, about.", ge=2, le=WHOLE),
+        Option(name=""),
     ] = FITTED
     shrinkage: Annotated[
         bool,
-        Setting(
-            "The covariance that erasers whiten by is shrunk; with --no-shrinkage it is as the positions have it.",
-            option="no-shrinkage",
+        Field(
+            description="The covariance that erasers whiten by is shrunk; with --no-shrinkage it is as the positions have it."
         ),
+        Option(name="no-shrinkage"),
     ] = True
     batch: BatchSize = 8
     seed: Seed = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
 from trisect.core.errors import SpecError
-from trisect.core.fields import Setting
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource
 
@@ -16,17 +18,20 @@ if TYPE_CHECKING:
 MOST = 2  # texts: a source and a target
 
 
-@dataclass(frozen=True)
+@record
 class ExploreSettings:
     """One text inside one model, with images or without; of an encoder–decoder two, source and target."""
 
     read: ModelSource
     text: Annotated[
         tuple[Any, ...],
-        Setting("The text; an encoder-decoder takes two, source and target.", argument=True, metavar="TEXT..."),
+        Field(description="The text; an encoder-decoder takes two, source and target."),
+        Option(argument=True, metavar="TEXT..."),
     ] = ()
     image: Annotated[
-        tuple[Any, ...], Setting("An image file beside a text, or alone (repeatable).", metavar="FILE")
+        tuple[Any, ...],
+        Field(description="An image file beside a text, or alone (repeatable)."),
+        Option(metavar="FILE"),
     ] = ()
 
     def __post_init__(self) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 BLOCKS = ("attention", "residual", "full", "feed-forward")
 
 
-@dataclass(frozen=True)
+@record
 class NormsSettings:
     """Norms beside weights, of a model over texts."""
 
@@ -20,12 +22,12 @@ class NormsSettings:
     read: TextSource
     block: Annotated[
         str,
-        Setting(
-            "Also shown: norms of attention, with the residual, full (with layer norm), or feed-forward (behind the block that follows, "
-            "which takes a pass through it for every token). Claims are about attention.",
-            choices=BLOCKS,
-            metavar="BLOCK",
+        Field(
+            description="Also shown: norms of attention, with the residual, full (with layer norm), or feed-forward (behind "
+            "the block that follows, "
+            "which takes a pass through it for every token). Claims are about attention."
         ),
+        Option(choices=BLOCKS, metavar="BLOCK"),
     ] = "attention"
     batch: BatchSize = 8
     seed: Seed = 0

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import Field
+
 from trisect.core.bounds import RESAMPLES
 from trisect.core.errors import SpecError
-from trisect.core.fields import Setting
+from trisect.core.schema import Option, record
 from trisect.core.site import Site
 from trisect.experiments.patch.named_positions import read_positions
 from trisect.lab.experiment import Experiment, LayerMeasure
@@ -23,100 +25,100 @@ COUNT, SPLIT = 100, "valid"  # unless others are asked for
 SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
 
 
-@dataclass(frozen=True)
+@record
 class PatchSettings:
     """Which parts of a donor text's queries, keys or values a model is given in a base text, and where the texts are from."""
 
     source: Models
     base: (
         Annotated[
-            Any, Setting("A base text; for encoder-decoders in Python (source, target).", metavar="TEXT", placed=True)
+            Any,
+            Field(description="A base text; for encoder-decoders in Python (source, target)."),
+            Option(metavar="TEXT", placed=True),
         ]
         | None
     ) = None
     donor: (
-        Annotated[Any, Setting("A donor text, as many tokens long as the base.", metavar="TEXT", placed=True)] | None
+        Annotated[
+            Any,
+            Field(description="A donor text, as many tokens long as the base."),
+            Option(metavar="TEXT", placed=True),
+        ]
+        | None
     ) = None
     sites: (
         Annotated[
             tuple[Site | str, ...],
-            Setting(
-                "Sites such as q@all v@2.h4, one or several.",
-                many="words",
-                metavar="SITE",
-                unset="q, k and v of every layer",
-                placed=True,
-                grammar=Site.parse,
-            ),
+            Field(description="Sites such as q@all v@2.h4, one or several."),
+            Option(many="words", metavar="SITE", unset="q, k and v of every layer", placed=True, grammar=Site.parse),
         ]
         | None
     ) = None
     pairs: (
         Annotated[
             Path,
-            Setting(
-                "A file of pairs, one a line as JSON: base, donor and, where they are known, answers.", metavar="FILE"
-            ),
+            Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
+            Option(metavar="FILE"),
         ]
         | None
     ) = None
-    given: Annotated[Any, Setting("Pairs in memory: (base, donor), or mappings as in a file.", option="")] | None = None
+    given: (
+        Annotated[Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")]
+        | None
+    ) = None
     task: (
         Annotated[
             str,
-            Setting(
-                "Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
-                "trisect recall), or translation (for a model of trisect translate-train and the embedded bitext).",
-                choices=TASKS,
-                metavar="TASK",
+            Field(
+                description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
+                "trisect recall), or translation (for a model of trisect translate-train and the embedded bitext)."
             ),
+            Option(choices=TASKS, metavar="TASK"),
         ]
         | None
     ) = None
     corpus: (
         Annotated[
             str | Path,
-            Setting(
-                "For induction: a text whose words and passages the pairs are made of (default: English words among others).",
-                metavar="CORPUS",
+            Field(
+                description="For induction: a text whose words and passages the pairs are made of (default: English words among others)."
             ),
+            Option(metavar="CORPUS"),
         ]
         | None
     ) = None
-    split: Annotated[str, Setting("Of that text: train, valid or test.", choices=SPLITS, metavar="SPLIT")] = SPLIT
-    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
-    count: Annotated[int, Setting("Pairs that a task makes.", low=1, high=RESAMPLES)] = COUNT
+    split: Annotated[
+        str, Field(description="Of that text: train, valid or test."), Option(choices=SPLITS, metavar="SPLIT")
+    ] = SPLIT
+    reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
+    count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
     per: Annotated[
         str,
-        Setting(
-            "What is patched at a time: a layer, a head, or all that a site names (v@all: the values of every layer).",
-            choices=("layer", "head", "site"),
-            metavar="PER",
+        Field(
+            description="What is patched at a time: a layer, a head, or all that a site names (v@all: the values of every layer)."
         ),
+        Option(choices=("layer", "head", "site"), metavar="PER"),
     ] = "layer"
     positions: Annotated[
         str,
-        Setting(
-            "Positions that are patched: all, last, differ (where the texts do), or numbers such as 3,5-7.",
-            metavar="WHERE",
-            grammar=read_positions,
+        Field(
+            description="Positions that are patched: all, last, differ (where the texts do), or numbers such as 3,5-7."
         ),
+        Option(metavar="WHERE", grammar=read_positions),
     ] = "all"
     path: Annotated[
         str,
-        Setting(
-            "all, or direct: q, k and v of all later layers stay as without the patch.", choices=PATHS, metavar="PATH"
-        ),
+        Field(description="all, or direct: q, k and v of all later layers stay as without the patch."),
+        Option(choices=PATHS, metavar="PATH"),
     ] = "all"
     how: Annotated[
         str,
-        Setting(
-            "denoise (the donor's into the base), noise (the base's into the donor), or both.",
-            choices=HOW,
-            metavar="HOW",
-        ),
+        Field(description="denoise (the donor's into the base), noise (the base's into the donor), or both."),
+        Option(choices=HOW, metavar="HOW"),
     ] = "denoise"
-    answered: Annotated[bool, Setting("Count only pairs for which the model answers both texts as stated.")] = False
+    answered: Annotated[
+        bool, Field(description="Count only pairs for which the model answers both texts as stated.")
+    ] = False
     batch: BatchSize = 16
     seed: Seed = 0
     units: Units | None = None

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from trisect.core.bounds import RESAMPLES
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import RESAMPLES, WHOLE
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
 from trisect.text.names import SPLITS
@@ -18,34 +20,36 @@ FEWEST = 200  # random maps of a layer's input
 WORDS = 40_000
 
 
-@dataclass(frozen=True)
+@record
 class ProfileSettings:
     """Which labels of which words are looked for in a model's queries, keys and values."""
 
     source: Models
     corpus: Annotated[
         str | Path,
-        Setting(
-            "A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'; with --attention cross a bitext's folder, or "
-            "'embedded'.",
-            metavar="CORPUS",
+        Field(
+            description="A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'; with --attention cross a "
+            "bitext's folder, or 'embedded'."
         ),
+        Option(metavar="CORPUS"),
     ]
     attention: Annotated[
         str,
-        Setting(
-            "Which attention is read: self, of one text; or cross, of sentence pairs: queries of the target's words, keys and values of "
-            "the source's.",
-            choices=ATTENTION,
-            metavar="ATTENTION",
+        Field(
+            description="Which attention is read: self, of one text; or cross, of sentence pairs: queries of the target's "
+            "words, keys and values of "
+            "the source's."
         ),
+        Option(choices=ATTENTION, metavar="ATTENTION"),
     ] = SELF
     labels: (
         Annotated[
             tuple[str, ...],
-            Setting(
-                "Labels with commas: word, position, frequency, a column such as pos, or one of another word, as in "
-                "previous, next, head, previous.dep; of sentence pairs word, position, frequency, linked and linked.position.",
+            Field(
+                description="Labels with commas: word, position, frequency, a column such as pos, or one of another word, as in "
+                "previous, next, head, previous.dep; of sentence pairs word, position, frequency, linked and linked.position."
+            ),
+            Option(
                 many="commas",
                 metavar="LABELS",
                 unset="word, position, frequency, pos, dep, previous, next and head, of pairs linked and linked.position, as far as the "
@@ -55,51 +59,47 @@ class ProfileSettings:
         | None
     ) = None
     split: Annotated[
-        str, Setting("The words that are read: train, valid or test.", choices=SPLITS, metavar="SPLIT")
+        str,
+        Field(description="The words that are read: train, valid or test."),
+        Option(choices=SPLITS, metavar="SPLIT"),
     ] = "train"
-    reader: Annotated[str, Setting(f"{HELP}.", unset="detected")] | None = None
-    limit: Annotated[int, Setting("Read at most this many texts.", low=1)] | None = None
-    words: Annotated[int, Setting("Read at most about this many words.", low=100)] = WORDS
+    reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
+    limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=WHOLE)] | None = None
+    words: Annotated[int, Field(description="Read at most about this many words.", ge=100, le=WHOLE)] = WORDS
     per: Annotated[
         str,
-        Setting(
-            "What the page shows: a layer (the mean over its heads), or each head as well.",
-            choices=("layer", "head"),
-            metavar="PER",
-        ),
+        Field(description="What the page shows: a layer (the mean over its heads), or each head as well."),
+        Option(choices=("layer", "head"), metavar="PER"),
     ] = "layer"
     draws: Annotated[
         int,
-        Setting(
-            "Random maps of each layer's input.",
-            low=FEWEST,
-            high=RESAMPLES,
-            known=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with.",
-        ),
+        Field(description="Random maps of each layer's input.", ge=FEWEST, le=RESAMPLES),
+        Option(known=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with."),
     ] = FEWEST
     checkpoints: Annotated[
         tuple[str, ...],
-        Setting(
-            "Checkpoints in the order of training, with commas: epochs of a study's run, or 'all'; revisions on a hub, "
-            "or folders beside MODEL.",
-            many="commas",
-            metavar="CHECKPOINTS",
+        Field(
+            description="Checkpoints in the order of training, with commas: epochs of a study's run, or 'all'; revisions on a hub, "
+            "or folders beside MODEL."
         ),
+        Option(many="commas", metavar="CHECKPOINTS"),
     ] = ()
-    mlp: Annotated[bool, Setting("Also fit MLP probes, to some of the words, as a check.")] = False
+    mlp: Annotated[bool, Field(description="Also fit MLP probes, to some of the words, as a check.")] = False
     causal: (
         Annotated[
             int,
-            Setting(
-                "Also erase each label (LEACE) from each layer's q, k or v, and measure the change on this many texts of another split.",
-                low=2,
-                metavar="TEXTS",
+            Field(
+                description="Also erase each label (LEACE) from each layer's q, k or v, and measure the change on this many "
+                "texts of another split.",
+                ge=2,
+                le=WHOLE,
             ),
+            Option(metavar="TEXTS"),
         ]
         | None
     ) = None
     folds: Annotated[
-        int, Setting("Parts of the text; each is predicted from the others.", low=2, high=1_000, option="")
+        int, Field(description="Parts of the text; each is predicted from the others.", ge=2, le=1_000), Option(name="")
     ] = 5
     batch: BatchSize = 16
     seed: Seed = 0

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from trisect.core.bounds import MODEL, RESAMPLES, TRAINING
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import MODEL, RESAMPLES, TRAINING, WHOLE
 from trisect.core.json_text import Json
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
@@ -22,21 +24,26 @@ EMBEDDED_DATA = "embedded"
 Reference = tuple[str, tuple[float, ...], tuple[float, ...]]  # a source, its shares without pretraining, and with it
 
 
-@dataclass(frozen=True)
+@record
 class RecallSettings:
     """What pretraining adds, on which people, with which recipe."""
 
-    data: Annotated[str | Path, Setting("A folder of birth places, or 'embedded'.", metavar="DATA")] = EMBEDDED_DATA
+    data: Annotated[
+        str | Path, Field(description="A folder of birth places, or 'embedded'."), Option(metavar="DATA")
+    ] = EMBEDDED_DATA
     seeds: Seeds = (1,)
     recipe: (
         Annotated[
             str,
-            Setting("embedded, small or course.", metavar="RECIPE", unset="embedded for 'embedded', else small"),
+            Field(description="embedded, small or course."),
+            Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
         ]
         | None
     ) = None
     settings: Changes | None = None
-    examples: Annotated[bool, Setting("Show no questions with their answers on the page.", option="no-examples")] = True
+    examples: Annotated[
+        bool, Field(description="Show no questions with their answers on the page."), Option(name="no-examples")
+    ] = True
     machine: Workers = field(default_factory=Workers)
 
 
@@ -51,21 +58,21 @@ class RecallFacts:
     references: tuple[Reference, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class AskSettings:
     """A question to a trained model."""
 
-    model: Annotated[str | Path, Setting("The folder of a model that recall trained.", argument=True)]
-    question: Annotated[str, Setting("A question such as 'Where was NAME born?'.", argument=True)]
+    model: Annotated[str | Path, Field(description="The folder of a model that recall trained."), Option(argument=True)]
+    question: Annotated[str, Field(description="A question such as 'Where was NAME born?'."), Option(argument=True)]
     risk: (
         Annotated[
             float,
-            Setting(
-                "The largest share of wrong answers allowed among those given; 1: always answer.",
-                low=0,
-                high=1,
-                unset="the largest that was set and can be kept",
+            Field(
+                description="The largest share of wrong answers allowed among those given; 1: always answer.",
+                ge=0,
+                le=1,
             ),
+            Option(unset="the largest that was set and can be kept"),
         ]
         | None
     ) = None
@@ -100,7 +107,7 @@ ASK = Utility(
 )
 
 
-@dataclass(frozen=True)
+@record
 class RecallRecipe:
     """What is trained, and how. Defaults are the assignment's.
 
@@ -109,48 +116,62 @@ class RecallRecipe:
     and its schedule `pretraining_cycles` times, each from the weights of the last (Loshchilov & Hutter 2017, SGDR).
     """
 
-    name: Annotated[str, Setting("What it is called.", option="")] = "course"
-    kind: Annotated[str, Setting("gpt2 has learned positions, llama rotary ones.", choices=("gpt2", "llama"))] = "gpt2"
-    layers: Annotated[int, Setting("Layers of the model.", low=1, high=MODEL["layers"])] = 4
-    heads: Annotated[int, Setting("Heads of a layer.", low=1, high=MODEL["heads"])] = 8
-    width: Annotated[int, Setting("Floats of the residual stream.", low=1, high=MODEL["width"])] = 256
-    block: Annotated[int, Setting("Characters read at once.", low=1, high=TRAINING["window"])] = 128
-    dropout: Annotated[float, Setting("Share that is dropped in training.", low=0, below=1)] = 0.1
+    name: Annotated[str, Field(description="What it is called."), Option(name="")] = "course"
+    kind: Annotated[
+        str, Field(description="gpt2 has learned positions, llama rotary ones."), Option(choices=("gpt2", "llama"))
+    ] = "gpt2"
+    layers: Annotated[int, Field(description="Layers of the model.", ge=1, le=MODEL["layers"])] = 4
+    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 8
+    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 256
+    block: Annotated[int, Field(description="Characters read at once.", ge=1, le=TRAINING["window"])] = 128
+    dropout: Annotated[float, Field(description="Share that is dropped in training.", ge=0, lt=1)] = 0.1
     pretraining_epochs: Annotated[
-        int, Setting("Epochs of pretraining, in each cycle.", low=1, high=TRAINING["epochs"])
+        int, Field(description="Epochs of pretraining, in each cycle.", ge=1, le=TRAINING["epochs"])
     ] = 650
-    pretraining_batch: Annotated[int, Setting("Texts of a step of pretraining.", low=1, high=TRAINING["columns"])] = 128
-    pretraining_rate: Annotated[float, Setting("Highest learning rate of pretraining.", above=0)] = 6e-3
+    pretraining_batch: Annotated[
+        int, Field(description="Texts of a step of pretraining.", ge=1, le=TRAINING["columns"])
+    ] = 128
+    pretraining_rate: Annotated[float, Field(description="Highest learning rate of pretraining.", gt=0)] = 6e-3
     pretraining_cycles: Annotated[
-        int, Setting("How often pretraining goes through its schedule.", low=1, high=1_000)
+        int, Field(description="How often pretraining goes through its schedule.", ge=1, le=1_000)
     ] = 1
     epochs_without: Annotated[
-        int, Setting("Epochs of fine-tuning without pretraining.", low=1, high=TRAINING["epochs"])
+        int, Field(description="Epochs of fine-tuning without pretraining.", ge=1, le=TRAINING["epochs"])
     ] = 75
     epochs_after: Annotated[
-        int, Setting("Epochs of fine-tuning after pretraining.", low=1, high=TRAINING["epochs"])
+        int, Field(description="Epochs of fine-tuning after pretraining.", ge=1, le=TRAINING["epochs"])
     ] = 10
-    batch: Annotated[int, Setting("Questions of a step of fine-tuning.", low=1, high=TRAINING["columns"])] = 256
-    rate: Annotated[float, Setting("Highest learning rate of fine-tuning.", above=0)] = 6e-4
-    warmup_tokens: Annotated[int, Setting("Tokens over which the rate rises.", low=0)] = 512 * 20
-    decay_epochs: Annotated[float, Setting("Epochs of the pretraining text over which the rate falls.", above=0)] = (
-        200.0
-    )
-    floor: Annotated[float, Setting("The share of the rate that it falls to.", low=0, high=1)] = 0.1
-    weight_decay: Annotated[float, Setting("Weight decay, on matrices alone.", low=0)] = 0.1
-    beta1: Annotated[float, Setting("AdamW's first decay of moments.", low=0, high=0.999)] = 0.9
-    beta2: Annotated[float, Setting("AdamW's second decay of moments.", low=0, high=0.9999)] = 0.95
-    clip: Annotated[float, Setting("Bound of the gradient's norm.", above=0)] = 1.0
-    shortest_text: Annotated[int, Setting("Fewest characters that pretraining cuts a text to.", low=0)] = 4
-    longest_text: Annotated[float, Setting("Most of them, as a share of the block.", low=0, high=1)] = 7 / 8
-    span: Annotated[float, Setting("Share of a text that is moved behind it.", low=0, high=0.5)] = 1 / 4
+    batch: Annotated[int, Field(description="Questions of a step of fine-tuning.", ge=1, le=TRAINING["columns"])] = 256
+    rate: Annotated[float, Field(description="Highest learning rate of fine-tuning.", gt=0)] = 6e-4
+    warmup_tokens: Annotated[int, Field(description="Tokens over which the rate rises.", ge=0, le=WHOLE)] = 512 * 20
+    decay_epochs: Annotated[
+        float, Field(description="Epochs of the pretraining text over which the rate falls.", gt=0)
+    ] = 200.0
+    floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 0.1
+    weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.1
+    beta1: Annotated[float, Field(description="AdamW's first decay of moments.", ge=0, le=0.999)] = 0.9
+    beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.95
+    clip: Annotated[float, Field(description="Bound of the gradient's norm.", gt=0)] = 1.0
+    shortest_text: Annotated[
+        int, Field(description="Fewest characters that pretraining cuts a text to.", ge=0, le=WHOLE)
+    ] = 4
+    longest_text: Annotated[float, Field(description="Most of them, as a share of the block.", ge=0, le=1)] = 7 / 8
+    span: Annotated[float, Field(description="Share of a text that is moved behind it.", ge=0, le=0.5)] = 1 / 4
     trained_people: Annotated[
-        int, Setting("People kept of those that train asks about; nobody else is read of. 0: all are kept.", low=0)
+        int,
+        Field(
+            description="People kept of those that train asks about; nobody else is read of. 0: all are kept.",
+            ge=0,
+            le=WHOLE,
+        ),
     ] = 0
     left_out: Annotated[
-        int, Setting("Names missing from a second pretraining, where the data have no unseen people.", low=0)
+        int,
+        Field(
+            description="Names missing from a second pretraining, where the data have no unseen people.", ge=0, le=WHOLE
+        ),
     ] = 100
-    invented: Annotated[int, Setting("Names asked about that belong to nobody.", low=0, high=RESAMPLES)] = 200
+    invented: Annotated[int, Field(description="Names asked about that belong to nobody.", ge=0, le=RESAMPLES)] = 200
 
     def architecture(self) -> GptShape:
         """The model; raises SpecError for one that cannot be."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from pydantic import Field
+
 from trisect.core.bounds import DRAWS
-from trisect.core.fields import Setting
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 
 
-@dataclass(frozen=True)
+@record
 class SimilaritySettings:
     """A model, how many random matrices it is compared with, and texts for what needs them."""
 
@@ -21,12 +23,8 @@ class SimilaritySettings:
     read: TextSource | None = None
     draws: Annotated[
         int,
-        Setting(
-            "Random matrices drawn for each shape.",
-            low=FEWEST,
-            high=DRAWS,
-            known=f"With fewer than {FEWEST:,} no head could survive the correction for many heads.",
-        ),
+        Field(description="Random matrices drawn for each shape.", ge=FEWEST, le=DRAWS),
+        Option(known=f"With fewer than {FEWEST:,} no head could survive the correction for many heads."),
     ] = FEWEST
     batch: BatchSize = 8
     seed: Seed = 0

@@ -6,10 +6,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
-from trisect.core.bounds import FLEET
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import FLEET, WHOLE
 from trisect.core.machine import Machine
 from trisect.core.methods import METHODS
+from trisect.core.schema import Option, record
 from trisect.core.site import Site
 from trisect.core.spec import Design
 from trisect.core.study_data import CorpusData, DesignData
@@ -18,70 +20,69 @@ from trisect.lab.inputs import Workers
 
 FleetSize = Annotated[
     int,
-    Setting(
-        "Runs that a new study trains side by side in one job, for all its life.",
-        low=1,
-        high=FLEET,
-        unset="8, on a GPU 32",
-    ),
+    Field(description="Runs that a new study trains side by side in one job, for all its life.", ge=1, le=FLEET),
+    Option(unset="8, on a GPU 32"),
 ]
-Force = Annotated[bool, Setting("Run even if more memory or disk is needed than this machine has.")]
+Force = Annotated[bool, Field(description="Run even if more memory or disk is needed than this machine has.")]
 
 
-@dataclass(frozen=True)
+@record
 class DesignSource:
     """What is run: a preset or a statement, with some of its settings replaced."""
 
     experiment: Annotated[
         str | Path | Design,
-        Setting(
-            "A preset (quick, wikitext2-small, paper, beyond, roles, roles-quick, induction), or a JSON file; in Python also a Design.",
-            argument=True,
-            metavar="PRESET_OR_FILE",
+        Field(
+            description="A preset (quick, wikitext2-small, paper, beyond, roles, roles-quick, induction), or a JSON file; in "
+            "Python also a Design."
         ),
+        Option(argument=True, metavar="PRESET_OR_FILE"),
     ] = "quick"
     corpus: (
         Annotated[
             str | Path,
-            Setting("A corpus folder, a raw folder that a reader knows, or hf:NAME[:CONFIG].", metavar="CORPUS"),
+            Field(description="A corpus folder, a raw folder that a reader knows, or hf:NAME[:CONFIG]."),
+            Option(metavar="CORPUS"),
         ]
         | None
     ) = None
     seeds: (
         Annotated[
             tuple[int, ...],
-            Setting(
-                "How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7).",
-                many="seeds",
-                metavar="SEEDS",
-            ),
+            Field(description="How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7)."),
+            Option(many="seeds", metavar="SEEDS"),
         ]
         | None
     ) = None
-    epochs: Annotated[int, Setting("Epochs of every run.", low=1)] | None = None
+    epochs: Annotated[int, Field(description="Epochs of every run.", ge=1, le=WHOLE)] | None = None
     sites: Annotated[
         tuple[Site | str, ...],
-        Setting("Sites such as k@3, q+k@1-2 or v@all, one or several.", many="words", metavar="SITE"),
+        Field(description="Sites such as k@3, q+k@1-2 or v@all, one or several."),
+        Option(many="words", metavar="SITE"),
     ] = ()
     only: (
-        Annotated[tuple[str, ...], Setting(f"Some of {','.join(METHODS)},edits.", many="commas", metavar="METHODS")]
+        Annotated[
+            tuple[str, ...],
+            Field(description=f"Some of {','.join(METHODS)},edits."),
+            Option(many="commas", metavar="METHODS"),
+        ]
         | None
     ) = None
 
 
-@dataclass(frozen=True)
+@record
 class StudyMachine(Workers):
     """Where and how training runs."""
 
     precision: Annotated[
         str,
-        Setting(
-            "Precision of training's large matrix products: float32, or bfloat16 (faster, less exact).",
-            choices=("float32", "bfloat16"),
-        ),
+        Field(description="Precision of training's large matrix products: float32, or bfloat16 (faster, less exact)."),
+        Option(choices=("float32", "bfloat16")),
     ] = "float32"
     fleet: FleetSize | None = None
-    track: Annotated[str, Setting("Log finished runs to wandb, trackio or tensorboard as well.")] | None = None
+    track: Annotated[str, Field(description="Log finished runs to wandb, trackio or tensorboard as well.")] | None = (
+        None
+    )
     force: Force = False
 
     @classmethod
@@ -94,7 +95,7 @@ class StudyMachine(Workers):
         return replace(super().machine(quiet), precision=self.precision, track=self.track, fleet=self.fleet)
 
 
-@dataclass(frozen=True)
+@record
 class StudySettings:
     """A study of small language models, trained for it."""
 
@@ -102,16 +103,26 @@ class StudySettings:
     how: StudyMachine = StudyMachine()
 
 
-@dataclass(frozen=True)
+@record
 class PlanSettings:
     """The study that is planned."""
 
     what: DesignSource = DesignSource()
     force: Force = False
-    runs: Annotated[bool, Setting("Also list the id of every run.")] = False
+    runs: Annotated[bool, Field(description="Also list the id of every run.")] = False
     fleet: FleetSize | None = None
-    workers: Annotated[int, Setting("Cores to spread jobs over.", low=1, unset="those of this machine")] | None = None
-    gpus: Annotated[int, Setting("GPUs to spread training over (expected times, not measured).", low=1)] | None = None
+    workers: (
+        Annotated[
+            int, Field(description="Cores to spread jobs over.", ge=1, le=WHOLE), Option(unset="those of this machine")
+        ]
+        | None
+    ) = None
+    gpus: (
+        Annotated[
+            int, Field(description="GPUs to spread training over (expected times, not measured).", ge=1, le=WHOLE)
+        ]
+        | None
+    ) = None
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import WHOLE
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Seed
 
 
-@dataclass(frozen=True)
+@record
 class TheorySettings:
     """Constructions by name, or all eight, at every `beta`; what is null is each construction's own default."""
 
     names: Annotated[
         tuple[str, ...],
-        Setting("Constructions of trisect.theory; none: all eight.", argument=True, many="words", metavar="[NAME]..."),
+        Field(description="Constructions of trisect.theory; none: all eight."),
+        Option(argument=True, many="words", metavar="[NAME]..."),
     ] = ()
     beta: Annotated[
-        tuple[float, ...], Setting("How sharp the query is: values separated by commas.", many="commas", metavar="BETA")
+        tuple[float, ...],
+        Field(description="How sharp the query is: values separated by commas."),
+        Option(many="commas", metavar="BETA"),
     ] = ()
-    dim: Annotated[int, Setting("Dimensions of keys and values.")] | None = None
-    keys: Annotated[int, Setting("How many keys there are.")] | None = None
-    samples: Annotated[int, Setting("Draws of random keys.")] | None = None
+    dim: Annotated[int, Field(description="Dimensions of keys and values.", le=WHOLE)] | None = None
+    keys: Annotated[int, Field(description="How many keys there are.", le=WHOLE)] | None = None
+    samples: Annotated[int, Field(description="Draws of random keys.", le=WHOLE)] | None = None
     seed: Seed = 0
 
 

@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from trisect.core.bounds import MODEL, RESAMPLES, TRAINING
-from trisect.core.fields import Setting
+from pydantic import Field
+
+from trisect.core.bounds import MODEL, RESAMPLES, TRAINING, WHOLE
 from trisect.core.json_text import Json
+from trisect.core.schema import Option, record
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
@@ -23,37 +25,48 @@ EMBEDDED_DATA = "embedded"
 ROWS = 1  # a schedule counts pairs here, whatever their length
 
 
-@dataclass(frozen=True)
+@record
 class TranslateSettings:
     """Small translation models, of which bitext, with which recipe."""
 
     data: (
-        Annotated[str | Path, Setting("A folder with a bitext, or 'embedded'.", metavar="DATA", unset=EMBEDDED_DATA)]
+        Annotated[
+            str | Path,
+            Field(description="A folder with a bitext, or 'embedded'."),
+            Option(metavar="DATA", unset=EMBEDDED_DATA),
+        ]
         | None
     ) = None
     source: (
         Annotated[
             str | Path,
-            Setting("A file of source sentences, one a line (with --target, instead of --data).", metavar="FILE"),
+            Field(description="A file of source sentences, one a line (with --target, instead of --data)."),
+            Option(metavar="FILE"),
         ]
         | None
     ) = None
-    target: Annotated[str | Path, Setting("The file of their translations.", metavar="FILE")] | None = None
+    target: (
+        Annotated[str | Path, Field(description="The file of their translations."), Option(metavar="FILE")] | None
+    ) = None
     seeds: Seeds = (1, 2)
     recipe: (
-        Annotated[str, Setting("embedded or small.", metavar="RECIPE", unset="embedded for 'embedded', else small")]
+        Annotated[
+            str,
+            Field(description="embedded or small."),
+            Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
+        ]
         | None
     ) = None
     settings: Changes | None = None
     keep: (
         Annotated[
             int,
-            Setting(
-                "Keep the model after every so many epochs too, in seed-N-epoch-M.",
-                low=1,
-                high=TRAINING["epochs"],
-                unset="the last alone",
+            Field(
+                description="Keep the model after every so many epochs too, in seed-N-epoch-M.",
+                ge=1,
+                le=TRAINING["epochs"],
             ),
+            Option(unset="the last alone"),
         ]
         | None
     ) = None
@@ -86,7 +99,7 @@ TRANSLATE = Experiment(
 )
 
 
-@dataclass(frozen=True)
+@record
 class TranslationRecipe:
     """What is trained, and how. Defaults are those for a real bitext on two cores.
 
@@ -95,24 +108,26 @@ class TranslationRecipe:
     step.
     """
 
-    name: Annotated[str, Setting("What it is called.", option="")] = "small"
-    layers: Annotated[int, Setting("Layers of encoder and of decoder.", low=1, high=MODEL["layers"])] = 2
-    heads: Annotated[int, Setting("Heads of a layer.", low=1, high=MODEL["heads"])] = 4
-    width: Annotated[int, Setting("Floats of the residual stream.", low=1, high=MODEL["width"])] = 256
-    inner: Annotated[int, Setting("Floats inside a feed-forward.", low=1, high=MODEL["feedforward"])] = 512
-    dropout: Annotated[float, Setting("Share that is dropped in training.", low=0, below=1)] = 0.1
-    pieces: Annotated[int, Setting("Pieces of the vocabulary, one for both sides.", low=0, high=RESAMPLES)] = 5000
-    longest: Annotated[int, Setting("Words of the longest sentence learnt from.", low=1)] = 15
-    epochs: Annotated[int, Setting("Epochs of training.", low=1, high=TRAINING["epochs"])] = 9
-    batch: Annotated[int, Setting("Pairs of a step.", low=1, high=TRAINING["columns"])] = 32
-    rate: Annotated[float, Setting("Highest learning rate.", above=0)] = 1e-3
-    warmup_steps: Annotated[int, Setting("Steps over which the rate rises.", low=0)] = 1000
-    floor: Annotated[float, Setting("The share of the rate that it falls to.", low=0, high=1)] = 0.05
-    weight_decay: Annotated[float, Setting("Weight decay, on matrices alone.", low=0)] = 0.01
-    beta1: Annotated[float, Setting("AdamW's first decay of moments.", low=0, high=0.999)] = 0.9
-    beta2: Annotated[float, Setting("AdamW's second decay of moments.", low=0, high=0.9999)] = 0.98
-    clip: Annotated[float, Setting("Bound of the gradient's norm.", above=0)] = 1.0
-    smoothing: Annotated[float, Setting("Smoothing of the labels.", low=0, high=0.5)] = 0.1
+    name: Annotated[str, Field(description="What it is called."), Option(name="")] = "small"
+    layers: Annotated[int, Field(description="Layers of encoder and of decoder.", ge=1, le=MODEL["layers"])] = 2
+    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 4
+    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 256
+    inner: Annotated[int, Field(description="Floats inside a feed-forward.", ge=1, le=MODEL["feedforward"])] = 512
+    dropout: Annotated[float, Field(description="Share that is dropped in training.", ge=0, lt=1)] = 0.1
+    pieces: Annotated[int, Field(description="Pieces of the vocabulary, one for both sides.", ge=0, le=RESAMPLES)] = (
+        5000
+    )
+    longest: Annotated[int, Field(description="Words of the longest sentence learnt from.", ge=1, le=WHOLE)] = 15
+    epochs: Annotated[int, Field(description="Epochs of training.", ge=1, le=TRAINING["epochs"])] = 9
+    batch: Annotated[int, Field(description="Pairs of a step.", ge=1, le=TRAINING["columns"])] = 32
+    rate: Annotated[float, Field(description="Highest learning rate.", gt=0)] = 1e-3
+    warmup_steps: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=WHOLE)] = 1000
+    floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 0.05
+    weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.01
+    beta1: Annotated[float, Field(description="AdamW's first decay of moments.", ge=0, le=0.999)] = 0.9
+    beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.98
+    clip: Annotated[float, Field(description="Bound of the gradient's norm.", gt=0)] = 1.0
+    smoothing: Annotated[float, Field(description="Smoothing of the labels.", ge=0, le=0.5)] = 0.1
 
     def architecture(self) -> TranslatorShape:
         """The model; raises SpecError for one that cannot be."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.core.errors import SpecError
-from trisect.core.fields import Group, declared
+from trisect.core.schema import Group, settings_of
 from trisect.core.steps import began
 from trisect.core.subject import Subject
 from trisect.lab.inputs import UNITS, ModelSource
@@ -40,7 +40,7 @@ def several_models(settings: Any) -> SeveralModels | None:
     A folder without a model of its own, whose subfolders are models, stands for all of these; with `units` 'models' a study
     stands for its finished baselines. Raises SpecError for units of one model, and for a model that is named twice.
     """
-    group = next((one for one in declared(type(settings)) if isinstance(one, Group) and _takes_several(one)), None)
+    group = next((one for one in settings_of(type(settings)) if isinstance(one, Group) and _takes_several(one)), None)
     source = None if group is None else getattr(settings, group.name)
     if group is None or not isinstance(source, ModelSource):
         return None
@@ -62,7 +62,7 @@ def several_models(settings: Any) -> SeveralModels | None:
 
 
 def _takes_several(group: Group) -> bool:
-    return any(one.setting.argument and one.setting.many == "models" for one in group.fields)
+    return any(one.option.argument and one.option.many == "models" for one in group.fields)
 
 
 def _expanded(model: Any, units: str | None) -> Iterator[Any]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from trisect.core.errors import SpecError
-from trisect.core.fields import Declared, Group, declared
 from trisect.core.files import replace_file
 from trisect.core.json_text import Json
+from trisect.core.schema import Group, Setting, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import TextOrPair, Texts
 from trisect.lab.experiment import Experiment
@@ -66,7 +66,7 @@ def encoded(value: Any, luggage: Luggage | None = None) -> Json:
     if is_dataclass(value) and not isinstance(value, type | Site):
         if isinstance(value, TextSource | ModelWorkers):
             return {"fresh": type(value).__name__}
-        paths = {one.name for one in declared(type(value)) if isinstance(one, Group) or _names_a_place(one)}
+        paths = {one.name for one in settings_of(type(value)) if isinstance(one, Group) or _names_a_place(one)}
         own = {one.name: (getattr(value, one.name), luggage if one.name in paths else None) for one in fields(value)}
         return {"settings": {name: encoded(*given) for name, given in own.items()}}
     if isinstance(value, Site):
@@ -85,8 +85,8 @@ def encoded(value: Any, luggage: Luggage | None = None) -> Json:
     raise SpecError(f"{str(value)[:80]!r} was given with --workers or --engine.", known, HERE)
 
 
-def _names_a_place(one: Declared) -> bool:
-    return one.setting.argument or Path in (one.item, *get_args(one.item))
+def _names_a_place(one: Setting) -> bool:
+    return one.option.argument or one.has_path
 
 
 def _packed(value: str | Path, luggage: Luggage) -> Json:
@@ -110,7 +110,7 @@ def decoded(kind: type[S], data: Json, laid: Path) -> S:
 def _decoded(kind: Any, data: Any, laid: Path) -> Any:
     match data:
         case {"settings": dict(own)}:
-            groups = {one.name: one.kind for one in declared(kind) if isinstance(one, Group)}
+            groups = {one.name: one.kind for one in settings_of(kind) if isinstance(one, Group)}
             return kind(**{name: _decoded(groups.get(name), item, laid) for name, item in own.items()})
         case {"fresh": _}:
             return kind()
