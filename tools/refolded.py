@@ -18,9 +18,8 @@ from typing import Any
 from trisect.core.errors import StudyError, TrisectError
 from trisect.core.files import digest, read_json, write_json
 from trisect.core.methods import ARTICLES, HELD_OUT
-from trisect.core.read_spec import read_run
 from trisect.core.site import Site
-from trisect.core.spec import Run
+from trisect.core.spec import Run, read_run
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study.probing import probe
 from trisect.lab.folder import Folder

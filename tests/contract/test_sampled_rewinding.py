@@ -10,9 +10,8 @@ from tests import tiny
 import trisect
 from trisect.core.errors import StudyError
 from trisect.core.files import write_json
-from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
-from trisect.core.spec import Design, Rewind, plain
+from trisect.core.spec import Design, Rewind, plain, read_experiment
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.study.presets import PRESETS

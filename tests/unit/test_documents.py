@@ -12,9 +12,8 @@ from tests.unit.test_worlds import SMALL
 from trisect.core.edits import make_edit
 from trisect.core.errors import SpecError
 from trisect.core.methods import Interchange
-from trisect.core.read_spec import read_run
 from trisect.core.site import Site
-from trisect.core.spec import Model, Run, Training, plain
+from trisect.core.spec import Model, Run, Training, plain, read_run
 from trisect.experiments.study.interchanging import interchange
 from trisect.lm.controls import control_labels
 from trisect.lm.edits import attack as _registered  # noqa: F401

@@ -21,6 +21,7 @@ import trisect
 from trisect.cli import main
 from trisect.core import extras
 from trisect.core.errors import CorpusError, SiteError, SpecError
+from trisect.core.schema import read
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import run, widget
@@ -29,7 +30,7 @@ from trisect.server.app import make_app
 from trisect.server.guard import HEADERS
 from trisect.server.python import python
 from trisect.server.queue import ReadingQueue, SupersededError
-from trisect.server.state import BODY, CHARACTERS, SWITCHES, PageState, read_request, read_state
+from trisect.server.state import BODY, CHARACTERS, SWITCHES, PageState, read_request
 
 HOST, TOKEN = "127.0.0.1:8017", "a-token"
 STATE = {"text": ["w1 w2 w3"], "second": [], "switches": [["v@1.h2", "zero"]], "place": None}
@@ -157,34 +158,34 @@ def test_a_link_from_elsewhere_opens_the_page_and_nothing_but_the_page(client):
     ("change", "words"),
     [
         ({"text": ["w1 " * CHARACTERS]}, "characters"),
-        ({"text": []}, "text is"),
-        ({"text": ["a", "b", "c"]}, "text is"),
-        ({"text": [1]}, "text is"),
-        ({"text": "w1"}, "text is"),
+        ({"text": []}, "no text"),
+        ({"text": ["a", "b", "c"]}, "text .*has 3"),
+        ({"text": [1]}, "text .*holds 1"),
+        ({"text": "w1"}, "text in the state is"),
         ({"switches": [["v@1", "zero"]] * 2}, "switched twice"),
-        ({"switches": [[f"v@{n + 1}", "zero"] for n in range(SWITCHES + 1)]}, "switches were given"),
+        ({"switches": [[f"v@{n + 1}", "zero"] for n in range(SWITCHES + 1)]}, f"switches .*has {SWITCHES + 1}"),
         ({"switches": [["v@1", "away"]]}, "switched to 'away'"),
         ({"switches": [["v@1-99999999", "zero"]]}, "A site is"),
         ({"switches": [["v" * 1000, "zero"]]}, "A site is"),
         ({"switches": [[1, 2]]}, "A switch is"),
-        ({"place": True}, "place is"),
-        ({"place": -1}, "place is"),
-        ({"positions": [-1]}, "positions is"),
-        ({"positions": [True]}, "positions is"),
-        ({"positions": [0] * 257}, "257 positions were given"),
-        ({"more": 1}, "The state is"),
+        ({"place": True}, "place in the state is"),
+        ({"place": -1}, "place in the state is"),
+        ({"positions": [-1]}, "positions .*holds -1"),
+        ({"positions": [True]}, "positions .*holds True"),
+        ({"positions": [0] * 257}, "positions .*has 257"),
+        ({"more": 1}, "has more"),
     ],
 )
 def test_a_state_that_is_none_is_refused(change, words):
     with pytest.raises(SpecError, match=words) as error:
-        read_state({**STATE, **change})
+        read(PageState, {**STATE, **change}, "the state")
     assert error.value.known
     assert error.value.todo
 
 
 def test_a_misspelt_site_is_an_error_of_sites():
     with pytest.raises(SiteError, match="not of that form"):
-        read_state({**STATE, "switches": [["v3", "zero"]]})
+        read(PageState, {**STATE, "switches": [["v3", "zero"]]}, "the state")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def test_browsers_leave_http_s_own_port_out(gpt):
 def test_the_kernel_says_what_the_server_says(gpt):
     model = PageModel(gpt, "'where'")
     said = widget.reply(model, asked(sequence=7))
-    words = model.answer(read_state(STATE), "").words
+    words = model.answer(read(PageState, STATE, "the state"), "").words
     assert (said.content["sequence"], said.content["words"]) == (7, words)
     assert [len(chunk) for chunk in said.buffers] == words["chunks"]
     page = widget.reply(model, {**asked(), "page": True})
@@ -387,7 +388,7 @@ def test_a_small_model_answers_in_one_thread_and_leaves_the_number_as_it_was(gpt
     monkeypatch.setattr(model, "_answer", lambda *given: seen.append(torch.get_num_threads()) or answer(*given))
     torch.set_num_threads(2)
     try:
-        model.answer(read_state(STATE), "")
+        model.answer(read(PageState, STATE, "the state"), "")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
-from trisect.core.errors import SpecError, unknown
+from pydantic import BeforeValidator, PlainSerializer
+from pydantic.fields import FieldInfo
+
+from trisect.core.errors import SpecError, need, shortened, unknown
+from trisect.core.methods import SiteText
+from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.core.typecheck import filled, need, settle, settled
 
 SettingValue = str | float | int | bool | None
 COMMON = ("label", "strength")  # stated by every edit, null where it has none: run ids hash them
 WHERE = ("q", "k", "v", "o", "attn", "ffn")
 
 
-@dataclass(frozen=True)
+@record
 class Edit(ABC):
     """A site and what is done there; a kind's settings are the fields that it adds, texts, numbers or truth values.
 
@@ -33,10 +36,9 @@ class Edit(ABC):
     title: ClassVar[str]  # its name on a page, such as `Freezing`
     own_page: ClassVar[bool]  # whether the study's page draws it with figures of its own
 
-    site: Site
+    site: SiteText
 
     def __post_init__(self) -> None:
-        settle(self)
         self.place(self.site)
 
     @classmethod
@@ -58,18 +60,17 @@ class Edit(ABC):
     @property
     def slug(self) -> str:
         """A readable name, usable in a folder's name: the kind and its settings, then the site."""
-        values = (getattr(self, f.name) for f in settings_of(type(self)))
+        values = (getattr(self, name) for name in settings_of(type(self)))
         return f"{self.kind}{'-'.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}-{self.site}"
 
     def setting(self, name: str) -> SettingValue:
         """One of its settings, or null where the kind has none of that name."""
-        return getattr(self, name) if any(f.name == name for f in settings_of(type(self))) else None
+        return getattr(self, name) if name in settings_of(type(self)) else None
 
     def data(self) -> dict[str, SettingValue]:
         """The edit as JSON-ready data, as it is hashed into run ids; `read_edit` reads it."""
-        own = {f.name: getattr(self, f.name) for f in settings_of(type(self))}
-        defaults = {f.name: f.default for f in settings_of(type(self)) if f.default is not MISSING}
-        changed = {name: value for name, value in own.items() if name not in defaults or value != defaults[name]}
+        own = {name: (getattr(self, name), info) for name, info in settings_of(type(self)).items()}
+        changed = {name: value for name, (value, info) in own.items() if info.is_required() or value != info.default}
         return {"kind": self.kind, "site": str(self.site), **dict.fromkeys(COMMON), **changed}
 
 
@@ -98,19 +99,19 @@ def kind_of(name: object) -> type[Edit]:
     return found
 
 
-def settings_of(kind: type[Edit]) -> list[Field[object]]:
-    """The dataclass fields of a kind's settings."""
-    return [f for f in fields(kind) if f.name != "site"]
+def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
+    """The fields of a kind's settings, by name."""
+    return {name: info for name, info in cast("Any", kind).__pydantic_fields__.items() if name != "site"}
 
 
 def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = None) -> Edit:
     """The edit of that kind, site and settings, null standing for none; raises SpecError for what does not fit."""
     known, given = kind_of(kind), settings or {}
-    own = {f.name: f for f in settings_of(known)}
+    own = settings_of(known)
     unknown = [name for name, value in given.items() if name not in own and value is not None]
-    missing = [name for name, f in own.items() if f.default is MISSING and given.get(name) is None]
+    missing = [name for name, info in own.items() if info.is_required() and given.get(name) is None]
     if wrong := unknown or missing:
-        needed = [name for name, f in own.items() if f.default is MISSING]
+        needed = [name for name, info in own.items() if info.is_required()]
         offered = [name for name in own if name not in needed]
         raise SpecError(
             f"The edit {kind} at {site} has {', '.join(f'{name}={given.get(name)!r}' for name in wrong)}.",
@@ -118,18 +119,30 @@ def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = Non
             + (f", and may have {' and '.join(offered)}." if offered else "."),
             f"Leave out {', '.join(unknown)}." if unknown else f"Give {', '.join(missing)}.",
         )
-    kept = {name: value for name, value in given.items() if name in own and value is not None}
-    return filled(known, {"site": site, **settled(known, kept, f"the edit {kind} at {site}")})
+    kept: Any = {name: value for name, value in given.items() if name in own and value is not None}
+    try:
+        return known(site=site, **kept)
+    except SpecError as error:
+        raise SpecError(f"In the edit {kind} at {site}: {error.given}", error.known, error.todo) from None
 
 
-def read_edit(data: object, where: object = "the run") -> Edit:
-    """The edit that `Edit.data` gave as data; raises SpecError naming `where` for what is none, SiteError for its site."""
+def read_edit(data: object) -> Edit:
+    """The edit that `Edit.data` gave as data; raises SpecError for what is none, SiteError for its site."""
     if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
         known = "It is a JSON object with a kind, a site, and the settings of its kind."
-        raise SpecError(f"An edit in {where} is {data!r}.", known, f"Kinds are {', '.join(_KINDS)}.")
+        raise SpecError(f"An edit is {shortened(data)}.", known, f"Kinds are {', '.join(_KINDS)}.")
     kind_of(data["kind"])
     settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
     return make_edit(data["kind"], Site.parse(data["site"]), settings)
+
+
+def _edit(given: object) -> object:
+    return given if isinstance(given, Edit) else read_edit(given)
+
+
+AnyEdit = Annotated[
+    Edit, BeforeValidator(_edit), PlainSerializer(Edit.data)
+]  # which JSON has as its kind, site and settings
 
 
 def place(site: Site, verb: str) -> Site:

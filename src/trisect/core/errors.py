@@ -70,3 +70,17 @@ def or_closest(given: object, there: Iterable[str]) -> str:
     """The end of a sentence that quotes a name: a full stop, or the closest of the names that there are."""
     close = get_close_matches(given.lower(), list(there), 1, ALIKE) if isinstance(given, str) else []
     return f"; did you mean {close[0]!r}?" if close else "."
+
+
+def need(ok: bool, given: str, known: str, todo: str) -> None:
+    """Raise a SpecError of these three parts unless `ok`."""
+    if not ok:
+        raise SpecError(given, known, todo)
+
+
+def shortened(value: object, most: int = LONGEST) -> str:
+    """A value as an error quotes it: one that would fill the screen by its beginning."""
+    if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
+        return f"a number of over {most} digits"
+    said = repr(value)
+    return said if len(said) <= most else f"{said[:most]}… ({len(said):,} characters)"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from trisect.core import bounds
-from trisect.core.errors import unknown
-from trisect.core.typecheck import need, settle, shortened, whole
+from trisect.core.errors import need, shortened
+from trisect.core.schema import one_of, record
 
 PRECISIONS = ("float32", "bfloat16")
 LOSSES = 3  # times that one job is lost with its worker before it is given up
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
 
@@ -27,41 +29,19 @@ class Machine:
     with its worker, the last time included. `fleet` is how many runs a new study trains side by side in one job.
     """
 
-    device: str = "auto"
-    workers: int | None = None
+    device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
+    workers: Annotated[int | None, Field(ge=0, le=bounds.WHOLE)] = None
     quiet: bool = False
-    precision: str = "float32"
+    precision: Annotated[str, one_of(*PRECISIONS)] = "float32"
     track: str | None = None
-    engine: str | None = None
+    engine: Annotated[str, one_of("here", "processes", "ray")] | None = None
     address: str | None = None
-    per_gpu: int | None = None
+    per_gpu: Annotated[int | None, Field(ge=1, le=bounds.FLEET)] = None
     scratch: str | None = None
-    losses: int = LOSSES
-    fleet: int | None = None
+    losses: Annotated[int, Field(ge=1, le=bounds.WHOLE)] = LOSSES
+    fleet: Annotated[int | None, Field(ge=1, le=bounds.FLEET)] = None
 
     def __post_init__(self) -> None:
-        settle(self)
-        self._check_engine()
-        known = ("auto", "cpu", "cuda")
-        offered = f"Devices are {', '.join(known)}."
-        need(self.device in known, unknown("device", self.device, known), offered, "Use one of them.")
-        need(
-            self.precision in PRECISIONS,
-            unknown("precision", self.precision, PRECISIONS),
-            f"There is {' and '.join(PRECISIONS)}.",
-            "Use one of them.",
-        )
-        if self.workers is not None:
-            whole(self.workers, "workers", 0)
-
-    def _check_engine(self) -> None:
-        whole(self.losses, "losses", 1)
-        for name in ("per_gpu", "fleet"):
-            if getattr(self, name) is not None:
-                whole(getattr(self, name), name, 1, bounds.FLEET)
-        engines = ("here", "processes", "ray")
-        known = f"Engines are {', '.join(engines)}."
-        need(self.engine in (None, *engines), unknown("engine", self.engine, engines), known, "Use one of them.")
         for name in ("address", "per_gpu", "scratch"):
             given = f"--{name.replace('_', '-')} {getattr(self, name)} was given without --engine ray."
             fits = getattr(self, name) is None or self.engine == "ray"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from trisect.core.bounds import POINTS, RESAMPLES
-from trisect.core.errors import unknown
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+from trisect.core.bounds import POINTS, RESAMPLES, WHOLE
+from trisect.core.errors import SpecError, need, unknown
+from trisect.core.schema import Each, Many, Some, one_of, record
 from trisect.core.site import Site
-from trisect.core.typecheck import need, settle, whole
 
 VARIANTS = ("plain", "control", "bounded", "site")
 METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange")
@@ -37,60 +38,33 @@ def spell_variant(text: str) -> str | None:
     return "+".join(v for v in VARIANTS if v in parts)
 
 
-def _filled(statement: object, *names: str) -> None:
-    """Raise SpecError where one of these tuples is empty or holds something twice."""
-    kind = type(statement).__name__.lower()
-    for name in names:
-        values = getattr(statement, name)
-        need(bool(values), f"The {kind} has no {name}.", "It needs at least one.", f"Name some, or leave {kind} out.")
-        need(
-            len(set(values)) == len(values),
-            f"{name} are {', '.join(map(str, values))}.",
-            "One is given twice.",
-            "Name each once.",
-        )
+def _site(given: object) -> object:
+    return Site.parse(given) if isinstance(given, str) else given
 
 
-def _known_fit(fitted: str | None) -> None:
-    """Raise SpecError for a text to fit on that is none."""
-    if fitted is not None:
-        known = (
-            "Probes and erasers are fitted on held-out text (articles, held-out) or on the text of training (train)."
-        )
-        need(fitted in FITTED, unknown("text to fit on", fitted, FITTED), known, "Use one of them, or leave it out.")
+def _control(given: str) -> str:
+    """One spelling of a control; raises SpecError for a text that is none."""
+    variant = spell_variant(given)
+    if variant is None or variant == "plain":
+        known = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
+        raise SpecError(unknown("control", given, VARIANTS[1:]), known, "Use one of them.")
+    return variant
 
 
-@dataclass(frozen=True)
+SiteText = Annotated[Site, BeforeValidator(_site), PlainSerializer(str)]  # which JSON has as its spelling
+
+
+@record
 class Attack:
     """Experiment 1 (science A4): every site × label × strength. `epochs` of null means as many as the training has."""
 
-    sites: tuple[Site, ...] = PAPER_SITES
-    labels: tuple[str, ...] = ("pos", "dep")
-    strengths: tuple[float, ...] = (1.0,)
-    epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        settle(self)
-        if self.epochs is not None:
-            whole(self.epochs, "epochs", 1)
-        empty = [n for n in ("sites", "labels", "strengths") if not getattr(self, n)]
-        need(
-            not empty,
-            f"The attack has no {' and no '.join(empty)}.",
-            "It needs at least one of each.",
-            "Name some, or leave attack out.",
-        )
-        for name in ("labels", "strengths"):
-            values = getattr(self, name)
-            need(
-                len(set(values)) == len(values),
-                f"{name} are {', '.join(map(str, values))}.",
-                "One is given twice.",
-                "Name each once.",
-            )
+    sites: Some[SiteText] = PAPER_SITES
+    labels: Each[str] = ("pos", "dep")
+    strengths: Each[float] = (1.0,)
+    epochs: Annotated[int | None, Field(ge=1, le=WHOLE)] = None
 
 
-@dataclass(frozen=True)
+@record
 class Rewind:
     """Experiments 2a and 2b (science A5, A6): convex rewinding at steps of 1/(points − 1), and every stored epoch.
 
@@ -100,47 +74,23 @@ class Rewind:
     every point and site, so that each rise of the loss has an interval; null evaluates every row.
     """
 
-    sites: tuple[Site, ...] = (*PAPER_SITES, *ALL_LAYERS)
-    points: int = 101
-    epsilon: float = 0.01
+    sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
+    points: Annotated[int, Field(ge=2, le=POINTS)] = 101
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.01
     midstage: bool = True
-    mode: str = "adaptive"
-    sample_tokens: int | None = None
-    sample_seed: int = 0
-
-    def __post_init__(self) -> None:
-        settle(self)
-        known = ("adaptive", "exact")
-        need(self.mode in known, f"mode is {self.mode!r}.", f"There is {' and '.join(known)}.", "Use one of them.")
-        whole(self.points, "points", 2, POINTS)
-        if self.sample_tokens is not None:
-            whole(self.sample_tokens, "sample_tokens", 2)
-        whole(self.sample_seed, "sample_seed", 0)
-        need(
-            0 < self.epsilon < 1,
-            f"epsilon is {self.epsilon!r}.",
-            "It is a share of the final loss.",
-            "Use for example 0.01.",
-        )
-        need(
-            bool(self.sites), "The rewinding has no sites.", "It needs at least one.", "Name some, or leave rewind out."
-        )
+    mode: Annotated[str, one_of("adaptive", "exact")] = "adaptive"
+    sample_tokens: Annotated[int | None, Field(ge=2, le=WHOLE)] = None
+    sample_seed: Annotated[int, Field(ge=0, le=WHOLE)] = 0
 
 
-@dataclass(frozen=True)
+@record
 class Freeze:
     """Experiment 2c (science A7): each site's weights keep their initial values."""
 
-    sites: tuple[Site, ...] = (*PAPER_SITES, *ALL_LAYERS)
-
-    def __post_init__(self) -> None:
-        settle(self)
-        need(
-            bool(self.sites), "The freezing has no sites.", "It needs at least one.", "Name some, or leave freeze out."
-        )
+    sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
 
 
-@dataclass(frozen=True)
+@record
 class Control:
     """The controls of experiment 1 (science A4): the same attacks with something changed, every site × label × variant.
 
@@ -149,22 +99,13 @@ class Control:
     one attack has several. As many epochs as the attacks.
     """
 
-    sites: tuple[Site, ...] = PAPER_SITES
-    labels: tuple[str, ...] = ("pos", "dep")
-    variants: tuple[str, ...] = VARIANTS[1:]
+    sites: Each[SiteText] = PAPER_SITES
+    labels: Each[str] = ("pos", "dep")
+    variants: Each[Annotated[str, AfterValidator(_control)]] = VARIANTS[1:]
     strength: float = 1.0
 
-    def __post_init__(self) -> None:
-        settle(self)
-        spelt = tuple(spell_variant(variant) for variant in self.variants)
-        for given, variant in zip(self.variants, spelt, strict=True):
-            known = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
-            need(variant not in (None, "plain"), unknown("control", given, VARIANTS[1:]), known, "Use one of them.")
-        object.__setattr__(self, "variants", spelt)
-        _filled(self, "sites", "labels", "variants")
 
-
-@dataclass(frozen=True)
+@record
 class Tie:
     """Three matrices or fewer (science D2): the components of each of `sites` share one matrix from the first step.
 
@@ -172,18 +113,13 @@ class Tie:
     parameters that this leaves, a model with separate matrices and narrower heads of as nearly as many.
     """
 
-    sites: tuple[Site, ...] = tuple(Site(c, None) for c in (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v")))
-    identity: tuple[Site, ...] = (Site(("q",), None), Site(("v",), None))
+    sites: Many[SiteText] = tuple(Site(c, None) for c in (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v")))
+    identity: Many[SiteText] = (Site(("q",), None), Site(("v",), None))
     narrow: bool = True
 
     def __post_init__(self) -> None:
-        settle(self)
-        need(
-            bool(self.sites or self.identity),
-            "The tying has no sites.",
-            "It needs at least one.",
-            "Name some, or leave tie out.",
-        )
+        given = bool(self.sites or self.identity)
+        need(given, "The tying has no sites.", "It needs at least one.", "Name some, or leave tie out.")
 
 
 def reads_head(site: Site) -> bool:
@@ -201,7 +137,7 @@ def input_site(layer: int) -> Site:
     return Site(("q", "k", "v"), (layer,))
 
 
-@dataclass(frozen=True)
+@record
 class Probe:
     """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
 
@@ -216,21 +152,13 @@ class Probe:
     alike: what a head holds, or loses to an attack, is compared with what any map of that input does.
     """
 
-    sites: tuple[Site, ...] | None = None
-    labels: tuple[str, ...] = ("pos", "dep")
-    kinds: tuple[str, ...] = PROBES
-    fitted: str | None = None
-    random_maps: int = 0
+    sites: Each[SiteText] | None = None
+    labels: Each[str] = ("pos", "dep")
+    kinds: Each[Annotated[str, one_of(*PROBES)]] = PROBES
+    fitted: Annotated[str, one_of(*FITTED)] | None = None
+    random_maps: Annotated[int, Field(ge=0, le=RESAMPLES)] = 0
 
     def __post_init__(self) -> None:
-        settle(self)
-        _known_fit(self.fitted)
-        whole(self.random_maps, "random_maps", 0, RESAMPLES)
-        _filled(self, "labels", "kinds", *(("sites",) if self.sites is not None else ()))
-        for kind in self.kinds:
-            need(
-                kind in PROBES, unknown("probe", kind, PROBES), f"There is {' and '.join(PROBES)}.", "Use one of them."
-            )
         need(
             not self.random_maps or any(map(reads_head, self.sites or ())),
             f"random_maps is {self.random_maps}, and no head of q, k or v is probed.",
@@ -239,7 +167,7 @@ class Probe:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Erase:
     """Closed-form erasure (science A4): a label removed linearly from a site of each trained baseline (LEACE).
 
@@ -247,31 +175,21 @@ class Erase:
     by which representations are whitened, as concept-erasure does where nobody says otherwise.
     """
 
-    sites: tuple[Site, ...] = PAPER_SITES
-    labels: tuple[str, ...] = ("pos", "dep")
-    draws: int = 10
-    fitted: str | None = None
+    sites: Each[SiteText] = PAPER_SITES
+    labels: Each[str] = ("pos", "dep")
+    draws: Annotated[int, Field(ge=1, le=RESAMPLES)] = 10
+    fitted: Annotated[str, one_of(*FITTED)] | None = None
     shrinkage: bool = True
 
-    def __post_init__(self) -> None:
-        settle(self)
-        _filled(self, "sites", "labels")
-        _known_fit(self.fitted)
-        whole(self.draws, "draws", 1, RESAMPLES)
 
-
-@dataclass(frozen=True)
+@record
 class Ablate:
     """Mean ablation: each site's q, k or v of every trained baseline replaced by its mean over train (science A, r2)."""
 
-    sites: tuple[Site, ...] = (*PAPER_SITES, *ALL_LAYERS)
-
-    def __post_init__(self) -> None:
-        settle(self)
-        _filled(self, "sites")
+    sites: Each[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
 
 
-@dataclass(frozen=True)
+@record
 class Interchange:
     """Interchange interventions (activation patching, science F1) on each trained baseline of a world with planted roles.
 
@@ -279,12 +197,10 @@ class Interchange:
     comes from the donor, and the answer shows for what it is used.
     """
 
-    sites: tuple[Site, ...] = PAPER_SITES
-    pairs: int = 1_000
+    sites: Each[SiteText] = PAPER_SITES
+    pairs: Annotated[int, Field(ge=1, le=WHOLE)] = 1_000
 
     def __post_init__(self) -> None:
-        settle(self)
-        _filled(self, "sites")
         single = all(len(s.components) == 1 and s.layers is not None and len(s.layers) == 1 for s in self.sites)
         need(
             single,
@@ -292,4 +208,3 @@ class Interchange:
             "Each site is one of q, k and v at one layer: what comes from the donor has a prediction of its own.",
             "Use sites such as k@2.",
         )
-        whole(self.pairs, "pairs", 1)

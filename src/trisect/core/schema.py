@@ -14,16 +14,16 @@ from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, PydanticCustomError, core_schema
 
 from trisect.core.bounds import WHOLE
-from trisect.core.errors import SpecError, or_closest, unknown
+from trisect.core.errors import SpecError, TrisectError, or_closest, shortened, unknown
 
 MOST_SEEDS = 10_000
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 WHOLES, NUMBERS = ("int_type", "int_from_float", "int_parsing"), ("float_type", "float_parsing", "finite_number")
 NOUNS = {
@@ -72,11 +72,36 @@ def record(kind: type[C]) -> type[C]:
     return cast("type[C]", pydantic_dataclass(frozen=True, config=STRICT)(own))
 
 
+def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
+    """What a value is wrong by, in three parts in which NAME stands for its field."""
+    return PydanticCustomError("wrong", "{given}", {"given": given, "known": known, "todo": todo})
+
+
 def _listed(value: object) -> object:
     return tuple(value) if isinstance(value, list | range) else value
 
 
+def _different(values: tuple[T, ...]) -> tuple[T, ...]:
+    if len(set(values)) < len(values):
+        raise _wrong(f"NAME are {', '.join(map(str, values))}.", "One is given twice.", "Name each once.")
+    return values
+
+
+def one_of(*names: str) -> AfterValidator:
+    """A text that is one of these."""
+    return AfterValidator(lambda value: _known(value, names))
+
+
+def _known(value: Any, names: Sequence[str]) -> Any:
+    if value not in names:
+        given = f"NAME is {shortened(value)}{or_closest(value, names)}"
+        raise _wrong(given, f"There is {_and(names)}.", "Use one of them.")
+    return value
+
+
 Many = Annotated[tuple[T, ...], BeforeValidator(_listed)]  # several values, which JSON has as a list
+Some = Annotated[Many[T], Field(min_length=1)]
+Each = Annotated[Some[T], AfterValidator(_different)]
 
 
 @dataclass(frozen=True)
@@ -141,15 +166,7 @@ class Option:
     def _one(self, value: Any) -> Any:
         if self.grammar is not None and isinstance(value, str):
             self.grammar(value)
-        if self.choices and value not in self.choices:
-            given = f"NAME is {shortened(value)}{or_closest(value, self.choices)}"
-            raise _wrong(given, f"There is {_and(self.choices)}.", "Use one of them.")
-        return value
-
-
-def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
-    """What a value is wrong by, in three parts in which NAME stands for its field."""
-    return PydanticCustomError("wrong", "{given}", {"given": given, "known": known, "todo": todo})
+        return _known(value, self.choices) if self.choices else value
 
 
 class Setting(NamedTuple):
@@ -178,7 +195,7 @@ class Setting(NamedTuple):
         return get_origin(self.kind) is tuple
 
     @property
-    def item(self) -> Any:
+    def item(self) -> object:
         """The type of one value."""
         return get_args(self.kind)[0] if self.several else self.kind
 
@@ -294,7 +311,7 @@ def _check_text(name: str, value: Any) -> None:
                 raise SpecError(f"{name} is {str(text)!a}.", known, f"Give {name} as a text.") from None
 
 
-def read_word(one: Setting, given: object) -> Any:
+def read_word(one: Setting, given: object) -> object:
     """One value of a setting, which may be given as a word, such as '1e-3'; checked. Raises SpecError naming the field."""
     item: Any = Annotated[one.item, *one.info.metadata] if one.info.metadata else one.item
     try:
@@ -319,12 +336,28 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def read(kind: type[C], data: object, where: str | Path) -> C:
     """A record from JSON-ready data; raises SpecError naming `where` for what does not fit."""
     try:
-        return TypeAdapter(kind).validate_python(data)
+        return _adapter(kind).validate_python(data)
     except ValidationError as error:
         raise in_words(error, kind, str(where)) from None
+    except TrisectError as error:  # what a record itself found
+        raise type(error)(f"In {where}: {error.given}", error.known, error.todo) from None
+
+
+def plain(value: object) -> object:
+    """A record as JSON-ready data, which `read` reads; several as a list, null as it is."""
+    return (
+        [plain(one) for one in value]
+        if isinstance(value, list | tuple)
+        else _adapter(type(value)).dump_python(value, mode="json")
+    )
 
 
 def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecError:
@@ -337,12 +370,15 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
         home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__}"
         given = f"{home} has {names[-1]}{or_closest(names[-1], known)}"
         return SpecError(given, f"Known are {', '.join(known)}.", "Correct or remove the others.")
+    if not names:
+        given = f"{where or 'What was given'} does not hold a {kind.__name__.lower()}."
+        known = sorted(cast("Any", kind).__pydantic_fields__)
+        return SpecError(given, "It is a JSON object.", f"Its keys are {', '.join(known)}.")
     same = [one for one in errors if _place(one["loc"], kind)[0] == names]
-    name = ".".join(names) or kind.__name__.lower()
-    return _of_value(f"{name} in {where}" if where else name, same, info)
+    return _of_value(" in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lower())
 
 
-def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], type[Any], FieldInfo | None]:
+def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any, FieldInfo | None]:
     """Where pydantic met an error: the names that lead there, the last record among them, and its field."""
     names, owner, inside = list[str](), cast("Any", kind), cast("Any", kind)
     info: FieldInfo | None = None
@@ -365,7 +401,7 @@ def _is_record(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__pydantic_fields__")
 
 
-def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None) -> SpecError:
+def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: str = "") -> SpecError:
     """What is wrong with the value of a field, which `errors` are all about."""
     first, short = errors[0], name.split(" in ")[0]
     option = next((m for m in (info.metadata if info else ()) if isinstance(m, Option)), Option())
@@ -378,7 +414,11 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None) -> SpecE
     holds = "holds" if len(first["loc"]) > 1 and isinstance(first["loc"][-1], int) else "is"
     given = f"{name} {holds} {shortened(first['input'])}."
     if first["type"] == "too_short":
-        return SpecError(f"{name} is empty.", "It needs at least one.", f"Name some {short}, or leave it out.")
+        return SpecError(f"The {owner} has no {name}.", "It needs at least one.", f"Name some, or leave {owner} out.")
+    if first["type"] in ("too_long", "string_too_long"):
+        most, what = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
+        given = f"{name} has {len(first['input']):,} {what}."
+        return SpecError(given, f"At most {most:,} are read.", f"Give fewer {what}.")
     nouns = " or ".join(dict.fromkeys(_noun(one, info) for one in errors))
     each = "Each of it" if holds == "holds" else "It"
     known = option.known if first["type"].startswith("greater") else None
@@ -425,11 +465,3 @@ def _spelt(bound: float) -> str:
 
 def _and(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def shortened(value: object, most: int = 60) -> str:
-    """A value as an error quotes it: one that would fill the screen by its beginning."""
-    if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
-        return f"a number of over {most} digits"
-    said = repr(value)
-    return said if len(said) <= most else f"{said[:most]}… ({len(said):,} characters)"

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeAlias, overload
+from dataclasses import replace
+from operator import not_
+from pathlib import Path
+from typing import Annotated, Any, Literal, overload
 
-from trisect.core import bounds
-from trisect.core.edits import Edit, make_edit, place
-from trisect.core.errors import unknown
+from pydantic import Field
+
+from trisect.core import bounds, schema
+from trisect.core.edits import AnyEdit, Edit, make_edit, place
+from trisect.core.errors import need, shortened
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
+from trisect.core.schema import Each, Many, one_of, record
 from trisect.core.site import Site
 from trisect.core.study_data import DesignData, ModelData, ProbeData, RunData, TrainingData
-from trisect.core.typecheck import need, settle, shortened, whole
 
-SCHEMA = 1
-MethodStatement: TypeAlias = Ablate | Attack | Control | Rewind | Freeze | Tie | Probe | Erase | Interchange
-LATER = ("edits", "ablate", "interchange", "idle")  # where there are none, neither statements nor ids name them
+SCHEMA: Literal[1] = 1
+Later = Field(exclude_if=not_)  # where there are none, neither statements nor ids name them
 
 
-@dataclass(frozen=True)
+@record
 class Model:
     """Shape of the language model (science A2): post-LN encoder layers with a causal mask; widths in floats.
 
     In the layers that are `idle` the attention block adds nothing, in training and after.
     """
 
-    width: int = 200
-    layers: int = 5
-    heads: int = 5
-    feedforward: int = 200
-    dropout: float = 0.2
-    idle: tuple[int, ...] = ()
+    width: Annotated[int, Field(ge=1, le=bounds.MODEL["width"])] = 200
+    layers: Annotated[int, Field(ge=1, le=bounds.MODEL["layers"])] = 5
+    heads: Annotated[int, Field(ge=1, le=bounds.MODEL["heads"])] = 5
+    feedforward: Annotated[int, Field(ge=1, le=bounds.MODEL["feedforward"])] = 200
+    dropout: Annotated[float, Field(ge=0, le=0.99)] = 0.2
+    idle: Annotated[Many[int], Later] = ()
 
     def __post_init__(self) -> None:
-        settle(self)
-        for name, most in bounds.MODEL.items():
-            whole(getattr(self, name), name, 1, most)
         need(
             self.width % self.heads == 0,
             f"{self.heads} heads do not divide a width of {self.width}.",
@@ -48,18 +48,12 @@ class Model:
         need(
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
-        need(
-            0 <= self.dropout <= 0.99,
-            f"dropout is {self.dropout!r}.",
-            "It is a share from 0 to 0.99.",
-            "Use for example 0.2.",
-        )
         ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
         known = f"It names layers of the {self.layers}, from 1 on, each once and in order."
         need(ok, f"idle is {list(self.idle)}.", known, "Leave it out, or name such layers.")
 
 
-@dataclass(frozen=True)
+@record
 class Training:
     """How every run is trained (science A1, A2): windows of `window` rows over `columns` parallel columns.
 
@@ -67,49 +61,20 @@ class Training:
     `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; null is all.
     """
 
-    epochs: int = 200
-    columns: int = 20
-    eval_columns: int = 10
-    window: int = 35
-    optimizer: str = "sgd"
-    rate: float = 5.0
-    decay: float = 0.95
-    warmup: int = 0
-    weight_decay: float = 0.0
-    clip: float = 0.5
-    train_sample: int | None = 100_000
-
-    def __post_init__(self) -> None:
-        settle(self)
-        for name, most in bounds.TRAINING.items():
-            whole(getattr(self, name), name, 1, most)
-        whole(self.warmup, "warmup", 0)
-        known = ("sgd", "adamw")
-        need(
-            self.optimizer in known,
-            unknown("optimizer", self.optimizer, known),
-            f"There is {' and '.join(known)}.",
-            "Use one of them.",
-        )
-        for name in ("rate", "decay", "clip"):
-            value = getattr(self, name)
-            need(
-                0 < value < float("inf"),
-                f"{name} is {value!r}.",
-                "It is a finite number above 0.",
-                f"Give such a {name}.",
-            )
-        need(
-            0 <= self.weight_decay < float("inf"),
-            f"weight_decay is {self.weight_decay!r}.",
-            "It is 0 or more.",
-            "Use for example 0.01.",
-        )
-        if self.train_sample is not None:
-            whole(self.train_sample, "train_sample", 1)
+    epochs: Annotated[int, Field(ge=1, le=bounds.TRAINING["epochs"])] = 200
+    columns: Annotated[int, Field(ge=1, le=bounds.TRAINING["columns"])] = 20
+    eval_columns: Annotated[int, Field(ge=1, le=bounds.TRAINING["eval_columns"])] = 10
+    window: Annotated[int, Field(ge=1, le=bounds.TRAINING["window"])] = 35
+    optimizer: Annotated[str, one_of("sgd", "adamw")] = "sgd"
+    rate: Annotated[float, Field(gt=0)] = 5.0
+    decay: Annotated[float, Field(gt=0)] = 0.95
+    warmup: Annotated[int, Field(ge=0, le=bounds.WHOLE)] = 0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(gt=0)] = 0.5
+    train_sample: Annotated[int | None, Field(ge=1, le=bounds.WHOLE)] = 100_000
 
 
-@dataclass(frozen=True)
+@record
 class Text:
     """Which text, and how much of it: a token budget per split, and the least count a type needs to be kept.
 
@@ -118,19 +83,12 @@ class Text:
     """
 
     corpus: str | None = "embedded"
-    train_tokens: int | None = None
-    valid_tokens: int | None = None
-    min_count: int = 1
-
-    def __post_init__(self) -> None:
-        settle(self)
-        for name in ("train_tokens", "valid_tokens"):
-            if getattr(self, name) is not None:
-                whole(getattr(self, name), name, 2)
-        whole(self.min_count, "min_count", 1)
+    train_tokens: Annotated[int | None, Field(ge=2, le=bounds.WHOLE)] = None
+    valid_tokens: Annotated[int | None, Field(ge=2, le=bounds.WHOLE)] = None
+    min_count: Annotated[int, Field(ge=1, le=bounds.WHOLE)] = 1
 
 
-@dataclass(frozen=True)
+@record
 class Design:
     """What is done, where, on which text, with which seeds. Leave an intervention out by giving null for it.
 
@@ -141,7 +99,7 @@ class Design:
     text: Text = Text()
     model: Model = Model()
     training: Training = Training()
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: Each[Annotated[int, Field(ge=0, le=bounds.SEED)]] = (1, 2, 3)
     attack: Attack | None = Attack()
     rewind: Rewind | None = Rewind()
     freeze: Freeze | None = Freeze()
@@ -149,31 +107,16 @@ class Design:
     tie: Tie | None = None
     probe: Probe | None = None
     erase: Erase | None = None
-    edits: tuple[Edit, ...] = ()
-    ablate: Ablate | None = None
-    interchange: Interchange | None = None
+    edits: Annotated[Many[AnyEdit], Later] = ()
+    ablate: Annotated[Ablate | None, Later] = None
+    interchange: Annotated[Interchange | None, Later] = None
 
     def __post_init__(self) -> None:
-        settle(self)
         need(
             bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= bounds.NAME,
             f"{shortened(self.name)} is not a name.",
             f"Names are up to {bounds.NAME} letters, digits, '.', '_', '-'.",
             "Rename it.",
-        )
-        need(
-            len(self.seeds) > 0,
-            "There are no seeds.",
-            "A study needs at least one.",
-            "Give for example seeds 1, 2 and 3.",
-        )
-        for seed in self.seeds:
-            whole(seed, "seed", 0, bounds.SEED)
-        need(
-            len(set(self.seeds)) == len(self.seeds),
-            f"seeds are {self.seeds}.",
-            "One of them is given twice.",
-            "Name each seed once.",
         )
         last = self.attack.epochs if self.attack and self.attack.epochs else 0
         need(
@@ -256,7 +199,7 @@ def narrowed(model: Model, edit: Edit) -> Edit:
     return make_edit("narrow", Site(("q", "k", "v"), site.layers), {"width": max(1, min(width, wide // heads))})
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """One thing that can be trained, named by its content: text, model, training, seed, and what is edited."""
 
@@ -264,7 +207,8 @@ class Run:
     model: Model
     training: Training
     seed: int
-    edit: Edit | None = None
+    edit: AnyEdit | None = None
+    schema: Literal[1] = SCHEMA
 
     @property
     def id(self) -> str:
@@ -288,25 +232,15 @@ def plain(value: None) -> None: ...
 @overload
 def plain(value: Sequence[Design]) -> list[DesignData]: ...
 def plain(value: object) -> object:
-    """A statement as JSON-ready data: sites as their canonical spelling, the schema number beside a run."""
-    return _plain(value)
+    """A statement as JSON-ready data: sites as their canonical spelling."""
+    return schema.plain(value)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Site):
-        return str(value)
-    if isinstance(value, Run):
-        return {"schema": SCHEMA, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
-    if isinstance(value, Edit):
-        return value.data()
-    if isinstance(value, Design):
-        own = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-        return {name: part for name, part in own.items() if part or name not in LATER}
-    if isinstance(value, MethodStatement):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, (Model, Training, Text)):
-        own = {name: _plain(part) for name, part in asdict(value).items()}
-        return {name: part for name, part in own.items() if part or name not in LATER}
-    if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
-    return value
+def read_experiment(data: object, where: str | Path) -> Design:
+    """A Design from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
+    return schema.read(Design, {"name": "experiment", **data} if isinstance(data, dict) else data, where)
+
+
+def read_run(data: RunData) -> Run:
+    """The Run that `plain` gave as data."""
+    return schema.read(Run, data, "the run")

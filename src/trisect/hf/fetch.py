@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from trisect.core.errors import ModelError, check_named, unknown
+from trisect.core.errors import ModelError, check_named, shortened, unknown
 from trisect.core.steps import began
-from trisect.core.typecheck import shortened
 from trisect.hf.given_files import INDEX, check_files, check_sizes
 from trisect.hf.one_thread import alone
 from trisect.hf.refusal import check_finite, not_loaded, said_of, saying

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trisect.core import json_text
-from trisect.core.errors import ModelError
+from trisect.core.errors import ModelError, shortened
 from trisect.core.json_text import Json
-from trisect.core.typecheck import shortened
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 HEADER = 100_000_000  # bytes of a header, as safetensors itself allows

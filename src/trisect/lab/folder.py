@@ -18,7 +18,7 @@ from trisect.core.files import (
 )
 from trisect.core.machine import PRECISIONS
 from trisect.core.methods import FITTED, ON_TRAIN
-from trisect.core.read_spec import read_run
+from trisect.core.spec import read_run
 from trisect.core.study_data import LedgerData
 from trisect.lab.ledger_laws import contradiction
 from trisect.lab.run_folder import RunFolder

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import chain
 
-from trisect.core.read_spec import read_experiment
-from trisect.core.spec import Model, Run, Training
+from trisect.core.schema import read
+from trisect.core.spec import Model, Run, Training, read_experiment
 from trisect.core.study_data import DesignData, LedgerData
-from trisect.core.typecheck import filled
 
 # methods whose evaluations are done alike in all of a study, each with what designs say of it besides, call by call
 HOW = {
@@ -31,7 +30,7 @@ def contradiction(ledger: LedgerData, runs: Mapping[str, Run]) -> str:
 def _of_runs(ledger: LedgerData, runs: Mapping[str, Run]) -> Iterator[str]:
     """Text, model and training are one for all runs; attacks may be shorter."""
     base = ledger["base"]
-    model, training = filled(Model, base["model"]), filled(Training, base["training"])
+    model, training = read(Model, base["model"], "the ledger"), read(Training, base["training"], "the ledger")
     for name, run in runs.items():
         if run.corpus != base["corpus"]:
             yield f"its base has the text {base['corpus']!r}, and {name} {run.corpus!r}"
@@ -43,7 +42,7 @@ def _of_runs(ledger: LedgerData, runs: Mapping[str, Run]) -> Iterator[str]:
 def _of_designs(ledger: LedgerData) -> Iterator[str]:
     """Each design has the base's model and training, and evaluates as the base says; what the base says, some design asks."""
     base = ledger["base"]
-    model, training = filled(Model, base["model"]), filled(Training, base["training"])
+    model, training = read(Model, base["model"], "the ledger"), read(Training, base["training"], "the ledger")
     statements = (ledger["experiment"], *ledger.get("asked", ()))
     for one in statements:
         design = read_experiment(one, "the ledger")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trisect.core.door import door
 from trisect.core.errors import ModelError, check_named
 from trisect.core.files import digest, digest_file
-from trisect.core.read_spec import read_run
-from trisect.core.spec import Run
+from trisect.core.spec import Run, read_run
 from trisect.lab.folder import Folder
 from trisect.lab.run_folder import is_study
 from trisect.lab.runs import epoch_weights, read_finished, weights

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import ModelError, SpecError
+from trisect.core.errors import ModelError, SpecError, need, shortened
 from trisect.core.extras import need_extra
-from trisect.core.typecheck import whole
 
 if TYPE_CHECKING:
     import uvicorn
@@ -124,7 +123,8 @@ def _names_here(host: str) -> tuple[str, ...]:
 
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens at the address; raises SpecError where none can."""
-    whole(port, "port", 0, PORTS)
+    ok = isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= PORTS
+    need(ok, f"port is {shortened(port)}.", f"It is a whole number from 0 to {PORTS:,}.", "Give port as that.")
     if not host.strip():  # which the system would read as every address of this machine
         raise SpecError(
             "--host is empty.", "It is an address of this machine.", "Leave --host out, or name an address."

@@ -12,11 +12,12 @@ from trisect.core.errors import ModelError, SpecError, TrisectError
 from trisect.core.extras import need_extra
 from trisect.core.finding import Json
 from trisect.core.printable import safe
+from trisect.core.schema import read
 from trisect.core.subject import AnsweringSubject
 from trisect.server.answering import PageModel
 from trisect.server.component import bench, style
 from trisect.server.run import begins, link
-from trisect.server.state import read_question
+from trisect.server.state import PageQuestion
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
@@ -45,7 +46,7 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> KernelReply:
     }
     try:
         with door():
-            asked = read_question(given)
+            asked = read(PageQuestion, given, "the request")
             if page:
                 return KernelReply({**whose, "page": model.page(asked.state)})
             made = model.answer(asked.state, asked.has)

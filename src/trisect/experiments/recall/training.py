@@ -13,7 +13,7 @@ from torch import nn
 
 from trisect.core.files import inside, read_record, write_json
 from trisect.core.json_text import Json
-from trisect.core.typecheck import filled
+from trisect.core.schema import read
 from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.recall.answers import neighbours
 from trisect.experiments.recall.rows_kept import AnswerRow, NeighbourRow
@@ -139,7 +139,7 @@ def teach(asked: RecallJob, desk: JobDesk) -> None:
         take(
             Lesson(asked.model, asked.seed),
             RecallFolder(desk.scratch),
-            filled(RecallRecipe, asked.recipe),
+            read(RecallRecipe, asked.recipe, "a job"),
             people,
             asked.device,
             emit,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import read_json
-from trisect.core.read_spec import read_run
+from trisect.core.spec import read_run
 from trisect.core.study_data import LedgerData
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.run import read_about

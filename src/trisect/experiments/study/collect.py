@@ -12,7 +12,7 @@ from trisect import claims
 from trisect.claims.controls import judge_controls
 from trisect.core.edits import read_edit
 from trisect.core.files import read_record
-from trisect.core.read_spec import read_run
+from trisect.core.spec import read_run
 from trisect.core.study_data import FinishedRun, LedgerData, RewindData, StudyAbout
 from trisect.core.tables import STUDY_TABLES, frame, read_table
 from trisect.experiments.study.evaluation import CurveData, EvaluationData
@@ -55,7 +55,7 @@ def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
 
 def _run_row(run: str, body: FinishedRun, corpus: str) -> dict[str, Any]:
     spec = body["spec"]
-    edit = None if spec["edit"] is None else read_edit(spec["edit"], run)
+    edit = None if spec["edit"] is None else read_edit(spec["edit"])
     return (
         {
             "run": run,

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.methods import ARTICLES, METHODS, ON_TRAIN, Fitted
-from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
-from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain
+from trisect.core.spec import SCHEMA, Design, Rewind, Run, plain, read_experiment
 from trisect.core.study_data import BaseData, DesignData, LedgerData, RewindData
 from trisect.lab.folder import Folder, check_extended
 from trisect.lm.matmul import STEP

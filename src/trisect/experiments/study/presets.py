@@ -20,9 +20,8 @@ from trisect.core.methods import (
     Rewind,
     Tie,
 )
-from trisect.core.read_spec import read_experiment
 from trisect.core.site import Site
-from trisect.core.spec import Design, Model, Text, Training
+from trisect.core.spec import Design, Model, Text, Training, read_experiment
 from trisect.experiments.study.planted_presets import PLANTED
 
 # Where a control says most for its time: the layers that the source contrasts, and all three components.

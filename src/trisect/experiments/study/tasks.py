@@ -16,9 +16,8 @@ from trisect.core.files import digest, write_json
 from trisect.core.json_text import Json
 from trisect.core.methods import ON_TRAIN
 from trisect.core.processor import processor
-from trisect.core.read_spec import read_run
 from trisect.core.site import Site
-from trisect.core.spec import Run, plain
+from trisect.core.spec import Run, plain, read_run
 from trisect.core.study_data import EraseData, HowData, InterchangeData, ProbeData, RewindData, RunData
 from trisect.engine.devices import check_narrow
 from trisect.engine.jobs import JobDesk, job

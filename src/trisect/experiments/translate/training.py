@@ -10,8 +10,8 @@ from typing import TypedDict
 
 from trisect.core.files import inside, read_json_list, read_record, write_json
 from trisect.core.json_text import Json
+from trisect.core.schema import read
 from trisect.core.tables import NewRow
-from trisect.core.typecheck import filled
 from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
 from trisect.hf.small.gpt import is_model, save
@@ -109,7 +109,7 @@ def teach(asked: TranslationJob, desk: JobDesk) -> None:
         desk.keep()
         desk.say(share, words)
 
-    bitext, recipe = desk.read("bitext", _open_bitext), filled(TranslationRecipe, asked.recipe)
+    bitext, recipe = desk.read("bitext", _open_bitext), read(TranslationRecipe, asked.recipe, "a job")
     with one_thread(), fast_products():
         take(asked, TranslationFolder(desk.scratch), recipe, bitext, emit)
 

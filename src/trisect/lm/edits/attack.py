@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
 
 from trisect.core.edits import in_study
+from trisect.core.errors import SpecError, shortened
 from trisect.core.methods import VARIANTS, spell_variant
+from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.core.typecheck import need
 from trisect.lm.edits.base import Aim, Member, Objective, Reach, Trained, TrainingEdit
 
 SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted to two sizes
 
 
-@dataclass(frozen=True)
+def _variant(given: str) -> str:
+    """Its one spelling; raises SpecError for a text that is none."""
+    variant = spell_variant(given)
+    if variant is None:
+        known = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
+        raise SpecError(f"variant is {shortened(given)}.", known, "Use one of them, as in bounded+site.")
+    return variant
+
+
+@record
 class AttackEdit(TrainingEdit):
     """An adversary learns to predict the label column `label` of the next word from the site's representation, and the
     model learns to prevent it, weighted by `strength` (the lambda of science A4).
@@ -25,29 +36,12 @@ class AttackEdit(TrainingEdit):
     """
 
     label: str
-    strength: float
-    variant: str = "plain"
+    strength: Annotated[float, Field(ge=0)]
+    variant: Annotated[str, AfterValidator(_variant)] = "plain"
 
     kind: ClassVar[str] = "attack"
     title: ClassVar[str] = "Attack"
     own_page: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(
-            0 <= self.strength < float("inf"),
-            f"The strength {self.strength!r} is not usable.",
-            "It is a finite number, 0 or more.",
-            "Use for example 1.",
-        )
-        spelt = spell_variant(self.variant)
-        need(
-            spelt is not None,
-            f"The edit attack at {self.site} has variant={self.variant!r}.",
-            f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'.",
-            "Use one of them, as in bounded+site.",
-        )
-        object.__setattr__(self, "variant", spelt)
 
     @classmethod
     def place(cls, site: Site) -> Site:

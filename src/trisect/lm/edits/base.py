@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trisect.core.edits import Edit
 from trisect.core.errors import SpecError
+from trisect.core.schema import record
 
 if TYPE_CHECKING:
     import torch
@@ -136,7 +136,7 @@ class Trained(NamedTuple):
     dtype: torch.dtype
 
 
-@dataclass(frozen=True)
+@record
 class TrainingEdit(Edit):
     """An edit that our own models can be trained with; a kind that leaves a question open cannot be made."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from trisect.core.edits import matrices
+from trisect.core.schema import record
 from trisect.core.site import Site
 from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
 
 
-@dataclass(frozen=True)
+@record
 class IdentityEdit(TrainingEdit):
     """The site's component is the identity, held so; it has no settings."""
 

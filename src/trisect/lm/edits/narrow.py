@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from trisect.core.bounds import WHOLE
 from trisect.core.edits import matrices
+from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.core.typecheck import whole
 from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
 
 
-@dataclass(frozen=True)
+@record
 class NarrowEdit(TrainingEdit):
     """Heads keep their first `width` dimensions; the others' weights are 0. Scores keep the scale of the full width."""
 
-    width: int
+    width: Annotated[int, Field(ge=1, le=WHOLE)]
 
     kind: ClassVar[str] = "narrow"
     title: ClassVar[str] = "Narrower heads"
     own_page: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.width, "width", 1)
 
     @classmethod
     def place(cls, site: Site) -> Site:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from trisect.core.edits import matrices
+from trisect.core.schema import record
 from trisect.core.site import Site
 from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
 
 
-@dataclass(frozen=True)
+@record
 class TieEdit(TrainingEdit):
     """The site's components are one parameter in each layer; the first of q, k, v gives its initial values."""
 
