@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
+from trisect.core.schema import record
 from trisect.engine.drive import JobOrder
 from trisect.engine.here import Here
 from trisect.engine.jobs import JobDesk, job
@@ -23,7 +24,7 @@ def write(path: Path, text: str) -> None:
     replace_file(path, lambda scratch: scratch.write_text(text), durable=False)
 
 
-@dataclass(frozen=True)
+@record
 class Walk:
     """Steps of a chaotic map, whose every bit depends on all before; `marks` is a folder that survives a worker."""
 

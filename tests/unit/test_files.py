@@ -1,9 +1,10 @@
-from typing import NotRequired, TypedDict
+from typing import NotRequired
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from typing_extensions import TypedDict
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import (
@@ -185,8 +186,8 @@ class Card(TypedDict):
     [
         ({"name": "x", "rows": []}, None),
         ({"name": "x", "rows": [], "more": {}, "unknown": 1}, None),
-        ({"rows": []}, "It is no Card: name is missing."),
-        ({"name": "x", "rows": {}, "more": []}, "It is no Card: rows is no list, more is no object."),
+        ({"rows": []}, "name"),
+        ({"name": "x", "rows": {}, "more": []}, "rows"),
     ],
 )
 def test_a_record_has_the_keys_that_it_requires_and_lists_where_they_stand(tmp_path, body, known):
@@ -197,4 +198,5 @@ def test_a_record_has_the_keys_that_it_requires_and_lists_where_they_stand(tmp_p
         return
     with pytest.raises(DamagedFileError) as caught:
         read_record(path, "Delete it.", Card)
-    assert (caught.value.given, caught.value.known, caught.value.todo) == (f"{path} is damaged.", known, "Delete it.")
+    assert (caught.value.given, caught.value.todo) == (f"{path} is damaged.", "Delete it.")
+    assert f"Card: {known} in {path}" in caught.value.known

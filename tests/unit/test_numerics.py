@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests import tiny
 
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.machine import Machine
+from trisect.core.spec import plain
 from trisect.engine.devices import choose_device
 from trisect.experiments.study import tasks
 from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
@@ -131,7 +133,7 @@ def test_a_study_of_an_earlier_step_is_evaluated_and_never_trained_further(tmp_p
 
 def finished(folder, run, how):
     record = {
-        "spec": {},
+        "spec": plain(tiny.runs()[0]),
         "status": "finished",
         "diverged_step": None,
         "parameters": 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing_extensions import TypedDict
 
 from trisect.claims.preconditions import MARGIN, Check, preconditions
 from trisect.claims.sampled import LEAST, judge_sampled

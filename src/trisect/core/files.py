@@ -10,11 +10,12 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NotRequired, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from typing import TypeVar
 
 from trisect.core.door import FULL, check_barred, system_error
-from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError
 from trisect.core.json_text import Json
+from trisect.core.schema import read
 
 D = TypeVar("D")
 
@@ -138,36 +139,18 @@ def read_json(path: Path, todo: str) -> dict[str, Json]:
 
 
 def read_record(path: Path, todo: str, kind: type[D]) -> D:
-    """The object that `write_json` wrote, as the TypedDict `kind`; raises DamagedFileError also where it is none.
-
-    Every key that `kind` requires is there, and what is a list or an object there is one; what they hold is unchecked.
-    """
+    """The object that `write_json` wrote, as the TypedDict `kind`; raises DamagedFileError also where it is none."""
     return as_record(read_json(path, todo), path, todo, kind)
 
 
 def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
     """An object that was read from `path` as the TypedDict `kind`; raises DamagedFileError where it is none."""
-    assert is_typeddict(kind)
-    if missing := faults(body, kind):
-        known = f"It is no {kind.__name__}: {', '.join(missing[:3])}."
-        raise DamagedFileError(f"{path} is damaged.", known, todo)
+    try:
+        read(kind, body, path)
+    except TrisectError as error:
+        known = f"It is no {kind.__name__}: {error.given} {error.known}"
+        raise DamagedFileError(f"{path} is damaged.", known, todo) from error
     return body  # pyright: ignore[reportReturnType]
-
-
-def faults(body: object, kind: type[object]) -> list[str]:
-    """What keeps an object of JSON from being that TypedDict, in words; looks at keys and outermost types alone."""
-    if not isinstance(body, dict):
-        return ["it is no object"]
-    found = []
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        optional = get_origin(hint) is NotRequired
-        hint = get_args(hint)[0] if optional else hint
-        outer = dict if is_typeddict(hint) else get_origin(hint)
-        if name not in body:
-            found += [] if optional or not vars(kind)["__total__"] else [f"{name} is missing"]
-        elif outer in (dict, list) and not isinstance(body[name], outer):
-            found.append(f"{name} is no {'object' if outer is dict else 'list'}")
-    return found
 
 
 def read_json_list(path: Path, todo: str) -> list[Json]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from trisect.core.json_text import Json
+from trisect.core.schema import read, record
 
 F = TypeVar("F")
 ALIKE = 0.02  # nats a token, or of the output's share: components that differ by less are alike
@@ -83,11 +84,9 @@ class Comparison(NamedTuple):
         return {**self._asdict(), "names": list(self.names), "pairs": pairs}
 
     @classmethod
-    def of(cls, given: Mapping[str, object] | Sequence[object]) -> Comparison:
+    def of(cls, given: object) -> Comparison:
         """The comparison that such data, or a record that is read back, is of."""
-        own: dict[str, Any] = dict(given if isinstance(given, Mapping) else zip(cls._fields, given, strict=True))
-        pairs = (PairedDifference(**p) if isinstance(p, Mapping) else PairedDifference(*p) for p in own["pairs"])
-        return cls(**{**own, "names": tuple(own["names"]), "pairs": tuple(pairs)})
+        return read(cls, given, "a comparison")
 
     def _relations(self) -> list[str]:
         """Which components lie above which, those above the same ones joined."""
@@ -103,7 +102,7 @@ class Comparison(NamedTuple):
         ]
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """One thing that was found.
 
@@ -143,15 +142,6 @@ class Finding:
         own["compared"] = None if self.compared is None else self.compared.data()
         return own
 
-    @classmethod
-    def of(cls, given: Mapping[str, object]) -> Finding:
-        """The finding that such data, or a record that is read back, is of."""
-        own: dict[str, Any] = dict(given)
-        values = tuple(Estimate(**one) if isinstance(one, Mapping) else Estimate(*one) for one in own["values"])
-        compared = own.get("compared")
-        read = compared if compared is None or isinstance(compared, Comparison) else Comparison.of(compared)
-        return cls(**{**own, "values": values, "groups": tuple(own["groups"]), "compared": read})
-
 
 @dataclass(frozen=True)
 class About(Generic[F]):
@@ -169,7 +159,7 @@ class About(Generic[F]):
     facts: F
 
 
-@dataclass(frozen=True)
+@record
 class ReadFacts:
     """What an experiment notes that reads one model over texts: the model, the texts, how many and how many tokens.
 

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import TypeAlias
 
+from pydantic import JsonValue
+
 from trisect.core.bounds import JSON_BYTES
 
-Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+Json: TypeAlias = JsonValue
 
 
 def parse(text: str, strict: bool = True) -> Json:

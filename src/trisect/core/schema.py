@@ -6,18 +6,20 @@ help and bounds are pydantic's `Field`; how the command line has it is an `Optio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs, PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError, core_schema
+from typing_extensions import is_typeddict
 
 from trisect.core.bounds import WHOLE
 from trisect.core.errors import SpecError, TrisectError, or_closest, shortened, unknown
@@ -47,29 +49,22 @@ T = TypeVar("T")
 def record(kind: type[C]) -> type[C]:
     """A frozen dataclass that checks its values against its annotations, and names what does not fit in a SpecError.
 
-    Nothing is converted but whole numbers to floats, lists to the tuples of `Many`, and JSON objects to records.
+    Nothing is converted but whole numbers to floats, and lists to the tuples of `Many`.
     """
 
-    def check(cls: type[Any], given: Any, handler: Callable[[Any], Any]) -> Any:
-        if not isinstance(given, ArgsKwargs):  # a part of another record, which names it with its place there
-            return handler(given)
+    made: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
+    assert made.__pydantic_complete__, f"{kind.__name__} names a type that is not imported"
+    check = made.__init__
+
+    @wraps(check)
+    def checked(self: object, *given: object, **named: object) -> None:
         try:
-            return handler(given)
+            check(self, *given, **named)
         except ValidationError as error:
-            raise in_words(error, cls) from None
+            raise in_words(error, type(self)) from None
 
-    def of_objects(cls: type[Any], source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Strict are a record's values: it itself may be given as a JSON object."""
-        whole = inner = handler(source)
-        while inner["type"] != "dataclass":
-            inner = inner["schema"]
-        inner["strict"] = False
-        return whole
-
-    own, wrapped = cast("Any", kind), cast("Any", classmethod(check))
-    own.check_values = model_validator(mode="wrap")(wrapped)
-    own.__get_pydantic_core_schema__ = classmethod(of_objects)
-    return cast("type[C]", pydantic_dataclass(frozen=True, config=STRICT)(own))
+    made.__init__ = checked
+    return made
 
 
 def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
@@ -226,6 +221,11 @@ def settings_of(kind: type[Any]) -> tuple[Setting | Group, ...]:
     return tuple(_setting(kind, name, info) for name, info in fields.items())
 
 
+def names_of(kind: Any) -> tuple[str, ...]:
+    """The names of a record's fields, or of a typed dictionary's keys."""
+    return tuple(getattr(kind, "__dataclass_fields__", None) or kind.__annotations__)
+
+
 def flat(kind: type[Any]) -> tuple[Setting, ...]:
     """Every field of a settings class with those of its groups in their place."""
     return tuple(d for one in settings_of(kind) for d in (one.fields if isinstance(one, Group) else (one,)))
@@ -342,9 +342,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read(kind: type[C], data: object, where: str | Path) -> C:
-    """A record from JSON-ready data; raises SpecError naming `where` for what does not fit."""
+    """A record, or a typed dictionary, from JSON-ready data; raises SpecError naming `where` for what does not fit."""
     try:
-        return _adapter(kind).validate_python(data)
+        return _adapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         raise in_words(error, kind, str(where)) from None
     except TrisectError as error:  # what a record itself found
@@ -366,13 +366,13 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
     first = min(errors, key=lambda one: one["type"] != "unexpected_keyword_argument")
     names, owner, info = _place(first["loc"], kind)
     if first["type"] == "unexpected_keyword_argument":
-        known = sorted(cast("Any", owner).__pydantic_fields__)
+        known = sorted(names_of(owner))
         home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__}"
         given = f"{home} has {names[-1]}{or_closest(names[-1], known)}"
         return SpecError(given, f"Known are {', '.join(known)}.", "Correct or remove the others.")
     if not names:
         given = f"{where or 'What was given'} does not hold a {kind.__name__.lower()}."
-        known = sorted(cast("Any", kind).__pydantic_fields__)
+        known = sorted(names_of(kind))
         return SpecError(given, "It is a JSON object.", f"Its keys are {', '.join(known)}.")
     same = [one for one in errors if _place(one["loc"], kind)[0] == names]
     return _of_value(" in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lower())
@@ -389,7 +389,7 @@ def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any,
         if step in fields:
             owner, info = inside, _without_null(fields[step])
             inside = next((k for k in (info.annotation, *get_args(info.annotation)) if _is_record(k)), info.annotation)
-        elif isinstance(step, str) and not fields and get_origin(inside) not in (dict, Mapping):
+        elif isinstance(step, str) and not (fields or is_typeddict(inside) or get_origin(inside) in (dict, Mapping)):
             break  # one type of several, and no name
         elif isinstance(step, str):
             owner = inside if fields else owner

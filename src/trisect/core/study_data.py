@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypeAlias, TypedDict
+from typing import Annotated, NotRequired, TypeAlias
 
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from trisect.core.bounds import FLEET
 from trisect.core.json_text import Json
+from trisect.core.machine import PRECISIONS
 from trisect.core.methods import Fitted
+from trisect.core.schema import one_of
 
 # kind, site, label, strength, and a kind's own settings
 EditData: TypeAlias = dict[str, str | float | int | bool | None]
@@ -155,9 +161,9 @@ class LedgerData(TypedDict):
     runs: dict[str, RunData]
     fleets: list[list[str]]
     asked: NotRequired[list[DesignData]]  # these are missing in ledgers from before there were any
-    fleet: NotRequired[int]
-    precision: NotRequired[str]
-    step: NotRequired[int]
+    fleet: NotRequired[Annotated[int, Field(ge=1, le=FLEET)]]
+    precision: NotRequired[Annotated[str, one_of(*PRECISIONS)]]
+    step: NotRequired[Annotated[int, Field(ge=1)]]
 
 
 class CorpusData(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import secrets
@@ -9,13 +10,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar
 
 from trisect.core.errors import StudyError, TrisectError
 from trisect.core.files import replace_file
+from trisect.core.schema import plain, read
 from trisect.engine.protocol import Files, Job, Said
 
 PAUSE = 0.2  # seconds between two words on how far a job is
@@ -108,7 +110,7 @@ def _share(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True)
 class JobFunction(Generic[Asked]):
-    """A function of a frozen dataclass, which travels as JSON, and a Desk, that engines may call by its name."""
+    """A function of a record, which travels as JSON, and a Desk, that engines may call by its name."""
 
     name: str
     asked: type[Asked]
@@ -116,18 +118,16 @@ class JobFunction(Generic[Asked]):
 
     def run(self, statement: str, desk: JobDesk) -> None:
         """Call it with what the JSON text states."""
-        given = json.loads(statement)
-        self.call(self.asked(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}), desk)
+        self.call(read(self.asked, json.loads(statement), self.name), desk)
 
 
 _declared: dict[str, JobFunction[Any]] = {}
 
 
 def job(function: Callable[[Asked, JobDesk], None]) -> JobFunction[Asked]:
-    """Declare that engines may call a function of a flat dataclass of JSON-ready fields (lists arrive as tuples)."""
+    """Declare that engines may call a function of a record."""
     name = f"{function.__module__}:{function.__qualname__}"
-    asked: Any = next(iter(get_type_hints(function).values()))
-    assert fields(asked), f"{name} is asked nothing"
+    asked: Any = next(iter(inspect.signature(function, eval_str=True).parameters.values())).annotation
     _declared[name] = declared = JobFunction(name, asked, function)
     return declared
 
@@ -147,8 +147,8 @@ def find_job(name: str) -> JobFunction[Any]:
 
 
 def statement(asked: Any) -> str:
-    """A dataclass as the JSON text that a job is called with; floats come back bit for bit."""
-    return json.dumps({field.name: getattr(asked, field.name) for field in fields(asked)}, allow_nan=False)
+    """A record as the JSON text that a job is called with; floats come back bit for bit."""
+    return json.dumps(plain(asked), allow_nan=False)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
-from trisect.lab.records import read_about, record
+from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import GONE, RunFolder, check_place, read_tables, run_mark
 from trisect.lab.single_page import check_page, signed
 from trisect.lab.units.names import several_models
@@ -247,7 +247,7 @@ def _landed(
     links: tuple[StudyLink, ...],
 ) -> Result[F]:
     """Stage tables, record, figures and page, and have all of them land together."""
-    body = record(about)
+    body = record_of(about)
     mark = run_mark(experiment.name, about.command, body)
     for name, table in tables.items():
         write_table(stage / "tables", name, table, mark)

@@ -10,13 +10,11 @@ from trisect.core.errors import DamagedFileError, StudyError, TrisectError
 from trisect.core.files import (
     as_record,
     digest,
-    faults,
     file_name,
     inside,
     is_name,
     read_json,
 )
-from trisect.core.machine import PRECISIONS
 from trisect.core.methods import FITTED, ON_TRAIN
 from trisect.core.spec import read_run
 from trisect.core.study_data import LedgerData
@@ -114,19 +112,8 @@ def _ledger(path: Path, todo: str) -> LedgerData:
     """
     found = read_json(path, todo)
     try:
-        if wrong := faults(found, LedgerData):
-            raise ValueError(wrong[0])
         body = as_record(found, path, todo, LedgerData)
-        runs, fleets, size = body["runs"], body["fleets"], body.get("fleet", 1)
-        if not isinstance(size, int) or not 1 <= size <= 1_024:
-            raise ValueError(f"its fleets have {size!r} members")
-        if type(step := body.get("step", 1)) is not int or step < 1:
-            raise ValueError(f"the revision of its training step is {step!r}")
-        if (trained := body.get("precision", "float32")) not in PRECISIONS:
-            raise ValueError(f"its precision is {trained!r}")
-        for name in ("base", "experiment"):
-            if not isinstance(body[name], dict):
-                raise ValueError(f"{name} is no object")
+        runs, fleets = body["runs"], body["fleets"]
         read = {run: read_run(statement) for run, statement in runs.items()}
         if wrong := [run for run, statement in read.items() if statement.id != run]:
             raise ValueError(f"{wrong[0]} is not the id of its statement")
@@ -136,7 +123,7 @@ def _ledger(path: Path, todo: str) -> LedgerData:
             raise ValueError(odd)
         return body
     except (KeyError, TypeError, ValueError, AttributeError, TrisectError) as error:
-        said = error.given if isinstance(error, TrisectError) else str(error)
+        said = f"{error.given} {error.known}" if isinstance(error, TrisectError) else str(error)
         raise DamagedFileError(
             f"{path} is no study's ledger.", f"{type(error).__name__}: {said[:200]}", todo
         ) from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from trisect.core.bounds import FLEET, TRAINING, WHOLE
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown

@@ -2,62 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
-from trisect.core.errors import DamagedFileError
-from trisect.core.files import read_json, read_record
+from trisect.core.errors import DamagedFileError, SpecError
+from trisect.core.files import read_json
 from trisect.core.finding import About
 from trisect.core.json_text import Json
+from trisect.core.schema import names_of, plain, read, record
 from trisect.lab.experiment import Experiment
 
 S = TypeVar("S")
 F = TypeVar("F")
 
 
-class NotedRun(TypedDict, total=False):
+@record
+class NotedRun:
     """What is noted beside tables, besides the experiment's own facts."""
 
-    command: str
-    seconds: float
-    notes: list[str]
-    versions: dict[str, str]
-    claims_hash: str | None
+    command: str = ""
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    claims_hash: str | None = None
 
 
 def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
     """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
     path = folder / experiment.record
-    body = read_json(path, f"Delete {path} and call 'trisect {experiment.name}' again.")
-    own = {field.name for field in fields(experiment.facts)}  # pyright: ignore[reportArgumentType]
+    todo = f"Delete {path} and call 'trisect {experiment.name}' again."
+    body = read_json(path, todo)
+
+    def part(kind: type[Any]) -> Any:
+        return read(kind, {name: value for name, value in body.items() if name in names_of(kind)}, path)
+
     try:
-        facts = experiment.facts(**{name: _frozen(value) for name, value in body.items() if name in own})
-    except TypeError as error:
-        todo = f"Delete {path} and call 'trisect {experiment.name}' again."
-        raise DamagedFileError(f"{path} lacks something.", str(error), todo) from error
-    noted = read_record(path, f"Delete {path} and call 'trisect {experiment.name}' again.", NotedRun)
-    made, hashed = noted.get("versions", {}), noted.get("claims_hash")
-    words, seconds, notes = noted.get("command", ""), noted.get("seconds", 0.0), tuple(noted.get("notes", ()))
-    return About(experiment.name, words, seconds, notes, made, hashed, facts)
+        noted, facts = part(NotedRun), part(experiment.facts)
+    except SpecError as error:
+        raise DamagedFileError(f"{path} is damaged.", f"{error.given} {error.known}", todo) from error
+    return About(experiment.name, noted.command, noted.seconds, noted.notes, noted.versions, noted.claims_hash, facts)
 
 
-def record(about: About[Any]) -> dict[str, Json]:
+def record_of(about: About[Any]) -> dict[str, Json]:
     """About as JSON-ready data, the facts among the rest."""
-    rest = {"command": about.command, "seconds": about.seconds, "notes": list(about.notes)}
     hashed = {} if about.claims_hash is None else {"claims_hash": about.claims_hash}
-    return _plain(asdict(about.facts)) | rest | {"versions": dict(about.versions)} | hashed
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, paths and sites as texts."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+    noted = {"command": about.command, "seconds": about.seconds, "notes": list(about.notes)}
+    facts: Any = plain(about.facts)
+    return facts | noted | {"versions": dict(about.versions)} | hashed

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import polars as pl
 from filelock import FileLock, Timeout
+from typing_extensions import TypedDict
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import (

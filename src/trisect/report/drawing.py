@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict
 
 from markupsafe import Markup
+from typing_extensions import TypedDict
 
 from trisect.report import render
 from trisect.report.panels import FigureView, LegendEntry

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import altair as alt
 import polars as pl
 from markupsafe import Markup
+from typing_extensions import TypedDict
 
 from trisect.claims import ListedPart
 from trisect.core.errors import TrisectError

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, TypeAlias, TypedDict
+from typing import NamedTuple, TypeAlias
+
+from typing_extensions import TypedDict
 
 from trisect.core.bounds import LINE_BYTES
 from trisect.core.errors import CorpusError

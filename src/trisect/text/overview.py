@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 from trisect.text import arrays
 from trisect.text.corpus import Corpus

@@ -9,10 +9,13 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
+
+from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import write_json
+from trisect.core.schema import record
 from trisect.engine.jobs import JobDesk, job
 
 if TYPE_CHECKING:
@@ -131,7 +134,7 @@ def label(nlp: Language, texts: Sequence[Sequence[str]], columns: Sequence[str])
     return {"classes": {c: list(numbers[c]) for c in columns}, "ids": ids}
 
 
-@dataclass(frozen=True)
+@record
 class Pipeline:
     """Which pipeline, and which columns of it: those that must be, and those that are used where there are.
 
@@ -144,7 +147,7 @@ class Pipeline:
     sent: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Shard:
     """Some texts, word by word, and the file for their labels; where there is a `digest` the pipeline here has to have it."""
 

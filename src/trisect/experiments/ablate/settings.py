@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from pydantic import Field
@@ -40,7 +40,7 @@ class AblateSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
-@dataclass(frozen=True)
+@record
 class AblateFacts(ReadFacts):
     """Model, texts and settings of an ablation; `sites` is null for q, k and v of every layer.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from trisect.core.bounds import RESAMPLES, WHOLE
 from trisect.core.schema import Option, record
@@ -80,7 +80,7 @@ class PicturedPair(TypedDict):
     norm: Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True)
+@record
 class AlignFacts:
     """Models, sentence pairs and settings of a word alignment.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +66,7 @@ class RewindSettings:
         return (self.initial, *self.stages, self.final)
 
 
-@dataclass(frozen=True)
+@record
 class RewindFacts(ReadFacts):
     """The final model, texts and settings of a rewinding; `passes` counts how often the texts were read."""
 

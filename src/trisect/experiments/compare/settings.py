@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -97,7 +95,7 @@ class CompareSettings:
             raise SpecError(given, "Pairs are for patch.", "Add patch, or leave that out.")
 
 
-@dataclass(frozen=True)
+@record
 class ComparedPart:
     """One measurement of both models: what it is called, what is drawn of it by layer, and the models' own pages."""
 
@@ -106,18 +104,8 @@ class ComparedPart:
     pages: tuple[str, str]
     findings: tuple[tuple[str, ...], tuple[str, ...]]
 
-    @classmethod
-    def of(cls, given: ComparedPart | Mapping[str, object]) -> ComparedPart:
-        """From what a record holds of it."""
-        if isinstance(given, ComparedPart):
-            return given
-        own: dict[str, Any] = dict(given)
-        first, second = own["findings"]
-        drawn = tuple(LayerMeasure(*one) for one in own["by_layer"])
-        return cls(own["name"], drawn, tuple(own["pages"]), (tuple(first), tuple(second)))
 
-
-@dataclass(frozen=True)
+@record
 class CompareFacts:
     """Both models, the texts, and the parts; `paired` says that both split the texts into the same tokens."""
 
@@ -131,9 +119,6 @@ class CompareFacts:
     parts: tuple[ComparedPart, ...]
     seed: int
     batch: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(map(ComparedPart.of, self.parts)))
 
 
 COMPARE = Experiment(

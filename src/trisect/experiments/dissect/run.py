@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import polars as pl
+from typing_extensions import TypedDict
 
 from trisect.core.errors import StudyError
 from trisect.core.files import canonical, digest, read_record, write_json

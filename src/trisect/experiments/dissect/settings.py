@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +69,7 @@ class DissectSettings:
     ) = None
 
 
-@dataclass(frozen=True)
+@record
 class PartFacts:
     """One part as it ended: its question, what it found, the claims that it judged, and its pages by what they are about."""
 
@@ -80,16 +80,8 @@ class PartFacts:
     claims: tuple[str, ...]
     pages: Mapping[str, str]
 
-    @classmethod
-    def of(cls, given: PartFacts | Mapping[str, object]) -> PartFacts:
-        """From what a record holds of it."""
-        if isinstance(given, PartFacts):
-            return given
-        own: dict[str, Any] = dict(given)
-        return cls(**{**own, "findings": tuple(map(Finding.of, own["findings"])), "claims": tuple(own["claims"])})
 
-
-@dataclass(frozen=True)
+@record
 class DissectFacts:
     """Every part in order, how many models were trained for them, and the pages of the explorer and the tutorial."""
 
@@ -97,9 +89,6 @@ class DissectFacts:
     models: str
     explorer: str | None = None
     tutorial: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(map(PartFacts.of, self.parts)))
 
 
 DISSECT = Experiment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -72,7 +72,7 @@ class EraseSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
-@dataclass(frozen=True)
+@record
 class EraseFacts(ReadFacts):
     """Model, texts and settings of an erasure; `fitted` is the least number of positions that an eraser was fitted to.
 

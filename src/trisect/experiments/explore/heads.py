@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from trisect.core.trace import crosses
 from trisect.experiments.explore.picture import Layer, Words

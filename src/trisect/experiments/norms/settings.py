@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from pydantic import Field
@@ -35,7 +35,7 @@ class NormsSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
-@dataclass(frozen=True)
+@record
 class NormsFacts:
     """Model, texts and settings of a norm analysis; `stack` is the one that the claims are about."""
 

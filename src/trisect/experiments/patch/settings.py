@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -172,7 +172,7 @@ def _texts_as_models(given: Any) -> tuple[str, ...]:
     return tuple(m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
 
 
-@dataclass(frozen=True)
+@record
 class PatchFacts:
     """Model, pairs and settings of an interchange.
 

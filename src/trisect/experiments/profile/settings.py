@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -107,7 +107,7 @@ class ProfileSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
-@dataclass(frozen=True)
+@record
 class ProfileFacts:
     """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole.
 

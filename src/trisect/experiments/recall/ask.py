@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import exp
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
-from trisect.core.files import faults, read_json
+from trisect.core.files import as_record, read_json
 from trisect.core.json_text import Json
 from trisect.core.percent import percent
 from trisect.experiments.recall.rows_kept import CardData
@@ -177,22 +177,11 @@ def _card(folder: Path) -> CardData:
     if "recipe" in card and "names" not in card:
         known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
         raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
-    if not _is_card(card):
-        known = "It holds something else than names and thresholds."
-        raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN)
-    return card
-
-
-def _is_card(card: object) -> TypeGuard[CardData]:
-    """Whether that is a card: three things are said of each name, four of each threshold."""
-    if faults(card, CardData):
-        return False
-    sound: Any = card
     try:
-        rows = [Threshold(**row) for row in sound["thresholds"]]
-        return all(len(row) == 3 for row in sound["names"].values()) and all(isinstance(r.n, int) for r in rows)
-    except (KeyError, TypeError, AttributeError):
-        return False
+        return as_record(card, folder / CARD, MADE_AGAIN, CardData)
+    except DamagedFileError as error:
+        known = "It holds something else than names and thresholds."
+        raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN) from error
 
 
 def _read(path: Path) -> dict[str, Json]:

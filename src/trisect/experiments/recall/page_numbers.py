@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import polars as pl
+from typing_extensions import TypedDict
 
 from trisect.core.tables import SCHEMAS, frame
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +47,7 @@ class RecallSettings:
     machine: Workers = field(default_factory=Workers)
 
 
-@dataclass(frozen=True)
+@record
 class RecallFacts:
     """People and recipe of a recall; `part` says what was cut of the data, `references` what others reached on them."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import numpy as np
 from torch import nn
 
 from trisect.core.files import inside, read_record, write_json
-from trisect.core.json_text import Json
-from trisect.core.schema import read
+from trisect.core.schema import record
 from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.recall.answers import neighbours
 from trisect.experiments.recall.rows_kept import AnswerRow, NeighbourRow
@@ -116,13 +114,13 @@ class RecallFolder:
         return [self.path, *(self.path / name for name in ("answers", "figures", "losses", "state", "tables")), *models]
 
 
-@dataclass(frozen=True)
+@record
 class RecallJob:
     """A lesson as a worker reads it."""
 
     model: str
     seed: int
-    recipe: Mapping[str, Json]
+    recipe: RecallRecipe
     device: str
 
 
@@ -139,7 +137,7 @@ def teach(asked: RecallJob, desk: JobDesk) -> None:
         take(
             Lesson(asked.model, asked.seed),
             RecallFolder(desk.scratch),
-            read(RecallRecipe, asked.recipe, "a job"),
+            asked.recipe,
             people,
             asked.device,
             emit,

@@ -46,7 +46,7 @@ class LessonWork:
         there = [*done, *(path for path in (*losses, *states) if path.exists())]
         return JobOrder(
             teach,
-            RecallJob(self.lesson.model, self.lesson.seed, self.recipe.data(), self.device),
+            RecallJob(self.lesson.model, self.lesson.seed, self.recipe, self.device),
             self.place.path,
             needs={"people": self.place.people},
             begins={str(path.relative_to(self.place.path)): path for path in there},

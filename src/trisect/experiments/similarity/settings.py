@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from pydantic import Field
@@ -32,7 +32,7 @@ class SimilaritySettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
 
-@dataclass(frozen=True)
+@record
 class SimilarityFacts:
     """Model, texts (null where none were read) and settings of a comparison; `draws_made` counts those of a shape."""
 

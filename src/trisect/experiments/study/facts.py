@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
+
+from typing_extensions import TypedDict
 
 from trisect.claims import claims_hash
 from trisect.core.methods import METHODS

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from trisect.core.bounds import RUNS
 from trisect.core.errors import CorpusError, SpecError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -125,7 +125,7 @@ class PlanSettings:
     ) = None
 
 
-@dataclass(frozen=True)
+@record
 class StudyFacts:
     """The text, the machine, the seconds of all calls, and the statement of a study, both as JSON-ready data."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -16,6 +15,7 @@ from trisect.core.files import digest, write_json
 from trisect.core.json_text import Json
 from trisect.core.methods import ON_TRAIN
 from trisect.core.processor import processor
+from trisect.core.schema import record
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_run
 from trisect.core.study_data import EraseData, HowData, InterchangeData, ProbeData, RewindData, RunData
@@ -85,7 +85,7 @@ def left_by(task: Task, folder: Folder) -> list[Path]:
     return [folder.evaluation(task.runs[0], task.kind, task.site, task.label)]
 
 
-@dataclass(frozen=True)
+@record
 class StudyJob:
     """A task as a worker reads it: the statements of its runs by id, and what the study's ledger says of such tasks.
 
@@ -97,7 +97,7 @@ class StudyJob:
     runs: tuple[str, ...]
     site: str
     label: str
-    statements: Mapping[str, RunData]
+    statements: dict[str, RunData]
     rewound: tuple[str, ...]
     how: HowData | None
     device: str

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 from trisect.core.errors import SpecError, unknown
 from trisect.core.extras import there

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -34,7 +33,7 @@ class TheorySettings:
     seed: Seed = 0
 
 
-@dataclass(frozen=True)
+@record
 class TheoryFacts:
     """The seed, and for each row of the table the construction's name with all its arguments: they give it again."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,7 +73,7 @@ class TranslateSettings:
     machine: Workers = field(default_factory=Workers)
 
 
-@dataclass(frozen=True)
+@record
 class TranslateFacts:
     """Bitext and recipe of translation models."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 from trisect.core.files import inside, read_json_list, read_record, write_json
-from trisect.core.json_text import Json
-from trisect.core.schema import read
+from trisect.core.schema import record
 from trisect.core.tables import NewRow
 from trisect.engine.jobs import Emit, JobDesk, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
@@ -91,12 +90,12 @@ class TranslationFolder:
         return [self.path, *(self.path / name for name in ("losses", "pairs", "scores", "state", "tables")), *models]
 
 
-@dataclass(frozen=True)
+@record
 class TranslationJob:
     """A model to be trained, as a worker reads it."""
 
     seed: int
-    recipe: Mapping[str, Json]
+    recipe: TranslationRecipe
     device: str
     keep: int | None = None
 
@@ -109,7 +108,7 @@ def teach(asked: TranslationJob, desk: JobDesk) -> None:
         desk.keep()
         desk.say(share, words)
 
-    bitext, recipe = desk.read("bitext", _open_bitext), read(TranslationRecipe, asked.recipe, "a job")
+    bitext, recipe = desk.read("bitext", _open_bitext), asked.recipe
     with one_thread(), fast_products():
         take(asked, TranslationFolder(desk.scratch), recipe, bitext, emit)
 

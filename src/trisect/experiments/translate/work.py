@@ -45,7 +45,7 @@ class ApprenticeWork:
         there = trained if is_model(trained[0]) and trained[1].exists() else [state] if state.exists() else []
         return JobOrder(
             teach,
-            TranslationJob(self.one.seed, self.recipe.data(), self.device, self.keep),
+            TranslationJob(self.one.seed, self.recipe, self.device, self.keep),
             self.place.path,
             needs={"bitext": self.place.bitext},
             begins={str(path.relative_to(self.place.path)): path for path in there},

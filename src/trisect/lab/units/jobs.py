@@ -13,6 +13,7 @@ import torch
 from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.processor import processor
+from trisect.core.schema import record
 from trisect.engine.drive import JobOrder
 from trisect.engine.jobs import JobDesk, job
 from trisect.engine.landing import land
@@ -26,7 +27,7 @@ from trisect.lab.units.travel import Luggage, decoded, encoded, find_experiment,
 TEXTS = "texts"
 
 
-@dataclass(frozen=True)
+@record
 class UnitJob:
     """One model to be measured: by which experiment, declared in which module, with which settings, and what it is called.
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import polars as pl
+from typing_extensions import TypedDict
 
 from trisect.claims import claims_hash
 from trisect.core.files import read_record, write_json
@@ -17,7 +18,7 @@ from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Replicates
-from trisect.lab.records import read_about, record
+from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import AGAIN, read_tables
 from trisect.lab.units.settings import UnitFacts
 from trisect.lab.versions import versions
@@ -72,7 +73,7 @@ def write_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, made_on: 
     done, folder, subject = _measured(one, settings, bench), bench.folder, bench.subject
     for name, table in done.tables.items():
         write_table(folder / "tables", name, table)
-    write_json(folder / one.record, record(done.about))
+    write_json(folder / one.record, record_of(done.about))
     kept: UnitData = {
         "subject": subject.name,
         "fingerprint": subject.fingerprint,

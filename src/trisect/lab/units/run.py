@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 
 from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SpecError, StudyError, TrisectError
-from trisect.core.fields import Declared, declared
 from trisect.core.files import digest, digest_place
 from trisect.core.finding import About
+from trisect.core.schema import Setting, settings_of
 from trisect.core.subject import Subject, Texts
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured, Shows
@@ -252,7 +252,7 @@ def weights_mark(settings: Any, source: ModelSource) -> str:
 
 def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
     """A mark of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
-    named = [d for d in declared(type(settings)) if isinstance(d, Declared) and Path in (d.item, *get_args(d.item))]
+    named = [d for d in settings_of(type(settings)) if isinstance(d, Setting) and d.has_path]
     values = [value for one in named if (value := getattr(settings, one.name)) is not None and not is_generated(value)]
     found = {str(value): digest_place(Path(value)) for value in values if not is_hub(value) and Path(value).exists()}
     for value in map(str, filter(is_hub, values if hub else ())):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
 
 from trisect.core.json_text import Json
+from trisect.core.schema import record
 from trisect.lab.experiment import LayerMeasure, Result
 
 
-@dataclass(frozen=True)
+@record
 class UnitFacts:
     """One of several models: its name in rows, its weights, its own page, and what was found in it, in words."""
 
@@ -20,17 +19,8 @@ class UnitFacts:
     findings: tuple[str, ...]
     facts: tuple[tuple[str, str], ...] = ()
 
-    @classmethod
-    def of(cls, given: UnitFacts | Mapping[str, object]) -> UnitFacts:
-        """From what a record holds of it."""
-        if isinstance(given, UnitFacts):
-            return given
-        own: dict[str, Any] = dict(given)
-        facts = tuple((str(name), str(value)) for name, value in own.get("facts", ()))
-        return cls(**{**own, "findings": tuple(own["findings"]), "facts": facts})
 
-
-@dataclass(frozen=True)
+@record
 class UnitsFacts:
     """Several models in their order, and what they are to each other: models of one recipe, or revisions of one model."""
 
@@ -38,10 +28,6 @@ class UnitsFacts:
     what: str
     models: tuple[UnitFacts, ...]
     by_layer: tuple[LayerMeasure, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "models", tuple(map(UnitFacts.of, self.models)))
-        object.__setattr__(self, "by_layer", tuple(LayerMeasure(*one) for one in self.by_layer))
 
     @property
     def names(self) -> tuple[str, ...]:
