@@ -25,11 +25,11 @@ from trisect.core.errors import StudyError, TrisectError
 from trisect.core.files import digest, read_json, read_json_list, read_record, replace_file, write_json
 from trisect.core.tables import frame, write_table
 from trisect.experiments.recall.answers import NEIGHBOURS
-from trisect.experiments.recall.check import again
 from trisect.experiments.recall.rows import DRAWS, judge, measure_rows
 from trisect.experiments.recall.rows_kept import AnswersData, SurvivedRow
 from trisect.experiments.recall.survival import survival_measures
 from trisect.experiments.recall.training import MODELS, Lesson, RecallFolder
+from trisect.lab.run_folder import DELETE
 from trisect.text.birth_places import People, PeopleData, ask, read_people
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -105,7 +105,7 @@ def keep(recall: Path, place: Path) -> list[int]:
     """Write what the seeds of a finished recall answered; returns the seeds."""
     about = read_json(recall / RECORD, "Let the recall end.")
     folder = RecallFolder(recall)
-    people = read_people(read_record(folder.people, again(folder.people), PeopleData))
+    people = read_people(read_record(folder.people, DELETE.format(folder.people), PeopleData))
     code, seeds = Code.of(people), seeds_of(about)
     if (place / RECORD).exists():
         known = read_json(place / RECORD, "Take the folder as it was committed.")
@@ -121,10 +121,10 @@ def keep(recall: Path, place: Path) -> list[int]:
     for seed in seeds:
         lessons = [Lesson(model, seed) for model in MODELS if model != "left-out" or people.left_out]
         body = {
-            one.model: coded(read_record(folder.answers(one), again(folder.answers(one)), AnswersData), code)
+            one.model: coded(read_record(folder.answers(one), DELETE.format(folder.answers(one)), AnswersData), code)
             | {
                 "losses": {
-                    stage: read_json_list(folder.losses(one, stage), again(folder.losses(one, stage)))
+                    stage: read_json_list(folder.losses(one, stage), DELETE.format(folder.losses(one, stage)))
                     for stage in one.stages
                 }
             }

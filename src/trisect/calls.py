@@ -255,8 +255,10 @@ def _check_begun(folder: Path) -> list[StudyError]:
 def unfinished(out: str | Path) -> str:
     """The command other than a study that was stopped before its end in a folder, or still runs there; empty where none was."""
     folder, planner = Path(out), _planned_by(Path(out))
-    if planner is not None and not (folder / planner.record).exists():
-        return planner.name
+    if planner is not None:
+        plan, record = folder / planner.plan, folder / planner.record
+        if not record.exists() or plan.stat().st_mtime_ns > record.stat().st_mtime_ns:  # begun, or begun to be extended
+            return planner.name
     return ANNOTATE if has_begun(folder) else RunFolder(folder).units_command
 
 

@@ -98,13 +98,13 @@ def test_a_run_in_worker_processes_killed_on_its_way_ends_the_same(done, tmp_pat
         assert again.tables[name].equals(done.tables[name]), name
 
 
-def test_check_counts_the_models_of_a_finished_recall_and_reads_what_it_goes_on_from(done, tmp_path):
+def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(done, tmp_path):
     shutil.copytree(done.folder, tmp_path / "r")
     said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
     assert said.stdout == "Every file is whole, and of one run.\n"
     write_json(tmp_path / "r" / "recall.json", {**read_json(tmp_path / "r" / "recall.json"), "seeds": [1, 2]})
     said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
-    assert "holds 2 of 4 models of 'trisect recall'" in said.stdout
+    assert "holds the beginning of 'trisect recall'" in said.stdout
     for name in ("losses/plain-1-fine-tuning.json", "answers/plain-1.json", "models/plain-1/model.safetensors"):
         path = tmp_path / "r" / name
         whole = path.read_bytes()
@@ -187,7 +187,7 @@ def test_what_is_damaged_is_named_and_can_be_made_again(done, tmp_path):
     for path in (out / "answers" / "plain-1.json", out / "losses" / "plain-1-fine-tuning.json"):
         kept = path.read_text(encoding="utf-8")
         path.write_text(kept[:-20], encoding="utf-8")
-        with pytest.raises(DamagedFileError, match=f"Delete {path} and call 'trisect recall' again"):
+        with pytest.raises(DamagedFileError, match=f"Delete {path} and call the same command again"):
             trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
         path.write_text(kept, encoding="utf-8")
     shutil.rmtree(out / "models" / "plain-1")

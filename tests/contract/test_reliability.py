@@ -340,7 +340,7 @@ def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
 
 
 def test_a_disk_without_room_for_the_lock_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("trisect.lab.folder.FileLock.acquire", lambda *_, **__: (_ for _ in ()).throw(FULL))
+    monkeypatch.setattr("trisect.lab.run_folder.FileLock.acquire", lambda *_, **__: (_ for _ in ()).throw(FULL))
     with pytest.raises(StudyError, match="cannot be written") as caught:
         run(tmp_path / "study")
     assert "No space left" in caught.value.known

@@ -458,8 +458,7 @@ def test_the_same_weights_in_other_files_are_met_when_they_are_opened(folder, tm
     with pytest.raises(ModelError, match="cut has the weights of step9"):
         trisect.ablate([folder / "step9", tmp_path / "cut"], TEXTS, sites="v@1", out=tmp_path / "out", quiet=True)
     (kept,) = (path.name for path in (tmp_path / "out").iterdir() if path.name != ".lock")
-    assert kept.startswith(".unit-")  # the first, which was measured
-    assert len(list((tmp_path / "out" / ".units").glob("*/unit.json"))) == 1  # the second was not measured
+    assert kept.startswith(".unit-")  # the first; the second was not measured
 
 
 def test_subfolders_say_what_they_are_read_as(folder):

@@ -132,7 +132,7 @@ def read_json(path: Path, todo: str) -> dict[str, Json]:
 
     Its values are unchecked: whoever reads a file makes a record of them before they go on.
     """
-    body = _checked(path, todo)
+    body = read_any_json(path, todo)
     if not isinstance(body, dict):
         raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no object.", todo)
     return body
@@ -155,13 +155,14 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
 
 def read_json_list(path: Path, todo: str) -> list[Json]:
     """The list that `write_json` wrote; raises DamagedFileError as `read_json` does."""
-    body = _checked(path, todo)
+    body = read_any_json(path, todo)
     if not isinstance(body, list):
         raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no list.", todo)
     return body
 
 
-def _checked(path: Path, todo: str) -> Json:
+def read_any_json(path: Path, todo: str) -> Json:
+    """What `write_json` wrote, an object or anything else; raises DamagedFileError as `read_json` does."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         body, checksum = document["body"], document["checksum"]

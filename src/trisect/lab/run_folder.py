@@ -24,6 +24,7 @@ from trisect.core.files import (
     digest_file,
     is_name,
     is_scratch,
+    read_any_json,
     read_json,
     read_record,
     remove_scratch,
@@ -318,7 +319,7 @@ def _move(stage: Path, folder: Path) -> None:
     shutil.rmtree(stage, ignore_errors=True)
 
 
-class Plan(NamedTuple):
+class ResumePlan(NamedTuple):
     """What is trained in a folder over several calls: what it was begun with, all seeds, and the seconds that calls worked."""
 
     begun: Mapping[str, Json]
@@ -330,14 +331,14 @@ class Plan(NamedTuple):
         return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
 
 
-class PlanData(TypedDict):
+class CallsData(TypedDict):
     """What a plan's file holds of its calls, beside what it was begun with."""
 
     seeds: list[int]
     wall_seconds: float
 
 
-def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> Plan:
+def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> ResumePlan:
     """The plan at `path` with these seeds added, or a new one; writes nothing.
 
     `kind` is what the folder holds, in words, such as 'recall experiment'. Raises StudyError where the folder holds something
@@ -345,13 +346,13 @@ def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[
     """
     if not path.exists():
         RunFolder(path.parent).check_empty(kind)
-        return Plan(begun, tuple(sorted(set(seeds))))
+        return ResumePlan(begun, tuple(sorted(set(seeds))))
     todo = MOVE.format(path.parent)
-    calls, old = read_record(path, todo, PlanData), read_json(path, todo)
+    calls, old = read_record(path, todo, CallsData), read_json(path, todo)
     if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{path.parent} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
-    return Plan(begun, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
+    return ResumePlan(begun, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
 
 
 def _difference(name: str, old: Json, new: Json) -> str:
@@ -361,7 +362,7 @@ def _difference(name: str, old: Json, new: Json) -> str:
     return f"{name}: {old} there, {new} here"
 
 
-def follow_plan(path: Path, plan: Plan, left: int, do: Callable[[], object]) -> Plan:
+def follow_plan(path: Path, plan: ResumePlan, left: int, do: Callable[[], object]) -> ResumePlan:
     """Do what is left of the plan at `path`, and add the seconds, also those of a call that is interrupted.
 
     `left` says how much that is: a call that finds everything done adds none.
@@ -445,8 +446,10 @@ def check_files(
                     if mark != of:
                         words = f"It is a table of run {of[:8]}, and {first.name} is of run {mark[:8]}."
                         raise DamagedFileError(f"{path} belongs to another run.", words, again)
-            elif path.name in plans or (path.name != STATEMENT and _is_signed(path)):
+            elif path.name in plans:
                 read_json(path, again)
+            elif path.name != STATEMENT and _is_signed(path):
+                read_any_json(path, again)
         except DamagedFileError as error:
             found.append(error)
     return found
@@ -454,8 +457,9 @@ def check_files(
 
 def _is_signed(path: Path) -> bool:
     """Whether a file of JSON was written with a checksum, whatever has become of it since."""
-    content = path.read_bytes()
-    return b'"body"' in content and b'"checksum"' in content
+    with path.open("rb") as file:
+        begins = file.read(16)
+    return not begins or b'"body"' in begins
 
 
 def is_study(place: Path) -> bool:

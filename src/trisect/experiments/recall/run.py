@@ -36,7 +36,7 @@ from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
-from trisect.lab.run_folder import DELETE, Plan, follow_plan, join_plan
+from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
 from trisect.measure.recall import threshold
 from trisect.text.birth_places import QUESTION, People, open_people
 from trisect.text.corruption import check_block
@@ -101,11 +101,11 @@ class RecallWork:
         plan = follow_plan(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
         return self._found(place, plan, lessons)
 
-    def _plan(self, folder: Path) -> Plan:
+    def _plan(self, folder: Path) -> ResumePlan:
         begun = {"recipe": self.recipe.data(), "people": self.people.fingerprint, "device": self.device}
         return join_plan(RecallFolder(folder).plan, KIND, begun, self.settings.seeds)
 
-    def _found(self, place: RecallFolder, plan: Plan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
+    def _found(self, place: RecallFolder, plan: ResumePlan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
         """The tables, from what every model answered."""
         people, recipe = self.people, self.recipe
         read = {one: read_record(place.answers(one), DELETE.format(place.answers(one)), AnswersData) for one in lessons}

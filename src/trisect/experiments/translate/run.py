@@ -33,7 +33,7 @@ from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured
 from trisect.lab.jobs import run_jobs
 from trisect.lab.recipes import changed
-from trisect.lab.run_folder import Plan, follow_plan, join_plan
+from trisect.lab.run_folder import ResumePlan, follow_plan, join_plan
 from trisect.text.alignment_files import SIDES, write_lines, write_links
 from trisect.text.bitext import Bitext, SentencePair, bitext_data, open_bitext
 from trisect.text.generated_bitext import generated
@@ -123,11 +123,11 @@ class TranslateWork:
             command=command_of(TRANSLATE, self._whole(plan)),
         )
 
-    def _plan(self, folder: Path) -> Plan:
+    def _plan(self, folder: Path) -> ResumePlan:
         begun = {"recipe": self.recipe.data(), "bitext": self.bitext.fingerprint, "device": self.device}
         return join_plan(TranslationFolder(folder).plan, KIND, begun, self.settings.seeds)
 
-    def _whole(self, plan: Plan) -> TranslateSettings:
+    def _whole(self, plan: ResumePlan) -> TranslateSettings:
         """The settings that repeat all calls; folders and files go by their own names, not by where they lie."""
         given = self.settings
         data, source, target = (
