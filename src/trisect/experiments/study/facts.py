@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from trisect.claims import claims_hash
 from trisect.core.methods import METHODS
@@ -23,25 +23,6 @@ class NumbersTable(NamedTuple):
     rows: list[tuple[str, list[tuple[str, str]]]]
 
 
-class StudyWords(TypedDict):
-    """What the page says of a study, in words; `today` is the hash of today's claims, `changed` that runs carry another."""
-
-    model: str
-    corpus: str
-    budget: str
-    seeds: str
-    runs: str
-    hashes: list[str]
-    today: str
-    many: bool
-    changed: bool
-    fingerprints: list[str]
-    wall: str
-    products: str
-    versions: list[str]
-    settings: list[tuple[str, list[tuple[str, str]]]]
-
-
 def numbers(rows: StudyRows) -> NumbersTable:
     """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
     items: list[tuple[str, str, bool, list[Point]]] = []
@@ -57,8 +38,7 @@ def numbers(rows: StudyRows) -> NumbersTable:
     def cell(mean: Mean | None, signed: bool, digits: int) -> tuple[str, str]:
         if mean is None:
             return "–", ""
-        low, high = (words.number(end, signed, digits) for end in (mean.low, mean.high))
-        return words.number(mean.mean, signed, digits), "" if mean.low is None else f"{low} to {high}"
+        return words.number(mean.mean, signed, digits), "" if mean.low is None else words.ends(mean, signed, digits)
 
     return NumbersTable(
         [(title, unit) for title, unit, _, _ in columns],
@@ -83,8 +63,10 @@ def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
     return [(title, [p._replace(value=100 * p.value) for p in points]) for title, points in found if points]
 
 
-def study(rows: StudyRows) -> StudyWords:
-    """What the head, the cards and the last section say about the study."""
+def study(rows: StudyRows) -> dict[str, Any]:
+    """What the head, the cards and the last section say about the study; `today` is the hash of today's claims, `changed` that runs
+    carry another.
+    """
     experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
     edits = experiment.get("edits")
     model, splits = experiment.get("model") or {}, corpus.get("splits") or {}

@@ -174,10 +174,11 @@ def _revised(rows: StudyRows) -> tuple[PageBlock, ...]:
     """The verdicts by today's rules where the runs were made under earlier ones; nothing where they are the same."""
     if not rows.revised.height:
         return ()
-    before = {(r["source"], r["claim"]): r["verdict"] for r in _wholes(rows.claims)}
+    whole, now = (table.filter(pl.col("part").is_null()) for table in (rows.claims, rows.revised))
+    before = {(r["source"], r["claim"]): r["verdict"] for r in whole.iter_rows(named=True)}
     cells = tuple(
         (r["claim"], before.get((r["source"], r["claim"]), "not asked"), r["verdict"], words.why_open(r) or "–")
-        for r in _wholes(rows.revised)
+        for r in now.iter_rows(named=True)
     )
     said = (
         "Revision 2 of the rules was written after results like these had been seen, so for these runs its verdicts are exploratory; "
@@ -193,10 +194,6 @@ def _revised(rows: StudyRows) -> tuple[PageBlock, ...]:
         wrap=False,
     )
     return TextBlock(said, "quiet"), table
-
-
-def _wholes(claims: pl.DataFrame) -> list[dict[str, Any]]:
-    return [row for row in claims.iter_rows(named=True) if row["part"] is None]
 
 
 def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:

@@ -15,6 +15,7 @@ from trisect.report.points import Mean, Point, by_component, by_site, extreme, o
 
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
+BEYOND = "Beyond the paper"  # in place of a number: of figures that the paper has not
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 
@@ -169,25 +170,9 @@ SIGNED = ("attack", "freeze", "ablate")
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
     for method in methods(rows):
-        signed, points = method.kind in SIGNED, rows.readable(method.points)
-        shown = "" if method.kind == "criticality" else method.unit
-        alike = rows.comparable(method.points)
-        ranked = ranking(alike, method.unit, method.ranks, remaining(alike, method.points))
-        said = f"{extremes(points, shown, signed)} {ranked}" if points else NOTHING
-        compared = comparison(alike, method.unit) if method.ranks else None
-        yield Finding(
-            method.measure,
-            f"{LEADS[method.kind]} {said.strip()}{from_collapsed(rows, method.points)}",
-            method.unit,
-            estimates(alike),
-            "" if compared is None else compared.words(),
-            SOURCE.key,
-            title=method.title,
-            what=", ".join(filter(None, (method.noun, method.what, MEANT))),
-            groups=(method.label,) if method.label else (),
-            per="seed",
-            compared=compared,
-        )
+        own = (method.title, LEADS[method.kind], method.points, method.unit, method.what, method.label, method.ranks)
+        shown, signed = "" if method.kind == "criticality" else method.unit, method.kind in SIGNED
+        yield finding(rows, method.measure, *own, noun=method.noun, shown=shown, signed=signed, source=SOURCE.key)
 
 
 def finding(
@@ -200,26 +185,31 @@ def finding(
     what: str,
     label: str,
     ranks: bool,
+    noun: str | None = None,
+    shown: str | None = None,
+    signed: bool = True,
+    source: str = "",
 ) -> Finding:
-    """A finding on one label that no source asks for: extremes over sites and means of components, after `start`.
+    """Extremes over sites and means of components, after `start`; about the label `noun`, where that is not the label's own name.
 
     Where it `ranks`, components are compared; how much of a label is there at whole width never does (science A4, r2).
     Nothing is read of sites where a run collapsed.
     """
-    shown, points = "" if unit.startswith("of ") else unit, rows.readable(every)
-    alike = rows.comparable(every)
+    points, alike = rows.readable(every), rows.comparable(every)
+    shown = ("" if unit.startswith("of ") else unit) if shown is None else shown
     compared = comparison(alike, unit) if ranks else None
     ranked = ranking(alike, unit, ranks, remaining(alike, every))
-    said = f"{extremes(points, shown)} {ranked}" if points else NOTHING
+    said = f"{extremes(points, shown, signed)} {ranked}" if points else NOTHING
     return Finding(
         measure,
         f"{start} {said.strip()}{from_collapsed(rows, every)}",
         unit,
         estimates(alike),
         "" if compared is None else compared.words(),
+        source,
         title=title,
-        what=f"{label_name(label)}, {what}, {MEANT}",
-        groups=(label,),
+        what=", ".join(filter(None, (label_name(label) if noun is None else noun, what, MEANT))),
+        groups=(label,) if label else (),
         per="seed",
         compared=compared,
     )
