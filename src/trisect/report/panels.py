@@ -29,6 +29,12 @@ class Panel(NamedTuple):
     series: tuple[Series, ...]
     strokes: Strokes
 
+    def titled(self, title: str) -> Panel:
+        """The same panel under another title."""
+        chart = self.chart.copy(deep=False)
+        chart.title = title
+        return self._replace(title=title, chart=chart, alt=f"{title}{self.alt.removeprefix(self.title)}")
+
 
 class LegendEntry(NamedTuple):
     """One entry of a figure's key: its name, and the look of its marks; without a shape it is a line."""

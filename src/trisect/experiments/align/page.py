@@ -123,7 +123,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     mine = rows.where(subject=facts.subject)
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
-    axis, dashed = _frame((*layered, *alone, level)), (Level("links along the diagonal", level.value, DASH),)
+    axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, DASH),)
     panels = tuple(_compared(setting, layered, axis, "layer", alone, dashed) for setting in SETTINGS)
     caption = (
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
@@ -147,8 +147,8 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     return Section("How wrong are the links?", tuple(said), (figure,), (_layer_table(mine, facts),))
 
 
-def _frame(rows: Sequence[MeasuredValue]) -> SharedAxis:
-    return around([end for row in rows for end in (row.value, row.low, row.high) if end is not None], "AER")
+def _frame(rows: Sequence[MeasuredValue], *more: float) -> SharedAxis:
+    return around([*more, *(end for row in rows for end in (row.value, row.low, row.high) if end is not None)], "AER")
 
 
 def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
@@ -266,7 +266,7 @@ def _compared(
 
     def shown(every: Measures | None, tail: str = "") -> list[dict[str, Any]]:
         found = []
-        for row in sorted(every or (), key=lambda row: row.layer or 0):
+        for row in sorted(every or (), key=lambda row: (row.layer or 0, row.group or "")):
             own, kind = (row.group or "").split()
             if own == setting:
                 at = places[row.at] if places else str(row.layer)

@@ -150,14 +150,8 @@ def _by_label(rows: StudyRows, split: str) -> list[FigureView]:
     found = _against(rows, "attack", split, rows.labels)
     views = [arranged(rows, curves)[0] for _, curves in found]
     names = [study_words.label_name(label) for label in rows.labels if rows.curves("attack", split, label=label)]
-    beside = [_titled(p, f"{p.title}, {name}") for v, name in zip(views, names, strict=True) for p in v.panels]
+    beside = [p.titled(f"{p.title}, {name}") for v, name in zip(views, names, strict=True) for p in v.panels]
     return [FigureView(BY_LABEL, tuple(beside), views[0].key)]
-
-
-def _titled(panel: Panel, title: str) -> Panel:
-    chart = panel.chart.copy(deep=False)
-    chart.title = title
-    return panel._replace(title=title, chart=chart, alt=f"{title}{panel.alt.removeprefix(panel.title)}")
 
 
 def freezing(rows: StudyRows) -> Iterable[Figure]:

@@ -73,7 +73,10 @@ class Reached(NamedTuple):
 
 def against_control(rows: StudyRows, label: str, variant: str = "plain") -> Reached:
     """Attack minus control labels at equal bits removed: in each seed at the most bits that both of them remove there."""
-    attack, control = doses(rows, label, variant), doses(rows, label, _controlled(variant))
+    attack, control = (
+        doses(rows, label, variant),
+        doses(rows, label, "control" if variant == "plain" else f"control+{variant}"),
+    )
     return _in_every_seed(rows, label, variant, _compared(attack, control))
 
 
@@ -93,10 +96,6 @@ def _in_every_seed(rows: StudyRows, label: str, variant: str, points: Sequence[P
             attacked.setdefault(point.site, set()).add(point.seed)
     has = {site: {p.seed for p in points if p.site == site} for site in attacked}
     return Reached([p for p in points if has.get(p.site) == attacked.get(p.site)], len(attacked))
-
-
-def _controlled(variant: str) -> str:
-    return "control" if variant == "plain" else f"control+{variant}"
 
 
 def _compared(attack: DoseCurves, control: DoseCurves) -> list[Point]:

@@ -58,7 +58,13 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
             unit = "nats, valid" if kind in study_words.SIGNED else "nats, train"
             frames[kind] = around(values, unit, zero=True, bend=True)
     panels = [
-        SitePanel(one.title, one.points, MEASURES[one.kind](one.title), frames[one.kind], _levels(one.kind))
+        SitePanel(
+            one.title,
+            one.points,
+            MEASURES[one.kind](one.title),
+            frames[one.kind],
+            (ZERO,) * (one.kind != "criticality"),
+        )
         for one in items
     ]
     bent = [one.title for one in items if frames[one.kind].linear is not None]
@@ -76,10 +82,6 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
     if bent:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
     yield site_figure(("answer", "", "The answer in one picture"), caption, panels)
-
-
-def _levels(kind: str) -> tuple[Level, ...]:
-    return () if kind == "criticality" else (ZERO,)
 
 
 def _heat(rows: StudyRows) -> Iterable[Figure]:

@@ -68,7 +68,16 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
         *_verdicts(rows, said),
         _figures(rows, [one for one in drawn if one.name != "answer" and _group(one.name) == "figures"], said["many"]),
-        *(_group_section(*one) for one in groups if one[-1]),
+        *(
+            Section(
+                title,
+                (question,),
+                blocks=tuple(Picture(f, folded=len(own) > MANY and n >= SHOWN) for n, f in enumerate(own)),
+                id=group,
+            )
+            for group, title, question, own in groups
+            if own
+        ),
         _reproduce(rows, said),
     )
     return Sheet(
@@ -92,15 +101,15 @@ def _attention(checks: Sequence[Check]) -> Section:
         else "Not by these checks: one of them fails or was not measured, so every verdict below is inconclusive by rule."
     )
     text = f"{start} Both are read on the validation split, and every seed must pass."
-    blocks = (Requirements(tuple(map(_check, checks))),)
+    items = []
+    for check in checks:
+        said = "not measured"
+        if check.effect is not None:
+            said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
+        numbers = f"Mean difference: {said}; margin {check.margin:g} nats."
+        items.append(Requirement(check.ok, check.name, check.sentence, numbers))
+    blocks = (Requirements(tuple(items)),)
     return Section("Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?")
-
-
-def _check(check: Check) -> Requirement:
-    said = "not measured"
-    if check.effect is not None:
-        said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
-    return Requirement(check.ok, check.name, check.sentence, f"Mean difference: {said}; margin {check.margin:g} nats.")
 
 
 def _answer(rows: StudyRows, figure: Figure | None) -> Section:
@@ -304,12 +313,6 @@ PREFIXES = {
 def _group(name: str) -> str:
     """The section that a figure stands in."""
     return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
-
-
-def _group_section(group: str, title: str, question: str, own: Sequence[Figure]) -> Section:
-    """A section of figures that are not the paper's; of many, those beyond the first few wait behind their titles."""
-    pictures = tuple(Picture(one, folded=len(own) > MANY and n >= SHOWN) for n, one in enumerate(own))
-    return Section(title, (question,), blocks=pictures, id=group)
 
 
 def _dark_ramp(rows: StudyRows) -> str:

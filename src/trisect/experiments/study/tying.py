@@ -215,7 +215,7 @@ def _by_layer(rows: StudyRows, found: Sequence[Fewer]) -> Iterable[Figure]:
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """What fewer matrices cost, by component and by model; nothing without them."""
     found = fewer(rows)
-    if shared := _shared(rows):
+    if shared := {c: interval(list(values.values())) for c, values in _by_seed(rows).items()}:
         said = words.listed([f"{c} {words.spoken(mean, 'nats')}" for c, mean in shared.items()])
         what = f"{study_words.VALID} when it shares its matrix with one other, mean of two ties"
         values = tuple(Estimate(c, *mean) for c, mean in shared.items())
@@ -241,11 +241,6 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         yield Finding(
             "matrices", f"{what}: {said}.", "nats", values, "", SOURCE.key, title="Tying", what=what, per="seed"
         )
-
-
-def _shared(rows: StudyRows) -> dict[str, Mean]:
-    """By component the mean over seeds of `_by_seed`."""
-    return {c: interval(list(values.values())) for c, values in _by_seed(rows).items()}
 
 
 def _by_seed(rows: StudyRows) -> dict[str, dict[int, float]]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.core.methods import ON_TRAIN
-from trisect.core.study_data import EraseData, ProbeData
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.submodules import SOURCE
 from trisect.report.format import FEW, listed, number, several, spoken
@@ -36,7 +35,9 @@ def fitted(rows: StudyRows, kind: str, label: str) -> str:
     stated = design.get("probe") if kind == "probe" else design.get("erase")
     if stated is None or stated.get("fitted", ON_TRAIN) == ON_TRAIN:
         return "fitted on the text that the model was trained on (as studies of revision 1 did)"
-    shrunk = "" if kind == "probe" else ", with the covariance " + ("not " * (not _shrinks(stated))) + "shrunk"
+    shrunk = (
+        "" if kind == "probe" else ", with the covariance " + ("not " * (not stated.get("shrinkage", True))) + "shrunk"
+    )
     return f"fitted on other parts of the held-out text (cross-fitted, {_dealt(rows, kind, label)}){shrunk}"
 
 
@@ -49,10 +50,6 @@ def _dealt(rows: StudyRows, kind: str, label: str) -> str:
         return "by whole articles"
     units = ", which are the units of intervals too" if kind == "erase" else ""
     return f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
-
-
-def _shrinks(stated: ProbeData | EraseData) -> bool:
-    return bool(stated.get("shrinkage", True))
 
 
 def label_name(label: str) -> str:
